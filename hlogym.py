@@ -24,6 +24,7 @@ from compiler import KernelChoice as KernelChoice
 from compiler import KernelSelector as KernelSelector
 from compiler import KernelSite as KernelSite
 from compiler import MeasuredKernels as MeasuredKernels
+from compiler import Policy as Policy
 from compiler import UnsupportedError as UnsupportedError
 from compiler import compile as compile
 from compiler import load as load

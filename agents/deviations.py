@@ -1,52 +1,51 @@
-"""Deviations from the default plan, and a local search over them: one decision is changed at a time."""
+"""Deviations from the decisions of a policy, by default the compiler's own, and the plans that they lead to."""
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Literal, TypeAlias, get_args
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import ClassVar, Literal, TypeAlias, get_args
 
-from agents.finalists import Finalists
 from compiler.codegen.schedules.kernel_choice import KernelChoice
 from compiler.errors import HlogymError
-from compiler.expansions import ExpansionSite
+from compiler.expansions import ExpansionSite, as_expansion_policy
 from compiler.fusion.actions import FusionAction
 from compiler.fusion.policies import DEFAULT_POLICY, make_policy
 from compiler.ir import HloModule
-from compiler.loops import KernelLoops, LoopSite
-from compiler.passes import PASSES, PassPipeline, make_pass
-from compiler.passes.pipelines.default import default_pipeline
+from compiler.loops import KernelLoops, LoopPolicy, LoopSite
+from compiler.passes import PassPipeline, make_pass
 from compiler.plan import CompilationPlan
+from compiler.policy import HEURISTIC, Policy
+from compiler.runtime.kernel_selector import as_selector
 from compiler.runtime.kernel_sites import KernelSite
-from compiler.session import CompilationSession
-from env.measurement import Measurer
-from env.suites import Program
+from compiler.session import CompilationSession, as_pipeline
+from compiler.support.lru_dict import LruDict
 
-__all__ = ["GROUPS", "Deviation", "Group", "LocalSearch", "build"]
+__all__ = ["GROUPS", "Built", "Deviation", "Group", "PlanBuilder", "PolicyDraws"]
 
 Group: TypeAlias = Literal["passes", "expansions", "loops", "fusion", "kernels"]
 GROUPS: tuple[Group, ...] = get_args(Group)
 
-MARGIN = 0.01
-"""Share of the time that a change must save to be kept, because measurements vary."""
+PolicyDraws: TypeAlias = Callable[[int | None], Policy]
+"""Returns a policy that samples its decisions with a seed; for None one that takes those that it prefers."""
+
 MOST_INSTRUCTIONS = 4000
 """Larger modules, such as those of loops that are fully unrolled, take minutes to fuse."""
-MOST_PASSES = 4
-"""Number of passes that one change may add."""
-TRIES = 40
-"""Mutations in a row that lead to no new plan before a search ends."""
+KEPT_SESSIONS = 16
+"""Number of compilations that are kept, by their decisions up to the loops and up to fusion."""
 
 
 @dataclass(frozen=True)
 class Deviation:
-    """What a plan does differently from the default plan.
+    """What a plan does differently from the plan of a policy.
 
     Attributes:
         passes: passes that run before the default ones.
-        expansions, loops, kernels: choices by site, where they are not the default.
-        dropped: fusions of the default policy that are left out.
-        added: fusions after those of the default policy.
+        expansions, loops, kernels: choices by site, where they are not those of the policy.
+        dropped: fusions of the policy that are left out.
+        added: fusions after those of the policy.
+        draw: seed with which the policy samples its decisions; None: it takes those that it prefers.
     """
 
     passes: tuple[str, ...] = ()
@@ -55,177 +54,164 @@ class Deviation:
     dropped: frozenset[FusionAction] = frozenset()
     added: tuple[FusionAction, ...] = ()
     kernels: Mapping[str, KernelChoice] = field(default_factory=dict)
+    draw: int | None = None
 
 
 @dataclass(frozen=True)
 class Built:
-    """A plan with the decisions that could be changed next."""
+    """A plan, and the decisions that could be changed next.
+
+    Attributes:
+        deviation: what leads to it.
+        session: the compilation with every decision taken; it is shared, and must not be changed.
+        expansions, loops: the sites as they were before they were decided.
+        fused: the fusions of the policy, dropped ones included.
+    """
 
     deviation: Deviation
-    plan: CompilationPlan
+    session: CompilationSession
     expansions: Sequence[ExpansionSite]
     loops: Sequence[LoopSite]
     fused: Sequence[FusionAction]
-    possible: Sequence[FusionAction]
-    kernels: Sequence[tuple[KernelSite, KernelChoice]]
+
+    @cached_property
+    def plan(self) -> CompilationPlan:
+        """The plan."""
+        return self.session.plan
+
+    @cached_property
+    def text(self) -> str:
+        """The plan as JSON; equal for equal decisions."""
+        return self.plan.to_json()
+
+    @cached_property
+    def possible(self) -> Sequence[FusionAction]:
+        """Fusions that could be added."""
+        return self.session.actions()
+
+    @cached_property
+    def kernels(self) -> Sequence[tuple[KernelSite, KernelChoice]]:
+        """The kernels that have choices, each with the current one."""
+        return [(s, self.session.chosen_kernel(s)) for s in self.session.kernel_sites() if s.choices.size > 1]
 
 
-def build(module: HloModule, backend: str, deviation: Deviation) -> Built:
-    """Return the plan of a deviation; choices whose site does not exist any more are ignored.
+class PlanBuilder:
+    """Builds the plans of one program.
 
-    Raises:
-        HlogymError: the module becomes too large, or cannot be compiled.
+    Compilations are kept and continued, so that a change of a late decision does not repeat the earlier ones.
+
+    Args:
+        module: the program.
+        backend: the backend to plan for.
+        policy: whose decisions deviations change; None: the default passes, loops inside one kernel where that is
+            possible, and the default fusion.
     """
-    session = CompilationSession(module, backend=backend)
-    extra = tuple(map(make_pass, deviation.passes))
-    session.run_passes(PassPipeline("deviating", (*extra, default_pipeline())) if extra else None)
-    expansions = session.expansions()
-    for site in expansions:
-        if (choice := deviation.expansions.get(site.id)) in site.choices:
-            session.set_expansion(site, choice)
-    loops = session.loops()
-    session.run_loop_policy(_Loops(deviation.loops))
-    if session.module.instruction_count > MOST_INSTRUCTIONS:
-        raise HlogymError(f"{session.module.instruction_count} instructions are too many")
-    if deviation.dropped or deviation.added:
-        fused = _default_fusions(session)
-        for action in [*(a for a in fused if a not in deviation.dropped), *deviation.added]:
+
+    def __init__(self, module: HloModule, backend: str, policy: PolicyDraws | None = None) -> None:
+        self.module, self.backend = module, backend
+        self.is_default = policy is None
+        self._policy = policy or (lambda _: HEURISTIC)
+        self._passed: LruDict[tuple[str, ...], CompilationSession] = LruDict(KEPT_SESSIONS)
+        self._unfused: LruDict[str, _Unfused] = LruDict(KEPT_SESSIONS)
+        self._fused: LruDict[str, Built] = LruDict(KEPT_SESSIONS)
+
+    def build(self, deviation: Deviation) -> Built:
+        """Return the plan of a deviation; choices whose site does not exist any more are ignored.
+
+        Raises:
+            HlogymError: the module becomes too large, or cannot be compiled.
+        """
+        fused = self._with_fusions(deviation)
+        selector = self._policy(deviation.draw).kernels
+        if not deviation.kernels and selector is None:
+            return fused
+        choose = None if selector is None else as_selector(selector).choose_kernel
+        session = fused.session.fork()
+        for kernel in session.kernel_sites():
+            wanted = deviation.kernels.get(kernel.id)
+            if wanted is None and choose is not None:
+                wanted = choose(kernel)
+            if wanted is not None and kernel.check(wanted) is None:
+                session.set_kernel(kernel, wanted)
+        return Built(deviation, session, fused.expansions, fused.loops, fused.fused)
+
+    def _with_passes(self, names: tuple[str, ...], policy: Policy) -> CompilationSession:
+        found = self._passed.get(names)
+        if found is None:
+            found = CompilationSession(self.module, backend=self.backend)
+            extra = tuple(map(make_pass, names))
+            own = as_pipeline(policy.passes)
+            found.run_passes(PassPipeline("deviating", (*extra, own)) if extra else own)
+            self._passed[names] = found
+        return found.fork()
+
+    def _with_loops(self, deviation: Deviation) -> _Unfused:
+        key = repr((deviation.passes, _items(deviation.expansions), _items(deviation.loops), deviation.draw))
+        found = self._unfused.get(key)
+        if found is not None:
+            return found
+        policy = self._policy(deviation.draw)
+        session = self._with_passes(deviation.passes, policy)
+        expansions = session.expansions()
+        expand = None if policy.expansions is None else as_expansion_policy(policy.expansions)
+        for site in expansions:
+            choice = deviation.expansions.get(site.id)
+            if choice not in site.choices and expand is not None:
+                choice = expand.choose_expansion(site)
+                choice = None if choice == site.choices[0] else choice
+            if choice in site.choices:
+                session.set_expansion(site, choice)
+        loops = session.loops()
+        decides = policy.loops or (policy.fusion if isinstance(policy.fusion, LoopPolicy) else KernelLoops())
+        session.run_loop_policy(_Loops(deviation.loops, decides))
+        if session.module.instruction_count > MOST_INSTRUCTIONS:
+            raise HlogymError(f"{session.module.instruction_count} instructions are too many")
+        fused = session.fork()
+        actions = fused.run_fusion_policy(policy.fusion or make_policy(DEFAULT_POLICY))
+        found = self._unfused[key] = _Unfused(key, session, expansions, loops, fused, actions)
+        return found
+
+    def _with_fusions(self, deviation: Deviation) -> Built:
+        start = self._with_loops(deviation)
+        if not deviation.dropped and not deviation.added:
+            return Built(deviation, start.fused, start.expansions, start.loops, start.actions)
+        key = repr((start.key, sorted(map(repr, deviation.dropped)), deviation.added))
+        found = self._fused.get(key)
+        if found is not None:
+            return Built(deviation, found.session, found.expansions, found.loops, found.fused)
+        session = start.session.fork()
+        for action in [*(a for a in start.actions if a not in deviation.dropped), *deviation.added]:
             if session.why_not(action) is None:
                 session.apply(action)
-    else:
-        fused = session.run_fusion_policy(make_policy(DEFAULT_POLICY))
-    possible = session.actions()
-    sites = session.kernel_sites()
-    for kernel in sites:
-        wanted = deviation.kernels.get(kernel.id)
-        if wanted is not None and kernel.check(wanted) is None:
-            session.set_kernel(kernel, wanted)
-    kernels = [(s, session.chosen_kernel(s)) for s in sites if s.choices.size > 1]
-    return Built(deviation, session.plan, expansions, loops, fused, possible, kernels)
+        found = self._fused[key] = Built(deviation, session, start.expansions, start.loops, start.actions)
+        return found
 
 
-def _default_fusions(session: CompilationSession) -> Sequence[FusionAction]:
-    return session.fork().run_fusion_policy(make_policy(DEFAULT_POLICY))
+@dataclass(frozen=True)
+class _Unfused:
+    """A compilation before fusion, and the same after the fusions of the policy."""
+
+    key: str
+    session: CompilationSession
+    expansions: Sequence[ExpansionSite]
+    loops: Sequence[LoopSite]
+    fused: CompilationSession
+    actions: Sequence[FusionAction]
+
+
+def _items(choices: Mapping[str, str]) -> list[tuple[str, str]]:
+    return sorted(choices.items())
 
 
 @dataclass(frozen=True)
 class _Loops:
-    """The default choice of each loop, unless another one is given."""
+    """The choice of a policy for each loop, unless another one is given."""
 
+    name: ClassVar[str] = "search"
     choices: Mapping[str, str]
+    policy: LoopPolicy
 
     def choose_loop(self, site: LoopSite, module: HloModule) -> str:
         """See `LoopPolicy.choose_loop`."""
         given = self.choices.get(site.id, "")
-        return given if given in site.choices else KernelLoops().choose_loop(site, module)
-
-
-class LocalSearch:
-    """Changes one decision of the best plan so far, measures, and keeps what is faster than it by MARGIN.
-
-    Args:
-        module: the program, parsed.
-        program: the program, for the measurer.
-        measurer: measures plans.
-        groups: the decisions that may change.
-        seed: seed of the random choice of changes.
-
-    Attributes:
-        finalists: the fastest plans.
-        measurements: number of plans measured.
-        failures: number of those that failed.
-    """
-
-    def __init__(
-        self, module: HloModule, program: Program, measurer: Measurer, groups: Sequence[Group], seed: int = 0
-    ) -> None:
-        self._module, self._program, self._measurer = module, program, measurer
-        self._groups, self._rng = tuple(groups), random.Random(seed)
-        self.finalists = Finalists()
-        self.measurements = self.failures = 0
-
-    def run(self, budget: int, step: Callable[[], None] = lambda: None) -> None:
-        """Measure up to `budget` plans; fewer if no change leads to a new plan.
-
-        Raises:
-            MeasurementError: nothing can be measured on this machine.
-        """
-        best = build(self._module, self._measurer.options.backend, Deviation())
-        relative, seen, idle = 1.0, {best.plan.to_json()}, 0
-        while self.measurements < budget and idle < TRIES:
-            changed = self._changed(best)
-            text = "" if changed is None else changed.plan.to_json()
-            if changed is None or text in seen:
-                idle += 1
-                continue
-            idle = 0
-            seen.add(text)
-            found = self._measurer.measure(self._program, changed.plan)
-            self.measurements += 1
-            step()
-            if found.seconds is None:
-                self.failures += 1
-                continue
-            self.finalists.note(changed.plan, found)
-            if found.relative < (1 - MARGIN) * relative:
-                best, relative = changed, found.relative
-
-    def _changed(self, best: Built) -> Built | None:
-        """Return the best plan with one decision changed; None if the change is not possible."""
-        deviation = self._mutated(best, self._rng.choice(self._groups))
-        if deviation is None:
-            return None
-        try:
-            return build(self._module, self._measurer.options.backend, deviation)
-        except HlogymError:
-            return None
-
-    def _mutated(self, best: Built, group: Group) -> Deviation | None:
-        given, rng = best.deviation, self._rng
-        match group:
-            case "passes":
-                return replace(given, passes=_edited(given.passes, sorted(PASSES), rng))
-            case "expansions":
-                choices = {s.id: s.choices for s in best.expansions if len(s.choices) > 1}
-                return None if not choices else replace(given, expansions=_chosen(given.expansions, choices, rng))
-            case "loops":
-                choices = {s.id: s.choices for s in best.loops if len(s.choices) > 1}
-                return None if not choices else replace(given, loops=_chosen(given.loops, choices, rng))
-            case "fusion":
-                return _refused_or_added(best, rng)
-            case "kernels":
-                return _other_kernel(best, rng)
-
-
-def _edited(names: tuple[str, ...], known: Sequence[str], rng: random.Random) -> tuple[str, ...]:
-    """Return a sequence of passes with some added, since most change nothing alone, or with one removed."""
-    at = rng.randrange(len(names) + 1)
-    if names and rng.random() < 1 / 3:
-        return names[: max(0, at - 1)] + names[max(1, at) :]
-    return (*names[:at], *rng.choices(known, k=rng.randint(1, MOST_PASSES)), *names[at:])
-
-
-def _chosen(given: Mapping[str, str], choices: Mapping[str, Sequence[str]], rng: random.Random) -> dict[str, str]:
-    site = rng.choice(sorted(choices))
-    return {**given, site: rng.choice([c for c in choices[site] if c != given.get(site)])}
-
-
-def _refused_or_added(best: Built, rng: random.Random) -> Deviation | None:
-    given = best.deviation
-    options: list[Deviation] = []
-    for action in best.fused:
-        changed = given.dropped - {action} if action in given.dropped else given.dropped | {action}
-        options.append(replace(given, dropped=changed))
-    added = [replace(given, added=(*given.added, a)) for a in best.possible]
-    added += [replace(given, added=tuple(a for a in given.added if a != old)) for old in given.added]
-    # As many chances for fusions that the default makes as for those that it does not make.
-    groups = [g for g in (options, added) if g]
-    return rng.choice(rng.choice(groups)) if groups else None
-
-
-def _other_kernel(best: Built, rng: random.Random) -> Deviation | None:
-    if not best.kernels:
-        return None
-    site, now = rng.choice(best.kernels)
-    near = [c for c in site.neighbours(now) if site.check(c) is None]
-    return replace(best.deviation, kernels={**best.deviation.kernels, site.id: rng.choice(near)}) if near else None
+        return given if given in site.choices else self.policy.choose_loop(site, module)

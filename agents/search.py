@@ -1,23 +1,24 @@
-"""Strategies that make plans for a program: heuristics, searches that measure, and learned policies."""
+"""Strategies that make plans for a program: fusion policies, searches that measure, and learned policies."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TypeAlias
 
-from agents.finalists import Observer
+from agents.deviations import Deviation, PlanBuilder, PolicyDraws
+from agents.search_run import Budget, SearchRun, run_search
+from agents.searches import SEARCHES, PlanSearch, PolicySamples, make_search
 from compiler.errors import HlogymError, UnknownNameError
-from compiler.fusion.actions import FusionAction
-from compiler.fusion.policies import POLICIES, SEARCHES, RandomFusion, make_policy
+from compiler.fusion.policies import POLICIES, RandomFusion, make_policy
+from compiler.fusion.policies import SEARCHES as SEARCHING
 from compiler.fusion.protocol import FusionPolicy
-from compiler.fusion.state import FusionState
 from compiler.ir import HloModule
 from compiler.ir.verifier import verify
 from compiler.learned.fusion_policy import LearnedFusionPolicy
 from compiler.loops import FULL, KeepLoops, KernelLoops, LoopPolicy, LoopSite, unroll_factor_of
 from compiler.plan import CompilationPlan
+from compiler.policy import Policy
 from compiler.session import CompilationSession
 from compiler.text import parse
 from env.measurement import Measurer
@@ -27,23 +28,27 @@ __all__ = [
     "STRATEGIES",
     "Found",
     "NoPlanError",
-    "beam_plans",
-    "best_measured",
+    "Starts",
+    "draws_of",
     "find_plan",
-    "learned_plans",
+    "found_by",
+    "is_search",
+    "is_strategy",
     "make_plan",
     "random_plans",
 ]
 
+_RULES = tuple(p for p in POLICIES if p not in ("none", *SEARCHING, *SEARCHES))
+"""The fusion policies that decide without a search."""
 STRATEGIES = (
     "none",
-    *(p for p in POLICIES if p != "none" and p not in SEARCHES),
-    "random",
-    "beam",
+    *_RULES,
+    *SEARCHES,
     "learned",
     "learned+search",
 )
-"""The strategies of `find_plan`; "none", the heuristics and "learned" measure nothing."""
+"""The strategies of `find_plan`; "none", the fusion policies and "learned" measure nothing. Searches take options in
+braces."""
 MAX_BODY = 400
 MAX_RANDOM_FUSIONS = 500
 
@@ -98,15 +103,23 @@ class Starts:
         self.backend = backend
         self._sessions: dict[str, CompilationSession] = {}
 
+    def module(self, program: Program) -> HloModule:
+        """Return a program, parsed and verified."""
+        module = parse(program.text(), filename=str(program.path))
+        verify(module)
+        return module
+
     def session(self, program: Program) -> CompilationSession:
         """Return a new session for a program, with its passes done and its loops to be decided."""
         if program.name not in self._sessions:
-            module = parse(program.text(), filename=str(program.path))
-            verify(module)
-            session = CompilationSession(module, backend=self.backend)
+            session = CompilationSession(self.module(program), backend=self.backend)
             session.run_passes()
             self._sessions[program.name] = session
         return self._sessions[program.name].fork()
+
+    def builder(self, program: Program, policy: PolicyDraws | None = None) -> PlanBuilder:
+        """Return what builds the plans of a program next to those of a policy; see `PlanBuilder`."""
+        return PlanBuilder(self.module(program), self.backend, policy)
 
 
 def make_plan(session: CompilationSession, fusion: FusionPolicy, loops: LoopPolicy) -> CompilationPlan:
@@ -125,114 +138,17 @@ def random_plans(starts: Starts, program: Program, seed: int) -> Iterator[Compil
         yield make_plan(starts.session(program), fusion, RandomLoops(rng.getrandbits(32)))
 
 
-def learned_plans(
-    starts: Starts, program: Program, policy: LearnedFusionPolicy, seed: int
-) -> Iterator[CompilationPlan]:
-    """Yield the best plan of a policy, then samples from it without end."""
-    yield make_plan(starts.session(program), replace(policy, seed=None), replace(policy, seed=None))
-    rng = random.Random(seed)
-    while True:
-        drawn = replace(policy, seed=rng.getrandbits(32))
-        yield make_plan(starts.session(program), drawn, drawn)
+def draws_of(policy: LearnedFusionPolicy | Policy, backend: str) -> PolicyDraws:
+    """Return what a learned policy decides with a seed, or without one; only its fusions and loops can be drawn."""
+    whole = (
+        Policy(policy.name, fusion=policy) if isinstance(policy, LearnedFusionPolicy) else policy.for_backend(backend)
+    )
 
+    def draw(seed: int | None) -> Policy:
+        fusion = whole.fusion
+        return replace(whole, fusion=replace(fusion, seed=seed)) if isinstance(fusion, LearnedFusionPolicy) else whole
 
-def beam_plans(starts: Starts, program: Program, width: int = 4, branch: int = 4) -> Iterator[CompilationPlan]:
-    """Yield the plans of a beam search by the cost model, the best first.
-
-    Each step tries the best `branch` actions of each of `width` states.
-    """
-    session = starts.session(program)
-    session.run_loop_policy(KernelLoops())
-    state: FusionState = session.fusion
-    beam: list[_Scored] = [(state.seconds(), ())]
-    finished, seen = list(beam), {state.fingerprint}
-    while beam:
-        grown = [child for _, actions in beam for child in _children(session, actions, branch, seen)]
-        grown.sort(key=lambda c: c[0])
-        beam = grown[:width]
-        finished += beam
-    finished.sort(key=lambda c: c[0])
-    for _, actions in finished:
-        _move(session, actions)
-        yield session.plan
-
-
-_Scored: TypeAlias = "tuple[float, tuple[FusionAction, ...]]"
-"""Estimated seconds after some fusions, and these."""
-
-
-def _children(
-    session: CompilationSession, actions: tuple[FusionAction, ...], branch: int, seen: set[str]
-) -> Iterator[_Scored]:
-    """Yield the sequences of fusions that are longer by one of the best, if they lead to something new."""
-    _move(session, actions)
-    state: FusionState = session.fusion
-    savings = sorted(((state.estimate(a), n, a) for n, a in enumerate(state.actions())), key=lambda s: (-s[0], s[1]))
-    for saving, _, action in savings[:branch]:
-        if saving > 0:
-            session.apply(action)
-            if state.fingerprint not in seen:
-                seen.add(state.fingerprint)
-                yield state.seconds(), (*actions, action)
-            session.undo()
-
-
-def _move(session: CompilationSession, actions: tuple[FusionAction, ...]) -> None:
-    """Undo and apply fusions, so that those of the session are the given ones."""
-    done = session.fusion.history
-    common = 0
-    while common < min(len(done), len(actions)) and done[common] == actions[common]:
-        common += 1
-    for _ in range(len(done) - common):
-        session.undo()
-    for action in actions[common:]:
-        session.apply(action)
-
-
-def best_measured(
-    measurer: Measurer,
-    program: Program,
-    plans: Iterable[CompilationPlan],
-    budget: int,
-    progress: Observer | None = None,
-) -> Found:
-    """Measure up to `budget` different plans and keep the fastest, each by its time beside the default plan's.
-
-    Plans that occur again are not measured or counted. At most four times the budget are drawn, because a small program
-    has few plans.
-
-    Raises:
-        NoPlanError: all failed.
-        MeasurementError: nothing can be measured on this machine.
-    """
-    best: tuple[float, CompilationPlan] | None = None
-    seen: set[str] = set()
-    measured = 0
-    reasons: list[str] = []
-    drawn = iter(plans)
-    for _ in range(4 * budget):
-        # A plan is drawn only if it can be measured, because the caller may continue with the rest.
-        plan = next(drawn, None) if measured < budget else None
-        if plan is None:
-            break
-        text = plan.to_json()
-        if text in seen:
-            continue
-        seen.add(text)
-        result = measurer.measure(program, plan)
-        measured += 1
-        if result.seconds is None:
-            reasons.append(result.reason)
-        elif best is None or result.relative < best[0]:
-            best = (result.relative, plan)
-        if progress is not None:
-            progress(plan, result)
-    if best is None:
-        listed = "\n  - ".join(["", *dict.fromkeys(reasons[-3:])])
-        raise NoPlanError(
-            f"{program.name}: each of the {measured} plans that were measured has failed; the last reasons:{listed}"
-        )
-    return Found(best[1], measured, len(reasons), reasons[-1] if reasons else "")
+    return draw
 
 
 def find_plan(
@@ -241,7 +157,7 @@ def find_plan(
     program: Program,
     measurer: Measurer,
     budget: int,
-    policy: LearnedFusionPolicy | None = None,
+    policy: LearnedFusionPolicy | Policy | None = None,
     seed: int = 0,
 ) -> Found:
     """Return a strategy's plan for a program.
@@ -259,18 +175,42 @@ def find_plan(
         UnknownNameError: no such strategy, or a learned one without a policy.
         NoPlanError: every plan of the strategy failed.
     """
-    searches: Mapping[str, Callable[[], Iterator[CompilationPlan]]] = {
-        "random": lambda: random_plans(starts, program, seed),
-        "beam": lambda: beam_plans(starts, program),
-    }
-    if policy is not None:
-        searches = {**searches, "learned+search": lambda: learned_plans(starts, program, policy, seed)}
-    if strategy in searches:
-        return best_measured(measurer, program, searches[strategy](), budget)
     if strategy == "learned" and policy is not None:
-        return Found(next(learned_plans(starts, program, policy, seed)))
+        return Found(starts.builder(program, draws_of(policy, starts.backend)).build(Deviation()).plan)
     if strategy == "none":
         return Found(make_plan(starts.session(program), make_policy("none"), KeepLoops()))
-    if strategy in POLICIES:
+    if strategy in _RULES:
         return Found(make_plan(starts.session(program), make_policy(strategy), KernelLoops()))
-    raise UnknownNameError("strategy", strategy, STRATEGIES)
+    if strategy == "learned+search" and policy is not None:
+        search: PlanSearch = PolicySamples(seed=seed)
+        builder = starts.builder(program, draws_of(policy, starts.backend))
+    elif is_search(strategy):
+        search, builder = make_search(strategy, seed), starts.builder(program)
+    else:
+        raise UnknownNameError("strategy", strategy, STRATEGIES)
+    return found_by(run_search(search, builder, program, measurer, Budget(budget)), program, builder)
+
+
+def found_by(run: SearchRun, program: Program, builder: PlanBuilder) -> Found:
+    """Return the best plan of a search, which is the default plan if none is faster.
+
+    Raises:
+        NoPlanError: every plan failed.
+    """
+    if run.trials and run.failures == run.measurements:
+        raise NoPlanError(
+            f"{program.name}: each of the {run.measurements} plans that were measured has failed; "
+            f"the last reason: {run.reason}"
+        )
+    best = run.best() or PlanBuilder(builder.module, builder.backend).build(Deviation()).plan
+    return Found(best, run.measurements, run.failures, run.reason)
+
+
+def is_strategy(name: str) -> bool:
+    """Check whether `find_plan` knows a strategy; options of a search are not checked."""
+    return name in STRATEGIES or is_search(name)
+
+
+def is_search(name: str) -> bool:
+    """Check whether a strategy is a search of `agents.searches`, perhaps with options."""
+    return name.partition("{")[0] in SEARCHES

@@ -17,9 +17,10 @@ from compiler.errors import HloSyntaxError as HloSyntaxError
 from compiler.errors import HloVerificationError as HloVerificationError
 from compiler.errors import UnsupportedError as UnsupportedError
 from compiler.ir.module import HloModule as HloModule
-from compiler.learned.fusion_policy import load_policy as load_policy
 from compiler.learned.pass_order import load_pass_order as load_pass_order
 from compiler.plan import CompilationPlan as CompilationPlan
+from compiler.policy import Policy as Policy
+from compiler.policy import load_policy as load_policy
 from compiler.runtime.kernel_selector import DefaultKernels as DefaultKernels
 from compiler.runtime.kernel_selector import KernelSelector as KernelSelector
 from compiler.runtime.kernel_sites import KernelSite as KernelSite

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from compiler.analysis.devices import device_refusal
+from compiler.backends.backend import OwnDefaults
 from compiler.backends.registry import find_backend
 from compiler.errors import ArgumentError, UnsupportedError
 from compiler.expansions import ChooseExpansion, ExpansionPolicy
@@ -14,12 +16,14 @@ from compiler.fusion.policies import DEFAULT_POLICY, POLICIES, make_policy
 from compiler.fusion.protocol import ChooseFusion, FusionPolicy, as_policy
 from compiler.ir import HloModule
 from compiler.ir.verifier import verify
+from compiler.learned.site_policy import SiteExpansions
 from compiler.loops import KernelLoops, LoopPolicy
 from compiler.passes import HloPass, PassPipeline
 from compiler.plan import CompilationPlan
+from compiler.policy import HEURISTIC, Policy, resolve_policy
 from compiler.runtime.executable import CallOptions, Configurable, Executable
 from compiler.runtime.kernel_selector import ChooseKernel, KernelSelector
-from compiler.session import CompilationSession
+from compiler.session import CompilationSession, Pipeline, decider_name
 from compiler.support.untrusted import short_repr
 from compiler.text import parse
 
@@ -58,29 +62,34 @@ def compile(  # users know it by this name
     module: HloModule | str,
     backend: str = "cpu",
     pipeline: PassPipeline | HloPass | Sequence[str | HloPass] | None = None,
-    fusion_policy: FusionPolicy | ChooseFusion | str | None = None,
+    fusion_policy: FusionPolicy | ChooseFusion | Policy | str | None = None,
     kernel_selector: KernelSelector | ChooseKernel | None = None,
     loop_policy: LoopPolicy | None = None,
     plan: CompilationPlan | None = None,
     options: CompileOptions | None = None,
     expansion_policy: ExpansionPolicy | ChooseExpansion | None = None,
+    policy: Policy | str | Path | None = None,
 ) -> Executable:
     """Compile a program and return the executable.
 
     Args:
         module: HLO text, or a module, which is not changed.
         backend: "cpu" (C compiled by gcc), "cuda" (CUDA C++ launched by CuPy), "xla" (stock XLA through jaxlib,
-            after our passes, and with our fusions if `fusion_policy` asks for them), "interpreter" (numpy), or "auto":
+            after our passes, and with our fusions if a policy of fusions is given), "interpreter" (numpy), or "auto":
             cuda where there is a GPU, else cpu.
-        pipeline: the passes before fusion: a PassPipeline, a list of passes or names, or None for the default.
-        fusion_policy: a FusionPolicy, a function that chooses as one, a name, or None for the default.
+        pipeline: the passes before fusion: a PassPipeline, a list of passes or names, or None for those of `policy`.
+        fusion_policy: a FusionPolicy, a function that chooses as one, a name, the parts for fusion and loops of a
+            Policy, or None for that of `policy`.
         kernel_selector: a KernelSelector, or a function of a KernelSite, that chooses the implementation and the
-            schedule of each kernel; None for the defaults of the backend.
-        loop_policy: decides loops; None means one kernel per loop where that is possible, except for "xla".
+            schedule of each kernel; None for that of `policy`.
+        loop_policy: decides loops; None for that of `policy`.
         plan: decisions to replay instead of asking policies.
         options: see `CompileOptions`.
         expansion_policy: an ExpansionPolicy, or a function of an ExpansionSite, that chooses how ops such as
-            convolutions are computed; None for the defaults of the backend.
+            convolutions are computed; None for that of `policy`.
+        policy: makes every decision for which no argument above is given: "heuristic", the hand-written rules;
+            "learned", the policy that ships; a fusion policy by name; the folder of an exported policy; or a Policy.
+            None: the default of the backend, see `compiler.policy.default_policy`.
 
     Returns:
         An executable. Call it with arrays; inspect `.kernels`, `.module` and `.plan`.
@@ -90,6 +99,7 @@ def compile(  # users know it by this name
         UnsupportedError, BackendError, CodegenError: it cannot be built on this machine; the message says why.
         ArgumentError: `module` is not a program, `backend` is not a name, or it does not support an option.
         UnknownNameError: there is no such backend, policy or pass.
+        PolicyError: the folder of `policy` holds no policy that can be used.
         PlanError: the plan was made for another program or cannot be replayed, or a kernel choice is not possible.
     """
     options = options or CompileOptions()
@@ -106,19 +116,14 @@ def compile(  # users know it by this name
         raise UnsupportedError(refusal)
     if not options.optimize:
         return _configured(target.build(module), options)
-    session = CompilationSession(module, target.name, pipeline)
+    # Fusions that are kept leave policies only what is left, and only those that are given.
+    whole = HEURISTIC if policy is None and options.keep_fusions else resolve_policy(policy, target.name)
+    chosen = _overridden(whole, pipeline, expansion_policy, loop_policy, fusion_policy, kernel_selector)
+    session = CompilationSession(module, target.name, chosen.passes)
     if plan is not None:
         session.replay(plan)
         return _configured(session.finish(), options)
-    if options.keep_fusions:
-        _continue(session, fusion_policy, loop_policy, kernel_selector, expansion_policy)
-    else:
-        own = session.own_defaults
-        if fusion_policy is None:
-            fusion_policy = DEFAULT_POLICY if own is None else own.default_fusion
-        decide(session, _policy(fusion_policy), loop_policy, kernel_selector, expansion_policy)
-        if isinstance(fusion_policy, str):
-            session.decided_by["fusion"] = fusion_policy
+    decide_all(session, chosen, options.keep_fusions)
     session.module.reorder()  # the verifier expects operands first
     if options.verify:
         verify(session.module)
@@ -137,11 +142,39 @@ def _configured(executable: Executable, options: CompileOptions) -> Executable:
     return executable
 
 
-def _policy(given: FusionPolicy | ChooseFusion | str) -> FusionPolicy:
+def _overridden(
+    policy: Policy,
+    pipeline: Pipeline,
+    expansions: ExpansionPolicy | ChooseExpansion | None,
+    loops: LoopPolicy | None,
+    fusion: FusionPolicy | ChooseFusion | Policy | str | None,
+    kernels: KernelSelector | ChooseKernel | None,
+) -> Policy:
+    """Return a policy with the parts that arguments of `compile` give instead of its own."""
+    parts: dict[str, Any] = {"passes": pipeline, "expansions": expansions, "loops": loops, "kernels": kernels}
+    labels: dict[str, str] = {}
+    if isinstance(fusion, Policy):
+        labels = dict.fromkeys(("fusion", "loops"), fusion.label)
+        decides_loops = fusion.fusion if isinstance(fusion.fusion, LoopPolicy) else None
+        parts["fusion"], parts["loops"] = fusion.fusion, loops or fusion.loops or decides_loops
+    elif fusion is not None:
+        made = parts["fusion"] = _fusion_policy(fusion)
+        if isinstance(fusion, str):
+            labels["fusion"] = fusion
+        if loops is None and isinstance(made, LoopPolicy):
+            parts["loops"] = made
+    if loops is not None:
+        labels.pop("loops", None)
+    given = {phase: part for phase, part in parts.items() if part is not None}
+    by = {phase: labels.get(phase, "" if phase == "passes" else decider_name(part)) for phase, part in given.items()}
+    return replace(policy, **given, labels={**policy.labels, **by})
+
+
+def _fusion_policy(given: FusionPolicy | ChooseFusion | str) -> FusionPolicy:
     if not isinstance(given, str):
         return as_policy(given)
     if given not in POLICIES and Path(given).is_dir():
-        raise ArgumentError(f"{short_repr(given)} is a folder; pass fusion_policy=load_policy({short_repr(given)})")
+        raise ArgumentError(f"{short_repr(given)} is a folder; pass policy={short_repr(given)}")
     return make_policy(given)
 
 
@@ -166,33 +199,41 @@ def decide(
         session.run_expansion_policy(expansion_policy)
     if loop_policy is None:
         # A learned policy decides loops too; a policy that only fuses leaves them to the default.
-        loop_policy = fusion_policy if isinstance(fusion_policy, LoopPolicy) else _default_loops(session)
+        loop_policy = fusion_policy if isinstance(fusion_policy, LoopPolicy) else KernelLoops()
     session.run_loop_policy(loop_policy)
     session.run_fusion_policy(fusion_policy)
     if kernel_selector is not None:
         session.run_kernel_selector(kernel_selector)
 
 
-def _default_loops(session: CompilationSession) -> LoopPolicy:
-    own = session.own_defaults
+def _default_loops(own: OwnDefaults | None) -> LoopPolicy:
     return KernelLoops() if own is None else own.default_loops()
 
 
-def _continue(
-    session: CompilationSession,
-    fusion_policy: FusionPolicy | ChooseFusion | str | None,
-    loop_policy: LoopPolicy | None,
-    kernel_selector: KernelSelector | ChooseKernel | None,
-    expansion_policy: ExpansionPolicy | ChooseExpansion | None,
-) -> None:
-    """Make the decisions for which a policy is given; the module keeps the fusions and loops that it has."""
-    if expansion_policy is not None:
-        session.run_expansion_policy(expansion_policy)
-    if loop_policy is not None:
-        session.run_loop_policy(loop_policy)
-    if fusion_policy is not None:
-        session.run_fusion_policy(_policy(fusion_policy))
-        if isinstance(fusion_policy, str):
-            session.decided_by["fusion"] = fusion_policy
-    if kernel_selector is not None:
-        session.run_kernel_selector(kernel_selector)
+def decide_all(session: CompilationSession, policy: Policy, keep_fusions: bool = False) -> None:
+    """Make every decision of a session with a policy; the rules decide the phases for which it has no part.
+
+    Args:
+        session: in its initial state.
+        policy: for its backend.
+        keep_fusions: the module is fused already: run no passes, and decide only the phases that have a part.
+    """
+    own = session.own_defaults
+    if not keep_fusions:
+        session.run_passes(policy.passes)
+    if policy.expansions is not None:
+        session.run_expansion_policy(policy.expansions, only_changes=isinstance(policy.expansions, SiteExpansions))
+    if policy.loops is not None:
+        session.run_loop_policy(policy.loops)
+    elif not keep_fusions:
+        # A learned policy decides loops too; a policy that only fuses leaves them to the default.
+        session.run_loop_policy(policy.fusion if isinstance(policy.fusion, LoopPolicy) else _default_loops(own))
+    if policy.fusion is not None:
+        session.run_fusion_policy(policy.fusion)
+    elif not keep_fusions:
+        name = DEFAULT_POLICY if own is None else own.default_fusion
+        session.run_fusion_policy(make_policy(name))
+        session.decided_by["fusion"] = name
+    if policy.kernels is not None:
+        session.run_kernel_selector(policy.kernels)
+    session.decided_by.update({phase: by for phase in policy.parts if (by := policy.decider(phase))})

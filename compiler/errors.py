@@ -106,6 +106,10 @@ class CodegenError(HlogymError, RuntimeError):
     """Raised if a kernel cannot be generated or built; includes the compiler's output if there is any."""
 
 
+class UnbuildableFusionError(CodegenError):
+    """Raised if a fusion that was accepted as legal cannot be built for its backend, which is a fault of hlogym."""
+
+
 class PolicyError(HlogymError, ValueError):
     """Raised for a policy file that cannot be used; says why."""
 

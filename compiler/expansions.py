@@ -8,7 +8,7 @@ expanded by `passes.pipelines.default.lower` before fusion, which takes the defa
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias, runtime_checkable
 
 from compiler.analysis.marks import is_marked, mark
@@ -50,6 +50,7 @@ class Expansion:
 
 
 EXPANSIONS: tuple[Expansion, ...] = (
+    Expansion("arithmetic", Opcode.RNG_BIT_GENERATOR, "rng-expander"),
     Expansion("slices", Opcode.REDUCE_WINDOW, "reduce-window-to-slices"),
     Expansion("prefix-sums", Opcode.REDUCE_WINDOW, "reduce-window-rewriter"),
     Expansion("product", Opcode.CONVOLUTION, "convolution-to-dot"),
@@ -63,6 +64,8 @@ EXPANSIONS: tuple[Expansion, ...] = (
 )
 """The expansions among which there is a choice; of those of one op that apply by their limits, the first is the
 default."""
+_INTERPRETED = frozenset({Opcode.RNG_BIT_GENERATOR})
+"""Ops that the interpreter computes between kernels if they are kept."""
 _OPCODES = frozenset(e.opcode for e in EXPANSIONS)
 
 
@@ -76,6 +79,7 @@ class ExpansionSite:
         opcode: what the op is.
         signature: shapes of its operands and its result.
         choices: the legal choices, the default first.
+        instruction: the op itself, for policies that look at its graph.
     """
 
     id: str
@@ -83,6 +87,7 @@ class ExpansionSite:
     opcode: Opcode
     signature: str
     choices: tuple[str, ...]
+    instruction: HloInstruction | None = field(default=None, compare=False, repr=False)
 
     @property
     def default(self) -> str:
@@ -155,7 +160,7 @@ def _sites(module: HloModule, backend: Backend) -> Iterator[tuple[ExpansionSite,
             if len(choices) > 1:
                 operands = ", ".join(str(o.shape) for o in i.operands)
                 signature = f"({operands}) -> {i.shape}"
-                yield ExpansionSite(f"{computation.name}/{i.name}", position, i.opcode, signature, choices), i
+                yield ExpansionSite(f"{computation.name}/{i.name}", position, i.opcode, signature, choices, i), i
                 position += 1
 
 
@@ -180,7 +185,7 @@ def _choices_of(i: HloInstruction, alone: HloModule, backend: Backend) -> tuple[
     mine = [e for e in EXPANSIONS if e.opcode is i.opcode]
     names = [e.name for e in mine if _changes(alone, e.pass_text)]
     in_library = backend.library_refusal(i) is None
-    if in_library or implementations_of(i, backend.name) or _has_kernel(i, backend):
+    if in_library or i.opcode in _INTERPRETED or implementations_of(i, backend.name) or _has_kernel(i, backend):
         names.append(KEEP)
     by_limits = (e.name for e in mine if not in_library and _changes(alone, e.default_pass or e.pass_text))
     default = next(by_limits, KEEP if KEEP in names else None)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from compiler.analysis.loop_marks import is_kernel_loop
-from compiler.codegen.buildability import is_emittable
-from compiler.codegen.lowering.lower import lower
-from compiler.codegen.schedules.schedule import Schedule
+from compiler.codegen.build_target import BuildTarget
+from compiler.codegen.buildability import is_emittable, kernel_refusal
 from compiler.codegen.templates.loop_lowering import LoopState, default_loop_schedule
-from compiler.errors import UnsupportedError
 from compiler.ir import HloComputation, HloInstruction, HloModule, Opcode
 from compiler.passes.dots.outlining import Outline
 from compiler.passes.infrastructure.rewrite_limits import pinned
@@ -24,23 +24,23 @@ _COPIED = frozenset({Opcode.BROADCAST, Opcode.IOTA, Opcode.CONSTANT})
 """Opcodes that `outline` copies into a fusion, so that they may have other users."""
 
 
-def pack_loops(module: HloModule, language: str) -> bool:
+def pack_loops(module: HloModule, target: BuildTarget) -> bool:
     """Make a fusion of each kernel loop with the packing and unpacking of its state; return whether any was made.
 
     A loop whose kernel cannot compute them is left alone.
 
     Args:
         module: the module to change, after its loops were decided.
-        language: language of the kernels, a name in `codegen.languages.LANGUAGES`.
+        target: what kernels are built for.
     """
     changed = False
     for computation in list(module.control_flow_computations()):
         for loop in [i for i in computation.instructions if i.opcode is Opcode.WHILE and is_kernel_loop(i)]:
-            changed |= _pack(computation, loop, language)
+            changed |= _pack(computation, loop, target)
     return changed
 
 
-def _pack(computation: HloComputation, loop: HloInstruction, language: str) -> bool:
+def _pack(computation: HloComputation, loop: HloInstruction, target: BuildTarget) -> bool:
     start, fixed = loop.operands[0], pinned(computation)
     if start.opcode is not Opcode.TUPLE or list(start.users) != [loop] or loop.is_root or loop in fixed:
         return False
@@ -58,22 +58,14 @@ def _pack(computation: HloComputation, loop: HloInstruction, language: str) -> b
     constants = [o for k, o in enumerate(start.operands) if k in state.per_position and o.opcode in _COPIED]
     if not before and not after and not constants:
         return changed
-    schedule = default_loop_schedule(loop, language)
+    target = replace(target, schedule=default_loop_schedule(loop, target.language))
     for around in ({*before, *after}, before, after):
         region = {start, loop, *loop.users, *around}
         outline = Outline.of([i for i in computation.post_order() if i in region], "loop")
-        if _refusal(outline, schedule) is None:
+        if kernel_refusal(outline.body, target) is None:
             outline.apply(computation, "loop")
             return True
     return changed
-
-
-def _refusal(outline: Outline, schedule: Schedule) -> str | None:
-    try:
-        lower(outline.body, schedule)
-    except UnsupportedError as e:
-        return str(e)
-    return None
 
 
 def _packing(state: LoopState, start: HloInstruction, fixed: set[HloInstruction]) -> set[HloInstruction]:

@@ -10,6 +10,7 @@ from compiler.analysis.loop_marks import mark_kernel_loop
 from compiler.analysis.structure import shape_key
 from compiler.analysis.trip_count import trip_count_of
 from compiler.analysis.while_loop import Induction, LoopView, induction
+from compiler.codegen.build_target import C_TARGET, BuildTarget
 from compiler.codegen.templates import loop_kernel
 from compiler.errors import PlanError
 from compiler.fusion.digests import Digests
@@ -99,19 +100,20 @@ def unroll_factor_of(choice: str) -> int | None:
 
 
 KnownLoops: TypeAlias = dict[Hashable, bool]
-"""Whether loops can run inside one kernel, by what they compute; finding out generates the kernel."""
+"""Whether loops can run inside one kernel, by what they compute and for what; finding out generates the kernel."""
 _MAX_KNOWN = 1000
 
 
-def loop_sites(module: HloModule, known: KnownLoops | None = None) -> list[LoopSite]:
+def loop_sites(module: HloModule, known: KnownLoops | None = None, target: BuildTarget | None = None) -> list[LoopSite]:
     """Return every loop of the module, inner loops first.
 
     Args:
         module: the program.
-        known: what earlier calls found, for any module, and what this one adds; None: nothing.
+        known: what earlier calls found, for any module and target, and what this one adds; None: nothing.
+        target: what kernels are built for; None: C with its defaults.
     """
-    known = {} if known is None else known
-    return [_site(n, view, counter, known) for n, (view, counter) in enumerate(_views(Loops(module)))]
+    kernels = _Kernels({} if known is None else known, target or C_TARGET)
+    return [_site(n, view, counter, kernels) for n, (view, counter) in enumerate(_views(Loops(module)))]
 
 
 def _views(loops: Loops) -> list[tuple[LoopView, Induction | None]]:
@@ -124,19 +126,27 @@ def loop_id(view: LoopView) -> str:
     return f"{parent.name if parent else '?'}/{view.instruction.name}"
 
 
-def _has_kernel(view: LoopView, counter: Induction, known: KnownLoops) -> bool:
-    """Check whether a loop can run inside one kernel, which depends on its body, its values and its trip count."""
-    loop = view.instruction
-    key = Digests().computation(view.body), shape_key(loop.shape), trip_count_of(loop), counter.trip_count
-    found = known.get(key)
-    if found is None:
-        if len(known) >= _MAX_KNOWN:
-            known.clear()
-        found = known[key] = loop_kernel.loop_refusal(loop) is None
-    return found
+@dataclass(frozen=True)
+class _Kernels:
+    """Answers whether loops can run inside one kernel of a target."""
+
+    known: KnownLoops
+    target: BuildTarget
+
+    def has(self, view: LoopView, counter: Induction) -> bool:
+        """Check whether a loop can, which depends on its body, its values and its trip count."""
+        loop = view.instruction
+        what = Digests().computation(view.body), shape_key(loop.shape), trip_count_of(loop), counter.trip_count
+        key = what, self.target
+        found = self.known.get(key)
+        if found is None:
+            if len(self.known) >= _MAX_KNOWN:
+                self.known.clear()
+            found = self.known[key] = loop_kernel.loop_refusal(loop, self.target) is None
+        return found
 
 
-def _site(position: int, view: LoopView, counter: Induction | None, known: KnownLoops) -> LoopSite:
+def _site(position: int, view: LoopView, counter: Induction | None, kernels: _Kernels) -> LoopSite:
     size = len(view.body)
     choices = [KEEP]
     if counter is not None and not any(has_side_effect(i) for i in view.condition.instructions):
@@ -146,7 +156,7 @@ def _site(position: int, view: LoopView, counter: Induction | None, known: Known
         choices += [unroll_choice(n) for n in factors]
         if counter.trip_count <= MAX_FULL_TRIPS and counter.trip_count * size <= MAX_INSTRUCTIONS:
             choices.append(FULL)
-        if _has_kernel(view, counter, known):
+        if kernels.has(view, counter):
             choices.append(KERNEL)
     return LoopSite(loop_id(view), position, None if counter is None else counter.trip_count, size, tuple(choices))
 
@@ -158,21 +168,31 @@ def find_loop(module: HloModule, site: LoopSite) -> HloInstruction | None:
     return None if found is None else found.find(name)
 
 
-def find_site(module: HloModule, site_id: str, known: KnownLoops | None = None) -> LoopSite:
-    """Return a loop by its id; `known` as in `loop_sites`.
+def find_site(
+    module: HloModule, site_id: str, known: KnownLoops | None = None, target: BuildTarget | None = None
+) -> LoopSite:
+    """Return a loop by its id; `known` and `target` as in `loop_sites`.
 
     Raises:
         PlanError: there is none; the message lists the loops of the module.
     """
-    sites = loop_sites(module, known)
+    sites = loop_sites(module, known, target)
     for s in sites:
         if s.id == site_id:
             return s
     raise PlanError(f"there is no loop {site_id!r}; loops: {', '.join(s.id for s in sites) or 'none'}")
 
 
-def apply_loop_choice(module: HloModule, position: int, choice: str, known: KnownLoops | None = None) -> bool:
-    """Apply a choice to the loop at a position; return whether the module changed. `known` is as in `loop_sites`.
+def apply_loop_choice(
+    module: HloModule,
+    position: int,
+    choice: str,
+    known: KnownLoops | None = None,
+    target: BuildTarget | None = None,
+) -> bool:
+    """Apply a choice to the loop at a position; return whether the module changed.
+
+    `known` and `target` are as in `loop_sites`.
 
     Raises:
         PlanError: there is no such loop, or it does not have this choice.
@@ -182,7 +202,7 @@ def apply_loop_choice(module: HloModule, position: int, choice: str, known: Know
     if position >= len(views):
         raise PlanError(f"there is no loop at position {position}; the module has {len(views)}")
     view, counter = views[position]
-    site = _site(position, view, counter, {} if known is None else known)
+    site = _site(position, view, counter, _Kernels({} if known is None else known, target or C_TARGET))
     if choice not in site.choices:
         raise PlanError(f"loop {site.id!r} cannot be treated as {choice!r}; choices: {', '.join(site.choices)}")
     if choice == KEEP or counter is None:

@@ -168,6 +168,11 @@ class CompilationPlan:
         """The fusion actions, by the names of the module they were taken on."""
         return tuple(s.action for s in self.steps)
 
+    @property
+    def made(self) -> frozenset[tuple[str, str]]:
+        """The sequence and the name of every fusion that a step made, by the names of the module they were taken on."""
+        return frozenset((s.action.computation, name) for s in self.steps for name in s.made)
+
     def without_kernels(self) -> CompilationPlan:
         """Return the plan without its kernel choices, which any backend can replay."""
         return replace(self, kernels={})

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from compiler.analysis.cost_model import Cost, DeviceModel, module_cost
 from compiler.backends.backend import OwnDefaults
-from compiler.backends.registry import BACKENDS, find_backend
+from compiler.backends.registry import BACKENDS, build_target, find_backend
 from compiler.codegen.languages import C, find_language
 from compiler.codegen.schedules.kernel_choice import BoundKernel, KernelChoice
 from compiler.errors import FusionError, HlogymError, PlanError
@@ -50,6 +50,10 @@ from compiler.support.untrusted import is_name, short_repr
 Pipeline: TypeAlias = "PassPipeline | HloPass | Sequence[str | HloPass] | None"
 
 
+MOST_CHANGED_INSTRUCTIONS = 150_000
+"""Most changes of expansions in a module times its instructions, some two seconds; the rest keep their default."""
+
+
 class SessionError(HlogymError, RuntimeError):
     """A decision was made that belongs to an earlier phase."""
 
@@ -81,6 +85,7 @@ class CompilationSession:
     the earlier phases; a decision of an earlier phase is refused. `plan` records every decision.
 
     Attributes:
+        target: what loops and fusions are checked for before they are accepted.
         decided_by: phase -> the name of the policy that decided it, or "plan"; phases without an entry were decided by
             single calls or by the rules of the compiler.
 
@@ -90,6 +95,7 @@ class CompilationSession:
         pipeline: the passes that `run_passes()` runs by default; None means those of the backend, which
             are `default_pipeline()` for most.
         device: the device model that estimates costs; None means that of the backend.
+        cleanup: the passes that run after loop decisions that changed the module; None means those of the backend.
     """
 
     def __init__(
@@ -98,12 +104,14 @@ class CompilationSession:
         backend: str = "cpu",
         pipeline: Pipeline = None,
         device: DeviceModel | None = None,
+        cleanup: Pipeline = None,
     ) -> None:
         self._source = module.clone()
         self.fingerprint = module.fingerprint()
         self._backend = find_backend(backend)
         self.device = device or self._backend.device_model()
-        self._pipeline = pipeline
+        self.target = build_target(self._backend)
+        self._pipeline, self._cleanup = pipeline, cleanup
         self._known_loops: KnownLoops = {}
         self._reset()
 
@@ -184,8 +192,13 @@ class CompilationSession:
         self._decisions.append(ExpansionChoice(found.id, found.position, choice))
         return changed
 
-    def run_expansion_policy(self, policy: ExpansionPolicy | ChooseExpansion) -> None:
+    def run_expansion_policy(self, policy: ExpansionPolicy | ChooseExpansion, only_changes: bool = False) -> None:
         """Decide every op that may be computed in several ways, also those that earlier choices bring about.
+
+        Args:
+            policy: asked once for each site.
+            only_changes: leave the sites undecided for which it chooses the default, which they get anyway; of large
+                modules with many sites, leave what is beyond MOST_CHANGED_INSTRUCTIONS undecided too.
 
         Raises:
             ArgumentError: `policy` is neither a policy nor a function.
@@ -193,8 +206,32 @@ class CompilationSession:
         """
         policy = as_expansion_policy(policy)
         self.decided_by["expansions"] = decider_name(policy)
+        if only_changes:
+            self._run_changes(policy)
+            return
         while left := self.expansions():
             self.set_expansion(left[0], policy.choose_expansion(left[0]))
+
+    def _run_changes(self, policy: ExpansionPolicy) -> None:
+        asked: set[str] = set()
+        # Each change looks at the whole module twice, so large modules with many sites would take too long.
+        left = max(1, MOST_CHANGED_INSTRUCTIONS // max(1, self.module.instruction_count))
+        while left:
+            change = self._next_change(policy, asked)
+            if change is None:
+                break
+            self.set_expansion(*change)
+            left -= 1
+
+    def _next_change(self, policy: ExpansionPolicy, asked: set[str]) -> tuple[ExpansionSite, str] | None:
+        """Return the first site, among those not `asked` about, for which a policy leaves the default."""
+        for site in self.expansions():
+            if site.id not in asked:
+                asked.add(site.id)
+                choice = policy.choose_expansion(site)
+                if choice != site.default:
+                    return site, choice
+        return None
 
     # ---- loops
 
@@ -203,7 +240,7 @@ class CompilationSession:
         if self._state is not None:
             return []
         done = {d.id for d in self._decisions if isinstance(d, LoopChoice)}
-        return [s for s in loop_sites(self.module, self._known_loops) if s.id not in done]
+        return [s for s in loop_sites(self.module, self._known_loops, self.target) if s.id not in done]
 
     def set_loop(self, site: LoopSite | str, choice: str) -> bool:
         """Decide one loop; return whether the module changed.
@@ -212,8 +249,8 @@ class CompilationSession:
             PlanError: there is no such loop, or it has no such choice.
         """
         self._enter("loops")
-        found = find_site(self.module, site if isinstance(site, str) else site.id, self._known_loops)
-        changed = apply_loop_choice(self.module, found.position, choice, self._known_loops)
+        found = find_site(self.module, site if isinstance(site, str) else site.id, self._known_loops, self.target)
+        changed = apply_loop_choice(self.module, found.position, choice, self._known_loops, self.target)
         self._decisions.append(LoopChoice(found.id, found.position, choice))
         return changed
 
@@ -231,7 +268,8 @@ class CompilationSession:
         if self._state is None:
             self._enter("fusion")
             if any(isinstance(d, LoopChoice) and d.choice != KEEP for d in self._decisions):
-                self._run_passes(self._default_pipeline(), _LoopCleanup)
+                cleanup = self._default_pipeline() if self._cleanup is None else as_pipeline(self._cleanup)
+                self._run_passes(cleanup, _LoopCleanup)
             self._start_fusion()
         if self._state is None:
             raise SessionError("fusion has not started")
@@ -242,7 +280,7 @@ class CompilationSession:
             self._lower()
             self._base = FusionBase.of(self.module)
             self._unfused = self.module.clone()
-            self._state = FusionState(self.module, self.device)
+            self._state = FusionState(self.module, self.device, target=self.target)
 
     def _lower(self) -> None:
         """Expand what was not decided and has neither a kernel nor a library; plans do not record it."""
@@ -250,14 +288,14 @@ class CompilationSession:
             language = find_language(self._backend.language)
 
             def keeps(i: HloInstruction) -> bool:
-                own = (language.scans and has_scan(i)) or (language.sorts and i.opcode is Opcode.TOPK)
+                own = (language.scans and has_scan(i)) or (language.sorts and i.opcode in (Opcode.SORT, Opcode.TOPK))
                 return own or is_kept(i) or self._library_computes(i)
 
             lower(self.module, keeps)
             wrap_library_ops(self.module, self._library_computes)
             if self._backend.language == C.name:
                 group_products(self.module, self._library_computes)
-            pack_loops(self.module, language.name)
+            pack_loops(self.module, self.target)
 
     def _library_computes(self, i: HloInstruction) -> bool:
         return self._backend.library_refusal(i) is None
@@ -485,7 +523,7 @@ class CompilationSession:
                 self._decisions.append(decision)
             case LoopChoice():
                 self.phase = "loops"
-                apply_loop_choice(self.module, decision.position, decision.choice, self._known_loops)
+                apply_loop_choice(self.module, decision.position, decision.choice, self._known_loops, self.target)
                 self._decisions.append(decision)
             case FusionStep(action):
                 self.apply(action)
@@ -518,7 +556,7 @@ class CompilationSession:
             self._state.undo()
         else:  # a fork cannot take back what was done before it
             self.module = self._unfused.clone()
-            self._state = FusionState(self.module, self.device)
+            self._state = FusionState(self.module, self.device, target=self.target)
             for d in self._decisions:
                 if isinstance(d, FusionStep):
                     self._state.apply(d.action)

@@ -19,6 +19,7 @@ from env.measurement import Measurement, Measurer, ReferenceFailedError
 from env.rewards import Reward, make_reward
 from env.speedup_measurer import SpeedupMeasurer
 from env.suites import Program, Suite, load_suite
+from env.workers import parse_workers
 
 __all__ = ["REFUSED_REWARD", "CompilerEnv", "EnvOptions"]
 
@@ -36,6 +37,7 @@ class EnvOptions(TypedDict, total=False):
     reward: Reward | str | None
     measurer: Measurer | None
     store: str | Path | None
+    workers: str
     render_mode: str | None
 
 
@@ -49,6 +51,7 @@ class CompilerEnv(gym.Env[ObsType, np.int64], ABC):
         reward: a `Reward`, or a name in `REWARDS`; None: "measured-time" if `measured`, else "estimated-time".
         measurer: one that is shared with others; None: one is made when it is first needed.
         store: file of times for the measurer that is made; None: the one in the user's cache folder.
+        workers: where the measurer that is made measures: "local", or a Ray cluster (see `env.workers`).
         render_mode: "ansi": `render` returns text; "rgb_array": a picture, [height, width, 3] uint8; or None.
         shared: another environment of the same kind, backend and suite, whose compiled programs, explored states and
             measurer this one uses too. Both must run in the same thread.
@@ -58,10 +61,12 @@ class CompilerEnv(gym.Env[ObsType, np.int64], ABC):
 
     Raises:
         UnknownNameError: no such suite or reward.
+        WorkersError: `workers` cannot be read.
     """
 
     metadata: dict[str, Any] = {"render_modes": ["ansi", "rgb_array"], "render_fps": 4}  # noqa: RUF012 - Gymnasium declares it so
     phases: ClassVar[tuple[Phase, ...]] = ()
+    automatic: bool = True
     step_cost: float = 0.0
 
     def __init__(
@@ -72,13 +77,14 @@ class CompilerEnv(gym.Env[ObsType, np.int64], ABC):
         reward: Reward | str | None = None,
         measurer: Measurer | None = None,
         store: str | Path | None = None,
+        workers: str = "local",
         render_mode: str | None = None,
         shared: CompilerEnv[Any] | None = None,
     ) -> None:
         self.reward = make_reward(("measured-time" if measured else "estimated-time") if reward is None else reward)
         self.suite = suite if isinstance(suite, Suite) else load_suite(suite)
         self.backend, self.render_mode = backend, render_mode
-        own = SpeedupMeasurer(backend, measurer, store)
+        own = SpeedupMeasurer(backend, measurer, store, parse_workers(workers))
         self._measurer: SpeedupMeasurer = own if shared is None else shared._measurer
         self._owns_measurer = shared is None
         self._baselines: dict[str, Baseline] = {} if shared is None else shared._baselines
@@ -208,7 +214,7 @@ class CompilerEnv(gym.Env[ObsType, np.int64], ABC):
             ProgramError: the program cannot be read or compiled.
         """
         if program.name not in self._baselines:
-            self._baselines[program.name] = Baseline(program, self.backend, self.phases)
+            self._baselines[program.name] = Baseline(program, self.backend, self.phases, self.automatic)
         return self._baselines[program.name]
 
     def check_programs(self, step: Callable[[Program], None] = lambda _: None) -> None:

@@ -23,6 +23,10 @@ LEAST_ESTIMATE = 1e-12
 """Lower bound of estimated seconds, because a program may have nothing left to compute."""
 
 
+TIDYING = ("tuple-simplifier", "dce")
+"""Passes after a loop was changed, without those that improve the program."""
+
+
 class ProgramError(HlogymError, ValueError):
     """A program of a suite that cannot be read or compiled: its name, its file, and why."""
 
@@ -36,6 +40,8 @@ class Baseline:
         phases: what the environment decides. The baseline fuses by default unless fusion is among them. If the
             environment decides only passes or only kernels, it is what `compile` does by default, with loops inside one
             kernel where that is possible.
+        automatic: whether the default passes run; if not, the baseline is the program as it is written, with loops
+            kept and, unless the environment decides fusion, fused by the default policy.
 
     Attributes:
         start: session that episodes start from; before the passes if the environment decides those, else after the
@@ -46,18 +52,20 @@ class Baseline:
         ProgramError: the program cannot be read or compiled.
     """
 
-    def __init__(self, program: Program, backend: str, phases: Sequence[Phase]) -> None:
+    def __init__(self, program: Program, backend: str, phases: Sequence[Phase], automatic: bool = True) -> None:
         self._program = program
         with _naming(program):
             module = parse(program.text(), filename=str(program.path))
             verify(module)
-            self._default = CompilationSession(module, backend=backend)
-            self._default.run_passes()
+            self._default = CompilationSession(module, backend=backend, cleanup=None if automatic else TIDYING)
+            if automatic:
+                self._default.run_passes()
             self.ops = op_count(self._default.module)
-            if tuple(phases) in (("passes",), ("kernels",)):
+            if automatic and tuple(phases) in (("passes",), ("kernels",)):
                 self._default.run_loop_policy(KernelLoops())
         self._policy = "none" if "fusion" in phases else COMPLETION_POLICY
-        self.start = CompilationSession(module, backend=backend) if "passes" in phases else self._default
+        passes_are_open = automatic and "passes" in phases
+        self.start = CompilationSession(module, backend=backend) if passes_are_open else self._default
 
     def complete(self) -> CompilationSession:
         """Return a session that has taken every decision of the baseline.

@@ -10,15 +10,17 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
 
+from compiler.errors import UnknownNameError
 from compiler.fusion.actions import FusionAction
 from compiler.ir import HloModule
 from compiler.learned.features.candidates import MAX_CANDIDATES
-from compiler.plan import CompilationPlan, Phase
+from compiler.passes.infrastructure.registry import pass_texts
+from compiler.plan import PHASES, CompilationPlan, Phase
 from compiler.session import CompilationSession
 from env.base import CompilerEnv, EnvOptions
 from env.baseline import LEAST_ESTIMATE, Baseline
 from env.compilation import Compilation
-from env.episode import Episode, Move
+from env.episode import Episode, Move, Offers
 from env.observations import Observation, observation_space, observe
 from env.speedup_measurer import SpeedupMeasurer
 from env.states import DecisionMemory, DecisionState, DecisionStates
@@ -72,6 +74,15 @@ class _SessionCompilation(Compilation):
         if "plan" not in notes:
             notes["plan"] = self.complete().plan
         found: CompilationPlan = notes["plan"]
+        return found
+
+    @property
+    def plan_json(self) -> str:
+        """The plan as JSON."""
+        notes = self.state.notes
+        if "plan_json" not in notes:
+            notes["plan_json"] = self.plan.to_json()
+        found: str = notes["plan_json"]
         return found
 
     def take(self, index: int) -> str | None:
@@ -134,7 +145,12 @@ class DecisionEnv(CompilerEnv[Observation]):
     Args:
         suite: name of a suite, or a folder of HLO files, or a suite.
         max_steps: number of steps after which an episode is truncated.
-        splits: whether fissions, which take fusions apart, are among the actions.
+        splits: whether fissions and moves, which take fusions apart or change what they compute, are among the actions.
+        passes: the passes to choose from, in a list or separated by commas; None: all.
+        phases: the phases that the environment decides, joined by + as in "passes+loops"; None: those of its class.
+        automatic: whether passes that no decision asks for run by themselves, as they do in `compile`: those of the
+            default pipeline before the episode, if it does not decide passes, and after loops have changed. If not, an
+            episode starts from the program as it is written, and so does the baseline.
         shared: another environment, whose compiled programs, explored states and measurer this one uses too.
         options: see `CompilerEnv`.
     """
@@ -147,17 +163,33 @@ class DecisionEnv(CompilerEnv[Observation]):
         *,
         max_steps: int = 1000,
         splits: bool = False,
+        passes: str | Sequence[str] | None = None,
+        phases: str | None = None,
+        automatic: bool = True,
         shared: DecisionEnv | None = None,
         **options: Unpack[EnvOptions],
     ) -> None:
         super().__init__(suite, shared=shared, **options)
-        self.max_steps, self.splits = max_steps, splits
+        if phases is not None:
+            self.phases = _phases(phases)  # type: ignore[misc]
+        self.max_steps, self.automatic = max_steps, automatic
+        self.offers = Offers(splits, None if passes is None else pass_texts(passes))
         self.observation_space = cast("spaces.Space[Observation]", observation_space())
         self.action_space = spaces.Discrete(MAX_CANDIDATES)
         self._steps = 0
-        same = shared if shared is not None and shared.splits == splits else None  # else other states are reached
+        alike = shared is not None and (shared.offers, shared.phases, shared.automatic) == (
+            self.offers,
+            self.phases,
+            automatic,
+        )
+        same = shared if alike else None  # else other states are reached
         self._memory: DecisionMemory = DecisionMemory() if same is None else same._memory
         self._states: dict[str, DecisionStates] = {} if same is None else same._states
+
+    @property
+    def _decides(self) -> tuple[Any, ...]:
+        """What states depend on, besides their program."""
+        return self.phases, self.offers, self.automatic
 
     def action_masks(self) -> npt.NDArray[np.bool_]:
         """Return which actions are legal now, as `sb3_contrib.MaskablePPO` expects it."""
@@ -169,6 +201,11 @@ class DecisionEnv(CompilerEnv[Observation]):
     def moves(self) -> Sequence[Move]:
         """The legal decisions now; action i takes the i-th."""
         return self._session_compilation.states.moves(self._state)
+
+    @property
+    def names(self) -> Sequence[str]:
+        """The legal decisions now as text; unlike `moves`, this needs no compilation in a state that was met before."""
+        return [self._state.text(n) for n in range(self._state.count)]
 
     def why_not(self, action: int | FusionAction) -> str | None:
         """Return why an action, or any fusion, is refused now; None if it is legal."""
@@ -193,7 +230,7 @@ class DecisionEnv(CompilerEnv[Observation]):
         """Return the states of a program, which all episodes on it share."""
         if program.name not in self._states:
             start = self.baseline(program).start
-            self._states[program.name] = DecisionStates(program.name, start, self.phases, self._memory, self.splits)
+            self._states[program.name] = DecisionStates(program.name, start, self.phases, self._memory, self.offers)
         return self._states[program.name]
 
     def _start(self, program: Program) -> Compilation:
@@ -216,5 +253,19 @@ class DecisionEnv(CompilerEnv[Observation]):
     def _info(self, refused: str | None, ended: bool) -> dict[str, Any]:
         info = super()._info(refused, ended)
         if ended:
-            info["plan_json"] = self.plan.to_json()
+            info["plan_json"] = self._session_compilation.plan_json
         return info
+
+
+def _phases(text: str) -> tuple[Phase, ...]:
+    """Return phases joined by + in the order of compilation.
+
+    Raises:
+        UnknownNameError: there is no such phase.
+    """
+    known = PHASES[:-1]
+    names = text.split("+")
+    for name in names:
+        if name not in known:
+            raise UnknownNameError("phase", name, known)
+    return tuple(p for p in known if p in names)

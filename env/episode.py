@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -16,7 +17,7 @@ from compiler.fusion.policies import DEFAULT_POLICY, make_policy
 from compiler.learned.features.candidates import MAX_CANDIDATES, STOP, Candidate
 from compiler.learned.features.decisions import decision_graph
 from compiler.learned.features.expansions import expansion_candidates
-from compiler.learned.features.fusion import FusionFeatures, WeighedEntry
+from compiler.learned.features.fusion import FusionFeatures, Offer
 from compiler.learned.features.kernels import kernel_candidates
 from compiler.learned.features.loops import loop_candidates
 from compiler.learned.features.programs import ModuleFeatures
@@ -27,7 +28,7 @@ from compiler.plan import Phase
 from compiler.runtime.kernel_sites import KernelSite
 from compiler.session import CompilationSession
 
-__all__ = ["COMPLETION_POLICY", "Episode", "Move"]
+__all__ = ["COMPLETION_POLICY", "Episode", "Move", "Offers", "Stop"]
 
 COMPLETION_POLICY = DEFAULT_POLICY
 """Fuses at the end of episodes that do not decide fusion, so that they end with a whole compilation."""
@@ -131,6 +132,22 @@ class _Before:
     kernel_texts: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class Offers:
+    """What the moves of an episode are.
+
+    Attributes:
+        splits: whether fissions are among them.
+        passes: the passes to choose from, as text; None: all, with their default options.
+    """
+
+    splits: bool = False
+    passes: tuple[str, ...] | None = None
+
+
+ALL_PASSES = Offers()
+
+
 class Episode:
     """The decisions of some phases, one after the other; the other phases take their defaults.
 
@@ -139,11 +156,11 @@ class Episode:
     Args:
         session: takes the decisions; at its start if "passes" is among the phases, else after its passes.
         phases: what is decided, in the order of compilation.
-        splits: whether fissions are among the moves.
+        offers: what the moves are.
     """
 
-    def __init__(self, session: CompilationSession, phases: Sequence[Phase], splits: bool = False) -> None:
-        self._splits = splits
+    def __init__(self, session: CompilationSession, phases: Sequence[Phase], offers: Offers = ALL_PASSES) -> None:
+        self._offers = offers
         self.session = session
         self._left: tuple[Phase, ...] = tuple(phases)
         self._fuses = "fusion" in phases
@@ -158,7 +175,7 @@ class Episode:
         self._moves: list[Move] = []
         self._candidates: list[Candidate] = []
         self._facts: FusionFeatures | ModuleFeatures | None = None
-        self._entries: list[WeighedEntry] = []
+        self._fusions: Offer | None = None
         self._looked = self._only_stops = False
         if self.done:  # nothing to decide: offer to stop, because an episode has at least one step
             self._left, self._looked, self._only_stops = ("fusion",), False, True
@@ -209,8 +226,8 @@ class Episode:
     def graph(self) -> DecisionGraph:
         """Return the features of the current decision; candidate i is move i. After the end there are no candidates."""
         self._look()
-        if self._features is not None and self._facts is self._features:
-            return self._features.graph(self._entries)
+        if self._features is not None and self._facts is self._features and self._fusions is not None:
+            return self._features.graph(self._fusions)
         if self._facts is None:
             self._facts = self._module_features()
         extra = self._facts.instructions() if isinstance(self._facts, ModuleFeatures) else ()
@@ -310,9 +327,11 @@ class Episode:
 
     def _offer_passes(self) -> bool:
         # A pass that changed nothing is left out until another pass changes something.
-        names = [n for n in sorted(PASSES) if n not in self._idle_passes][: MAX_CANDIDATES - 1]
+        offered = sorted(PASSES) if self._offers.passes is None else self._offers.passes
+        names = [n for n in offered if n not in self._idle_passes][: MAX_CANDIDATES - 1]
         moves: list[Move] = [*(PassChoice(n) for n in names), Stop("passes")]
-        return self._offer(moves, [*(Candidate("pass", pass_name=n) for n in names), STOP], self._module_features())
+        candidates = [Candidate("pass", pass_name=re.split("[{@]", n)[0]) for n in names]
+        return self._offer(moves, [*candidates, STOP], self._module_features())
 
     def _offer_expansion(self) -> bool:
         site = next(iter(self.session.expansions()), None)
@@ -330,11 +349,11 @@ class Episode:
 
     def _offer_fusions(self) -> bool:
         if self._features is None:
-            self._features = FusionFeatures(self.session.fusion, self._splits)
-        self._entries = self._features.entries()
-        if not self._entries:
+            self._features = FusionFeatures(self.session.fusion, self._offers.splits)
+        self._fusions = self._features.offer()
+        if not self._fusions.entries:
             return False
-        self._moves = [*(e.entry.action for e in self._entries), Stop("fusion")]
+        self._moves = [*(e.action for e in self._fusions.entries), Stop("fusion")]
         self._candidates, self._facts = [], self._features
         return True
 

@@ -13,7 +13,7 @@ from scipy.special import ndtr, stdtrit
 
 from env.statistics import Interval
 
-__all__ = ["GATE", "Block", "Gate", "Verdict", "judge", "quiet_blocks", "trimmed_mean"]
+__all__ = ["GATE", "PATIENCE", "Block", "Gate", "Verdict", "is_undecided", "judge", "quiet_blocks", "trimmed_mean"]
 
 Floats = npt.NDArray[np.float64]
 
@@ -24,6 +24,8 @@ ALWAYS_KEPT = 0.5
 DISTURBED = 1.25
 """Reference load, as a multiple of its least time, beyond which a block counts as disturbed."""
 Z = 1.96
+PATIENCE = 4
+"""How many times as many blocks as usual are timed at most while a race is undecided."""
 
 
 @dataclass(frozen=True)
@@ -95,25 +97,63 @@ class Verdict:
         return self.counts and self.speedup.value > 1
 
 
-def judge(blocks: Sequence[Block], gate: Gate = GATE) -> Verdict:
+def judge(blocks: Sequence[Block], gate: Gate = GATE, looks: int = 1) -> Verdict:
     """Return the speedup that ABBA blocks show, and whether it counts.
 
     The log ratio of a block is that of the geometric means of its pairs, in which a steady drift cancels out. The
     estimate is the trimmed mean over the quiet blocks, with the standard error by Yuen (1974).
 
+    Args:
+        blocks: the blocks.
+        gate: when a difference counts.
+        looks: how many times these and fewer blocks were judged, this time included. A difference that is looked for
+            more often must be clearer: the tail that the gate allows is divided by this number.
+
     Raises:
         ValueError: no blocks, or a time that is not positive.
     """
-    used = quiet_blocks(blocks)
-    times = np.array([b.times for b in used])
-    if not times.size or not (np.isfinite(times) & (times > 0)).all():
-        raise ValueError("expected blocks of positive times")
-    logs = np.log(times)
-    first, second = logs[:, 0] - logs[:, 1], logs[:, 3] - logs[:, 2]
+    times = _used(blocks)
+    first, second = _orders(times)
     mean, error = trimmed_mean((first + second) / 2)
     default, seconds = _time(times[:, [0, 3]]), _time(times[:, [1, 2]])
     speedup = Interval(math.exp(mean), math.exp(mean - Z * error), math.exp(mean + Z * error))
-    return Verdict(speedup, default, seconds, _counts(mean, error, (first, second), default.value, gate), len(used))
+    return Verdict(
+        speedup, default, seconds, _counts(mean, error, (first, second), default.value, gate, looks), len(times)
+    )
+
+
+def is_undecided(blocks: Sequence[Block], gate: Gate = GATE, looks: int = 1) -> bool:
+    """Check whether more blocks may change what counts: no difference does yet, but the 95% interval holds some.
+
+    False where a time is not positive, which more blocks do not change. Arguments are those of `judge`.
+
+    Raises:
+        ValueError: no blocks.
+    """
+    if not all(math.isfinite(t) and t > 0 for b in blocks for t in b.times):
+        return False
+    times = _used(blocks)
+    first, second = _orders(times)
+    mean, error = trimmed_mean((first + second) / 2)
+    default = _time(times[:, [0, 3]]).value
+    if _counts(mean, error, (first, second), default, gate, looks):
+        return False
+    least, high, low = math.log1p(gate.share), mean + Z * error, mean - Z * error
+    return low < -least or (high > least and default * (1 - math.exp(-high)) > gate.seconds)
+
+
+def _used(blocks: Sequence[Block]) -> Floats:
+    """Return the times of the quiet blocks, [blocks, 4]."""
+    times = np.array([b.times for b in quiet_blocks(blocks)])
+    if not times.size or not (np.isfinite(times) & (times > 0)).all():
+        raise ValueError("expected blocks of positive times")
+    return times
+
+
+def _orders(times: Floats) -> tuple[Floats, Floats]:
+    """Return the log ratios of the pairs in which the default ran first, and of those in which it ran second."""
+    logs = np.log(times)
+    return logs[:, 0] - logs[:, 1], logs[:, 3] - logs[:, 2]
 
 
 def quiet_blocks(blocks: Sequence[Block]) -> list[Block]:
@@ -139,17 +179,17 @@ def trimmed_mean(values: Floats, trim: float = TRIM) -> tuple[float, float]:
     return mean, float(winsorised.std(ddof=1) * math.sqrt(n) / (n - 2 * cut))
 
 
-def _demanded(errors: float, blocks: int) -> float:
-    """Return the number of standard errors that has the same tail for this many blocks as `errors` for many."""
+def _demanded(errors: float, blocks: int, looks: int) -> float:
+    """Return the standard errors that have the same tail for this many blocks as `errors` for many, shared by looks."""
     freedom = blocks - 2 * int(TRIM * blocks) - 1
-    return float(stdtrit(freedom, ndtr(errors))) if freedom > 0 else math.inf
+    return float(-stdtrit(freedom, ndtr(-errors) / looks)) if freedom > 0 else math.inf
 
 
-def _counts(mean: float, error: float, orders: tuple[Floats, Floats], default: float, gate: Gate) -> bool:
+def _counts(mean: float, error: float, orders: tuple[Floats, Floats], default: float, gate: Gate, looks: int) -> bool:
     size, sign = abs(mean), math.copysign(1.0, mean)
     least = math.log1p(gate.share)
     saved = default * abs(1 - math.exp(-mean))
-    if not (size > least and size > _demanded(gate.errors, len(orders[0])) * error) or (
+    if not (size > least and size > _demanded(gate.errors, len(orders[0]), looks) * error) or (
         sign > 0 and saved <= gate.seconds
     ):
         return False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from statistics import median
 from types import TracebackType
@@ -15,11 +15,11 @@ import numpy as np
 
 from compiler.plan import CompilationPlan
 from compiler.support.lru_dict import LruDict
-from env.gate import GATE, Block, Gate, Verdict, judge
+from env.gate import GATE, PATIENCE, Block, Gate, Verdict, judge
 from env.patient_worker import MeasurementError, PatientWorker
 from env.program_json import program_to_json
 from env.statistics import Interval, median_interval, ratio_interval
-from env.store import KEEP_SECONDS, PlanStore, PlanTime
+from env.store import KEEP_SECONDS, PlanStore, PlanTime, TimeStore
 from env.suites import Program
 from env.timing_turns import TimingTurns
 from env.worker_process import WorkerCrashedError, WorkerProcess, WorkerTimeoutError
@@ -35,11 +35,12 @@ __all__ = [
     "ReferenceFailedError",
 ]
 
-Failure: TypeAlias = Literal["program", "compile", "wrong", "run", "crash", "timeout"]
+Failure: TypeAlias = Literal["program", "compile", "unbuildable", "wrong", "run", "crash", "timeout"]
 """Why a measurement has no time.
 
 "program": its inputs cannot be drawn, the interpreter cannot compute it, or its outputs do not show whether a plan is
-right, or its default plan fails, so no plan is at fault. The others are faults of the plan: it did not compile,
+right, or its default plan fails, so no plan is at fault. "unbuildable": a fusion that was legal has no kernel, which
+is a fault of the compiler; environments raise it. The others are faults of the plan: it did not compile,
 computed something else, raised, killed its process, or never ended.
 """
 
@@ -63,6 +64,7 @@ class MeasurerOptions:
         input_seeds: number of sets of random inputs; each check uses one of them, chosen at random.
         seed: seed of that choice.
         seconds: limit of the time spent on the blocks of one plan, once there are enough of them.
+        patience: how many times as many blocks and seconds a race may take that is undecided by the gate.
         cores: number of cores that programs run on while they are timed; None: all. Measurements of several processes
             take turns per core.
         keep_seconds: age at which times expire.
@@ -77,6 +79,7 @@ class MeasurerOptions:
     input_seeds: int = 2
     seed: int = 0
     seconds: float = 1.0
+    patience: int = PATIENCE
     cores: int | None = None
     keep_seconds: float = KEEP_SECONDS
     gate: Gate = GATE
@@ -205,12 +208,12 @@ class Measurer:
 
     def __init__(
         self,
-        store: PlanStore | None = None,
+        store: TimeStore | None = None,
         options: MeasurerOptions | None = None,
         worker: WorkerProcess | None = None,
     ) -> None:
         self.options = options or MeasurerOptions()
-        self.store = store if store is not None else PlanStore(keep_seconds=self.options.keep_seconds)
+        self.store: TimeStore = store if store is not None else PlanStore(keep_seconds=self.options.keep_seconds)
         if worker is None:
             cores = self.options.cores
             worker = WorkerProcess(environment={} if cores is None else {"HLOGYM_NUM_THREADS": str(cores)})
@@ -241,7 +244,7 @@ class Measurer:
         Raises:
             MeasurementError: nothing can be measured on this machine.
         """
-        key = _key(program, None if plan is None else plan.to_json())
+        key = _key(program, _text(plan))
         at, known = self._known.get(key) or (0.0, None)
         if known is not None and not remeasure and time.time() - at < self.options.keep_seconds:
             return known
@@ -251,7 +254,7 @@ class Measurer:
         return result
 
     def _measure_anew(self, program: Program, plan: CompilationPlan | None, remeasure: bool = False) -> Measurement:
-        text = None if plan is None else plan.to_json()
+        text = _text(plan)
         try:
             return self._patient.retried(lambda: self._measure(program, text, remeasure))
         except WorkerCrashedError as error:
@@ -278,7 +281,7 @@ class Measurer:
             if result.reason == before:  # a failure that repeats is not the machine's
                 break
             before = result.reason
-            self._worker.kill()
+            self.restart()
         raise ReferenceFailedError(f"{program.label}: {before}")
 
     def verify_reference(self, program: Program) -> None:
@@ -287,7 +290,7 @@ class Measurer:
         Raises:
             ReferenceFailedError, MeasurementError: as in `measure_reference`.
         """
-        self._worker.kill()
+        self.restart()
         self.measure_reference(program, remeasure=True)
 
     def _measure(self, program: Program, plan: str | None, remeasure: bool) -> Measurement:
@@ -317,11 +320,14 @@ class Measurer:
         alone: bool,
         facts: Mapping[str, Any],
     ) -> Measurement:
+        same = self.options.trust_builds and prepared["build"] == default["build"]
+        settled = alone or same  # of such a race only the seconds are used
         with self._turns.turn() as cpus:
             reply = self._ask(
                 {
                     "op": "race", "default": default["handle"], "candidate": prepared["handle"], "cpus": cpus,
                     "blocks": self.options.rounds, "seconds": self.options.seconds,
+                    "patience": 1 if settled else self.options.patience, "gate": asdict(self.options.gate),
                 }
             )  # fmt: skip
         if "error" in reply:
@@ -331,8 +337,8 @@ class Measurer:
         if not least > reply["floor"]:
             floor = f"{reply['floor']:.3g} s, which no machine undercuts"
             return Measurement(None, "wrong", f"it seems to take {least:.3g} s, less than {floor}")
-        verdict = judge(blocks, self.options.gate)
-        if self.options.trust_builds and prepared["build"] == default["build"]:  # a program is as fast as itself
+        verdict = judge(blocks, self.options.gate, reply["looks"])
+        if same:  # a program is as fast as itself
             verdict = Verdict(Interval(1.0, 1.0, 1.0), verdict.default, verdict.seconds, False, verdict.blocks)
         self.store.put(PlanTime(key, program.name, verdict, median(b.load for b in blocks), time.time()))
         kernels = tuple(KernelTime(*k) for k in reply["kernels"])
@@ -347,7 +353,7 @@ class Measurer:
         self, program: Program, plans: Mapping[str, CompilationPlan | None], rounds: int | None = None
     ) -> Comparison:
         """Time whole calls of several plans of a program, interleaved in one process, after checking their outputs."""
-        by_name = {name: None if plan is None else plan.to_json() for name, plan in plans.items()}
+        by_name = {name: _text(plan) for name, plan in plans.items()}
         failures: dict[str, str] = {}
         while len(failures) < len(by_name):
             rest = {name: text for name, text in by_name.items() if name not in failures}
@@ -407,12 +413,22 @@ class Measurer:
             text: HLO text that replaces the program's own.
         """
         try:
-            reply = self._patient.retried(
-                lambda: self._prepare(program, None if plan is None else plan.to_json(), text)
-            )
+            reply = self._patient.retried(lambda: self._prepare(program, _text(plan), text))
         except (WorkerCrashedError, WorkerTimeoutError) as error:
             return f"crash: {error}"
         return f"{reply['error']}: {reply['message']}" if "error" in reply else None
+
+    def build(self, program: Program, plan: CompilationPlan | None) -> str | None:
+        """Compile and check, without timing; return a key that plans with the same code share, None if it fails.
+
+        Raises:
+            MeasurementError: nothing can be measured on this machine.
+        """
+        try:
+            reply = self._patient.retried(lambda: self._prepare(program, _text(plan)))
+        except (WorkerCrashedError, WorkerTimeoutError):
+            return None
+        return reply.get("build")
 
     def _prepare(
         self,
@@ -472,6 +488,11 @@ def _failed(reply: Mapping[str, Any], of_default: bool = False) -> Measurement:
     if of_default:
         return Measurement(None, "program", f"the default plan fails: {reply['error']}: {reply['message']}")
     return Measurement(None, reply["error"], reply["message"])
+
+
+def _text(plan: CompilationPlan | None) -> str | None:
+    """Return a plan as JSON on one line, which is written ten times as fast as with indentation."""
+    return None if plan is None else plan.to_json(indent=None)
 
 
 def _key(program: Program, plan: str | None) -> tuple[Program, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, Unpack, cast
+from typing import Any, ClassVar, TypeAlias, Unpack, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -18,9 +18,10 @@ from compiler.learned.features.passes import LIMIT, Vector, observation_size
 from compiler.learned.pass_episode import PassEpisode
 from compiler.learned.pass_states import PassGraph, StateMemory, default_pass_actions
 from compiler.loops import KernelLoops
-from compiler.passes.infrastructure.registry import make_pass, make_passes, pass_text
+from compiler.passes.infrastructure.registry import pass_texts
 from compiler.plan import CompilationPlan, Phase
 from compiler.session import CompilationSession
+from compiler.support.lru_dict import LruDict
 from env.base import CompilerEnv, EnvOptions
 from env.baseline import LEAST_ESTIMATE, Baseline
 from env.compilation import Compilation
@@ -32,6 +33,9 @@ __all__ = ["PassOrderEnv"]
 
 STATE_BYTES = 32 << 20
 """Explored states that each environment keeps, by estimate; environments that share them keep so much each."""
+FINISHED = 500
+"""Number of modules after all passes for which the plan of the rest and its estimate are kept."""
+_Finished: TypeAlias = tuple[CompilationPlan, float]
 
 
 class _PassCompilation(Compilation):
@@ -47,9 +51,10 @@ class _PassCompilation(Compilation):
         program: Program,
         baseline: Baseline,
         measurer: SpeedupMeasurer,
+        finished: LruDict[tuple[str, str], _Finished],
     ) -> None:
         super().__init__(program, baseline, measurer)
-        self.episode = episode
+        self.episode, self._finished = episode, finished
         self._cost_model = cost_model
         self._own_passes = 0
 
@@ -91,16 +96,30 @@ class _PassCompilation(Compilation):
         """Return the plan of the whole compilation, the default passes in it, and its estimated time."""
         notes = self.episode.state.notes
         if "completed" not in notes:
-            plan = self.complete().plan
-            notes["completed"] = plan, plan.passes[self._own_passes :], super().complete_seconds
+            session = self._after_passes()
+            # Many orders lead to one module once the default passes have run.
+            key = self.program.name, session.module.fingerprint()
+            found = self._finished.get(key)
+            if found is None:
+                self._completed = len(self.decisions), self._finish(session)
+                found = self._finished[key] = session.plan, super().complete_seconds
+            plan = replace(found[0], passes=session.plan.passes)
+            notes["completed"] = plan, plan.passes[self._own_passes :], found[1]
         whole: tuple[CompilationPlan, tuple[str, ...], float] = notes["completed"]
         return whole
 
     def _complete(self) -> CompilationSession:
+        return self._finish(self._after_passes())
+
+    def _after_passes(self) -> CompilationSession:
         session = self.baseline.start.fork()
         session.run_passes(self.episode.effective())
         self._own_passes = len(session.plan.passes)
         session.run_passes()
+        return session
+
+    @staticmethod
+    def _finish(session: CompilationSession) -> CompilationSession:
         session.run_loop_policy(KernelLoops())
         session.run_fusion_policy(make_policy(COMPLETION_POLICY))
         return session
@@ -180,7 +199,7 @@ class PassOrderEnv(CompilerEnv[Vector]):
         **options: Unpack[EnvOptions],
     ) -> None:
         super().__init__(suite, shared=shared, **options)
-        self.actions = _pass_texts(passes)
+        self.actions = default_pass_actions() if passes is None else pass_texts(passes)
         self.max_steps, self.step_cost, self.verified = max_steps, step_cost, verified
         size = observation_size(len(self.actions))
         self.observation_space = cast("spaces.Space[Vector]", spaces.Box(-LIMIT, LIMIT, (size,), np.float32))
@@ -189,6 +208,7 @@ class PassOrderEnv(CompilerEnv[Vector]):
         self._memory.limit += STATE_BYTES
         self._graphs: dict[str, PassGraph] = {} if shared is None else shared._graphs
         self._cost_model: CostModel | None = None
+        self._finished: LruDict[tuple[str, str], _Finished] = LruDict(FINISHED)
 
     def action_masks(self) -> npt.NDArray[np.bool_]:
         """Return which actions are worth trying now, as `sb3_contrib.MaskablePPO` expects it."""
@@ -211,7 +231,7 @@ class PassOrderEnv(CompilerEnv[Vector]):
         baseline, episode = self.baseline(program), PassEpisode(self.graph(program), self.max_steps)
         if self._cost_model is None:
             self._cost_model = CostModel(baseline.start.device)
-        return _PassCompilation(episode, self._cost_model, program, baseline, self._measurer)
+        return _PassCompilation(episode, self._cost_model, program, baseline, self._measurer, self._finished)
 
     def _take(self, action: int) -> str | None:
         refused = self._episode.refusal(action)
@@ -233,10 +253,3 @@ class PassOrderEnv(CompilerEnv[Vector]):
         if ended and self.reward.completes:
             info["plan_json"] = self.plan.to_json()
         return info
-
-
-def _pass_texts(passes: str | Sequence[str] | None) -> tuple[str, ...]:
-    if passes is None:
-        return default_pass_actions()
-    found = make_passes(passes) if isinstance(passes, str) else map(make_pass, passes)
-    return tuple(pass_text(p) for p in found)

@@ -16,7 +16,7 @@ from compiler.backends.cpu.executable import CpuExecutable
 from compiler.runtime.donation import donations
 from compiler.runtime.executable import Executable
 from compiler.runtime.thunks import GemmThunk, LibraryThunk
-from env.gate import Block
+from env.gate import GATE, PATIENCE, Block, Gate, is_undecided
 
 __all__ = ["Budget", "ReferenceLoad", "Runner", "checksum", "least_seconds", "race", "runners"]
 
@@ -50,10 +50,14 @@ class Budget:
     Attributes:
         blocks: number of blocks at most.
         seconds: after which there are no more blocks, once there are LEAST_BLOCKS.
+        gate: when a difference counts.
+        patience: how many times longer a race may take that is undecided by the gate.
     """
 
     blocks: int = 25
     seconds: float = 1.0
+    gate: Gate = GATE
+    patience: int = PATIENCE
 
 
 Runner: TypeAlias = Callable[[Sequence[Array], int], tuple[list[float], Sequence[Any]]]
@@ -92,12 +96,16 @@ class ReferenceLoad:
 
 def race(
     default: Runner, candidate: Runner, inputs: Sequence[Sequence[Array]], budget: Budget, load: Callable[[], float]
-) -> tuple[list[Block], list[list[Sequence[Any]]]]:
+) -> tuple[list[Block], int, list[list[Sequence[Any]]]]:
     """Time two programs in ABBA blocks, on other inputs in each block.
 
+    While the blocks leave it undecided whether the programs differ, as many again are timed, within the budget's
+    patience.
+
     Returns:
-        The blocks, and for each program outputs on `inputs[0]`: those of its last timed run, and of CHECKED_RUNS single
-        executions after it, because a program that skips some of its executions would be fast.
+        The blocks, the number of times that the gate was consulted, and for each program outputs on `inputs[0]`: those
+        of its last timed run, and of CHECKED_RUNS single executions after it, because a program that skips some of its
+        executions would be fast.
     """
     probes = [min(run(inputs[0], 2)[0]) for run in (default, candidate)]
     hopeless = probes[1] > HOPELESS * probes[0]
@@ -109,17 +117,24 @@ def race(
     blocks: list[Block] = []
     runs = default, candidate
     last: list[Sequence[Any]] = [(), ()]
-    for number in range(count):
-        arrays = inputs[(count - 1 - number) % len(inputs)]  # the last block has the inputs whose outputs are known
-        busy, times = load(), []
-        for which in (0, 1, 1, 0):
-            seconds, outputs = runs[which](arrays, repeats)
-            if number == count - 1:
-                last[which] = _copied(outputs)
-            times.append(_typical(seconds))
-        blocks.append(Block((times[0], times[1], times[2], times[3]), busy))
+    most = count if hopeless else count * budget.patience
+    looks = 0
+    while True:
+        for number in range(len(blocks), count):
+            arrays = inputs[(count - 1 - number) % len(inputs)]  # the last block has the inputs whose outputs are known
+            busy, times = load(), []
+            for which in (0, 1, 1, 0):
+                seconds, outputs = runs[which](arrays, repeats)
+                if number == count - 1:
+                    last[which] = _copied(outputs)
+                times.append(_typical(seconds))
+            blocks.append(Block((times[0], times[1], times[2], times[3]), busy))
+        looks += 1
+        if 2 * count > most or not is_undecided(blocks, budget.gate, looks):
+            break
+        count *= 2
     checked = [[_copied(run(inputs[0], 1)[1]) for _ in range(CHECKED_RUNS)] for run in runs]
-    return blocks, [[o, *more] for o, more in zip(last, checked, strict=True)]
+    return blocks, looks, [[o, *more] for o, more in zip(last, checked, strict=True)]
 
 
 def _copied(outputs: Sequence[Any]) -> Sequence[Any]:

@@ -7,7 +7,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from compiler.plan import CompilationPlan
 from env.measurement import Measurement, Measurer, MeasurerOptions
@@ -16,6 +16,8 @@ from env.suites import Program
 
 __all__ = ["MeasuringService", "Request"]
 
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 Request: TypeAlias = tuple[Program, CompilationPlan | None]
 """A program and how to compile it; None: the defaults."""
 
@@ -58,6 +60,11 @@ class MeasuringService:
         return self._make(store, replace(self._options, seed=self._options.seed + number))
 
     @property
+    def count(self) -> int:
+        """Number of workers."""
+        return len(self._measurers)
+
+    @property
     def restarts(self) -> int:
         """Number of times that a dead or hung worker was replaced."""
         return sum(m.restarts for m in self._measurers)
@@ -70,14 +77,28 @@ class MeasuringService:
         Raises:
             MeasurementError: nothing can be measured on this machine.
         """
-        drawn = enumerate(requests)
-        busy: dict[Future[Measurement], tuple[int, int]] = {}
+        yield from self._apply(lambda measurer, request: measurer.measure(*request), requests)
+
+    def map(self, function: Callable[[Measurer, Item], Result], items: Sequence[Item]) -> list[Result]:
+        """Return the results of a function that uses a measurer, in the order of the items; each runs in a thread.
+
+        Raises:
+            Exception: what the function raises first. What has not begun by then is not called.
+        """
+        found = dict(self._apply(function, items))
+        return [found[n] for n in range(len(items))]
+
+    def _apply(
+        self, function: Callable[[Measurer, Item], Result], items: Iterable[Item]
+    ) -> Iterator[tuple[int, Result]]:
+        drawn = enumerate(items)
+        busy: dict[Future[Result], tuple[int, int]] = {}
 
         def give(worker: int) -> None:
             following = next(drawn, None)
             if following is not None:
-                number, (program, plan) = following
-                busy[self._threads[worker].submit(self._measurers[worker].measure, program, plan)] = worker, number
+                number, item = following
+                busy[self._threads[worker].submit(function, self._measurers[worker], item)] = worker, number
 
         for worker in range(len(self._measurers)):
             give(worker)
@@ -99,8 +120,25 @@ class MeasuringService:
         Raises:
             MeasurementError: nothing can be measured on this machine.
         """
-        found = dict(self.measure(requests))
-        return [found[n] for n in range(len(requests))]
+        return self.map(lambda measurer, request: measurer.measure(*request), requests)
+
+    def plans(
+        self, program: Program, plans: Iterable[CompilationPlan]
+    ) -> Iterator[tuple[CompilationPlan, Measurement]]:
+        """Measure plans of a program; yield each with its measurement, in the order in which they finish.
+
+        Raises:
+            MeasurementError: nothing can be measured on this machine.
+        """
+        drawn: list[CompilationPlan] = []
+
+        def requests() -> Iterator[Request]:
+            for plan in plans:
+                drawn.append(plan)
+                yield program, plan
+
+        for number, found in self.measure(requests()):
+            yield drawn[number], found
 
     def close(self) -> None:
         """End the workers and close their stores."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from compiler.errors import UnbuildableFusionError
 from compiler.plan import CompilationPlan
 from env.measurement import Measurement, Measurer, MeasurerOptions, ReferenceFailedError
-from env.store import PlanStore, default_store_path
+from env.store import default_store_path
 from env.suites import Program
+from env.workers import LOCAL, Workers
 
 __all__ = ["SpeedupMeasurer"]
 
@@ -22,10 +24,13 @@ class SpeedupMeasurer:
         backend: "cpu" or "cuda"; what a measurer that is made here measures on.
         measurer: one to share; None: one is made when it is first needed, and `close` closes it.
         store: file of times for the measurer that is made here; None: the one in the user's cache folder.
+        workers: where the measurer that is made here measures; it uses one of them.
     """
 
-    def __init__(self, backend: str, measurer: Measurer | None, store: str | Path | None) -> None:
-        self._backend, self._store = backend, store
+    def __init__(
+        self, backend: str, measurer: Measurer | None, store: str | Path | None, workers: Workers = LOCAL
+    ) -> None:
+        self._backend, self._store, self._workers = backend, store, workers
         self._measurer, self._is_shared = measurer, measurer is not None
         self._failures_in_a_row = 0
 
@@ -33,8 +38,8 @@ class SpeedupMeasurer:
     def measurer(self) -> Measurer:
         """The measurer; it is made here if there is none yet."""
         if self._measurer is None:
-            store = PlanStore(default_store_path() if self._store is None else self._store)
-            self._measurer = Measurer(store, MeasurerOptions(backend=self._backend))
+            store = default_store_path() if self._store is None else self._store
+            self._measurer = self._workers.measurer(store, MeasurerOptions(backend=self._backend))
         return self._measurer
 
     def close(self) -> None:
@@ -50,11 +55,14 @@ class SpeedupMeasurer:
 
         Raises:
             MeasurementError: the default plan cannot be measured, so there is nothing to compare the plan with.
+            UnbuildableFusionError: a fusion that was offered as legal cannot be built.
         """
         self.measurer.measure_reference(program)
         result = self.measurer.measure(program, plan)
         if result.failure == "program":
             raise ReferenceFailedError(f"{program.label}: {result.message}")
+        if result.failure == "unbuildable":
+            raise UnbuildableFusionError(f"{program.label}: {result.message}")
         if result.seconds is None:
             self._note_failure(program)
             return result, None

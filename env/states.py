@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from compiler.errors import HlogymError
+from compiler.fusion.actions import FusionAction
 from compiler.plan import Phase
 from compiler.session import CompilationSession
 from compiler.support.lru_dict import LruDict
-from env.episode import Decision, Episode, Move
+from env.episode import ALL_PASSES, Decision, Episode, Move, Offers, Stop
 from env.observations import CompactGraph, compact
 
 __all__ = ["DecisionMemory", "DecisionState", "DecisionStates"]
@@ -26,6 +27,8 @@ MEMORY_BYTES = 48 << 20
 SESSIONS = 6
 """Number of compilations of a program that are kept, besides that at its start."""
 _STATE_BYTES = 3000
+_MOVE_BYTES = 40
+"""Of an action in the list of a state, most of which it shares with other states."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +60,7 @@ class DecisionState:
     count: int
     seconds: float
     graph: CompactGraph
-    _texts: str
+    _moves: Sequence[FusionAction | Stop] | str  # as text if their objects would keep a module alive
     notes: dict[str, Any] = field(default_factory=dict)
     _path: _Path | None = None
     _next: dict[int, Hashable] = field(default_factory=dict)  # keys, so that a state keeps no other one alive
@@ -69,7 +72,7 @@ class DecisionState:
 
     def text(self, index: int) -> str:
         """Return a legal decision as text."""
-        return self._texts.split("\n")[index]
+        return self._moves.split("\n")[index] if isinstance(self._moves, str) else str(self._moves[index])
 
 
 class DecisionMemory(LruDict[Hashable, DecisionState]):
@@ -84,7 +87,7 @@ class DecisionMemory(LruDict[Hashable, DecisionState]):
 
 
 def _bytes_of(state: DecisionState) -> int:
-    return _STATE_BYTES + state.graph.nbytes + len(state._texts)
+    return _STATE_BYTES + state.graph.nbytes + len(state._moves) * (1 if isinstance(state._moves, str) else _MOVE_BYTES)
 
 
 class DecisionStates:
@@ -95,7 +98,7 @@ class DecisionStates:
         start: the session that episodes start from; it is not changed.
         phases: what is decided.
         memory: where states are stored.
-        splits: whether fissions are among the decisions.
+        offers: what the decisions are.
 
     Attributes:
         root: the state at the start.
@@ -109,10 +112,10 @@ class DecisionStates:
         start: CompilationSession,
         phases: Sequence[Phase],
         memory: DecisionMemory,
-        splits: bool = False,
+        offers: Offers = ALL_PASSES,
     ) -> None:
         self._name, self._memory = name, memory
-        self._start = Episode(start.fork(), phases, splits)
+        self._start = Episode(start.fork(), phases, offers)
         self._episodes: LruDict[_Path | None, tuple[Episode, _Path | None]] = LruDict(SESSIONS)
         self.met = self.remembered = 0
         self.root = self._see(self._start.fork(), None)
@@ -176,7 +179,8 @@ class DecisionStates:
         """Return the state that an episode is in, and remember it."""
         key = self._key(episode)
         moves = episode.moves
-        listed = "\n".join(map(str, moves))
+        actions = [m for m in moves if isinstance(m, FusionAction | Stop)]
+        listed = tuple(actions) if len(actions) == len(moves) else "\n".join(map(str, moves))
         graph = compact(episode.graph())
         made = DecisionState(key, episode.phase, len(moves), episode.seconds(), graph, listed, _path=path)
         if path is not None:

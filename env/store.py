@@ -11,13 +11,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol
 
 from compiler.errors import HlogymError
 from env.gate import Verdict
 from env.statistics import Interval
 
-__all__ = ["PlanStore", "PlanTime", "StoreError", "default_store_path"]
+__all__ = ["PlanStore", "PlanTime", "StoreError", "TimeStore", "default_store_path"]
 
 SCHEMA_VERSION = 2
 BUSY_SECONDS = 10.0
@@ -72,6 +72,22 @@ class PlanTime:
     verdict: Verdict
     load: float
     measured_at: float
+
+
+class TimeStore(Protocol):
+    """Where a measurer keeps times: a file of its own, or one that another process owns."""
+
+    def get(self, key: str) -> PlanTime | None:
+        """Return what is known under a key; None if nothing is, or if it has expired."""
+        ...
+
+    def put(self, *found: PlanTime) -> None:
+        """Store measurements, all or none of them."""
+        ...
+
+    def close(self) -> None:
+        """Close the store; closing twice is harmless."""
+        ...
 
 
 def default_store_path() -> Path:

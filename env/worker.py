@@ -26,13 +26,14 @@ import numpy.typing as npt
 
 from compiler.api import compile as compile_hlo
 from compiler.backends.registry import find_backend
-from compiler.errors import BackendError, BuildKilledError, HlogymError
+from compiler.errors import BackendError, BuildKilledError, HlogymError, UnbuildableFusionError
 from compiler.plan import CompilationPlan
 from compiler.runtime.executable import Executable
 from compiler.runtime.thunks import Thunk
 from compiler.support.lru_dict import LruDict
 from compiler.text import parse
 from env.comparison import absolute_part, difference
+from env.gate import Gate
 from env.program_json import program_from_json
 from env.racing import Budget, ReferenceLoad, checksum, least_seconds, race, runners
 from env.reference import Reference, drawn_reference, fresh_outputs, on_host
@@ -82,8 +83,9 @@ class Worker:
       "idle": bool, "worn": bool}`. Build: equal for plans that lead to the same compiled code on the same machine.
       Thunks: number of those that take time. Idle: the program only copies. Worn: this process has used so much memory,
       or so many memory mappings, that it should be replaced. What is still held is not compiled again.
-    - `{"op": "race", "default": h, "candidate": h, "blocks": n, "seconds": limit, "cpus": [...]}` times two programs in
-      ABBA blocks on the given cores, and checks the outputs of the last block; reply `{"blocks": [[four times, load],
+    - `{"op": "race", "default": h, "candidate": h, "blocks": n, "seconds": limit, "patience": k, "gate": {...}, "cpus":
+      [...]}` times two programs in ABBA blocks on the given cores, up to k times as many while the gate leaves it
+      undecided, and checks the outputs of the last block; reply `{"looks": m, "blocks": [[four times, load],
       ...], "floor": seconds, "kernels": [[name, key, executions, seconds], ...]}`. Floor: no machine could run the
       candidate faster. Kernels: the thunks of the candidate, timed inside the program.
     - `{"op": "compare", "handles": [...], "rounds": n, "cpus": [...]}` times whole programs in turns, and checks their
@@ -143,7 +145,10 @@ class Worker:
             return self._described(handle)
         try:
             plan = None if request["plan"] is None else CompilationPlan.from_json(request["plan"])
-            executable = compile_hlo(request["program"]["text"], backend=request["backend"], plan=plan)
+            # The reference stays what the rules decide, so that speedups mean the same whatever policy is the default.
+            executable = compile_hlo(
+                request["program"]["text"], backend=request["backend"], policy="heuristic", plan=plan
+            )
         except Exception as error:  # as in `handle`
             return _failure("compile", error)
         tolerance = program_from_json(request["program"]).tolerance
@@ -200,10 +205,10 @@ class Worker:
         if candidate.wanted.others:
             inputs.append(_views(candidate.wanted.others))
         before = checksum(inputs[0])
-        budget = Budget(request["blocks"], request["seconds"])
+        budget = Budget(request["blocks"], request["seconds"], Gate(**request["gate"]), request["patience"])
         first, second = runners(default.executable, candidate.executable)
         with _on_cores(request["cpus"]):
-            blocks, outputs = race(first, second, inputs, budget, self._load)
+            blocks, looks, outputs = race(first, second, inputs, budget, self._load)
             samples = candidate.executable.time_thunks(inputs[0], PROFILES) if blocks[0].times[1] < 1 else []
         found = timed(candidate.executable)
         for handle, ready, found_outputs in zip(handles, (default, candidate), outputs, strict=True):
@@ -216,7 +221,7 @@ class Worker:
         executions = [s.executions for s in samples]
         floor = least_seconds(candidate.executable, candidate.wanted.outputs, executions, os.cpu_count() or 1)
         kernels = [[t.name, t.key, samples[i].executions, median(samples[i].seconds)] for i, t in found if samples]
-        return {"blocks": [[*b.times, b.load] for b in blocks], "floor": floor, "kernels": kernels}
+        return {"blocks": [[*b.times, b.load] for b in blocks], "looks": looks, "floor": floor, "kernels": kernels}
 
     def _compare(self, request: Mapping[str, Any]) -> dict[str, Any]:
         ready = [self._held(h) for h in request["handles"]]
@@ -300,6 +305,8 @@ def _failure(kind: str, error: Exception) -> dict[str, str]:
             return {"error": "machine", "message": str(error)}
         case OSError():
             return {"error": "machine", "message": f"{error.strerror or error}: {error.filename or kind}"}
+        case UnbuildableFusionError():
+            return {"error": "unbuildable", "message": str(error)}
         case HlogymError():
             return {"error": kind, "message": str(error)}
         case _:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Annotated
 
@@ -26,8 +27,9 @@ def _local(policy: str | None) -> str | None:
 Policy = Annotated[
     str | None,
     typer.Option(
-        help="Fusion policy: a name such as priority, with options as in 'merger{transposed_share=0.3}', the folder of "
-        "an exported policy, or models:/NAME/VERSION of MLflow's registry. Default: the compiler's own.",
+        help="What decides: heuristic, learned, learned:rules, a fusion policy such as priority or "
+        "'merger{transposed_share=0.3}', the folder of an exported policy, or models:/NAME/VERSION of MLflow's "
+        "registry. `hlogym policies` lists the names. Default: the compiler's own.",
         callback=_local,
     ),
 ]
@@ -41,7 +43,22 @@ Rules = Annotated[
     ),
 ]
 Seed = Annotated[int, typer.Option(help="Seed of the random inputs.", min=0, max=2**32 - 1)]
+Workers = Annotated[
+    str,
+    typer.Option(
+        metavar="WHERE",
+        help="Where plans are measured: local; local:N for N workers on this machine; ray or ray#N for the Ray cluster "
+        "that runs on this machine, ray://HOST:PORT#N for another.",
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+Calibrate = Annotated[
+    bool,
+    typer.Option("--calibrate", help="Measure kernels for about a minute, and fit the cost model to this machine."),
+]
+CostModelFolder = Annotated[
+    Path | None, typer.Option(help="The cost model that is calibrated. Default: the one that comes with hlogym.")
+]
 
 
 def run(
@@ -164,24 +181,43 @@ def tune(
     program: Program,
     output: Annotated[Path, typer.Option("--output", "-o", help="Write the best plan to this file (JSON).")],
     budget: Annotated[int, typer.Option(help="Maximum number of plans to measure.", min=1)] = 64,
+    seconds: Annotated[
+        float | None, typer.Option(help="Time limit of the search in seconds. Default: none.", min=0)
+    ] = None,
+    search: Annotated[
+        str,
+        typer.Option(
+            help="random, greedy, local, beam, annealing or evolution, with options in braces: "
+            "'local{groups=kernels+fusion}', 'evolution{population=8,model=analytic}'."
+        ),
+    ] = "greedy",
     backend: Backend = "auto",
     policy: Annotated[
         str | None,
         typer.Option(
-            help="Exported policy that also proposes plans: a folder, or models:/NAME/VERSION. Default: none.",
+            help="Policy from whose plan the search starts: learned, another name, a folder, or models:/NAME/VERSION. "
+            "Default: the default plan.",
             callback=_local,
         ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the random inputs and of the search.", min=0, max=2**32 - 1)] = 0,
+    workers: Workers = "local",
     as_json: Json = False,
 ) -> None:
     """Search for the fastest plan of a program by measuring candidates.
 
     Example: hlogym tune cartpole_naive.hlo --budget 64 -o plan.json
+
+    Example: hlogym tune cartpole_naive.hlo --search 'annealing{model=analytic}' --seconds 120 -o plan.json
+
+    Example: hlogym tune cartpole_naive.hlo --workers ray://head:10001#8 -o plan.json
     """
+    from agents.search_run import Budget
+    from env.workers import parse_workers
     from experiments.tune import tune_program
 
-    tune_program(program, output, budget, backend, policy, seed, as_json)
+    limits = Budget(budget, math.inf if seconds is None else seconds)
+    tune_program(program, output, limits, backend, policy, search, seed, as_json, parse_workers(workers))
 
 
 def bench(
@@ -277,14 +313,20 @@ def reduce(
         reduce_for_passes(program, output, passes, seed)
 
 
-def doctor(as_json: Json = False) -> None:
-    """Report what is installed, which backends work, and why the others do not.
+def doctor(as_json: Json = False, calibrate: Calibrate = False, cost_model: CostModelFolder = None) -> None:
+    """Report what is installed, which backends work, and why the others do not; or calibrate the cost model.
 
     Example: hlogym doctor
+
+    Example: hlogym doctor --calibrate
     """
+    if calibrate:
+        from experiments.calibration import calibrate as calibrate_here
+
+        return calibrate_here(cost_model)
     from experiments.doctor import examine
 
-    examine(as_json)
+    return examine(as_json)
 
 
 def register(app: typer.Typer) -> None:

@@ -1,4 +1,4 @@
-"""Commands for learning: train, evaluate, export, report, demo, suites."""
+"""Commands for learning: train, evaluate, export, policies, report, demo, suites."""
 
 from __future__ import annotations
 
@@ -10,6 +10,14 @@ import typer
 
 __all__ = ["register"]
 
+Workers = Annotated[
+    str | None,
+    typer.Option(
+        metavar="WHERE",
+        help="Where to measure: local; local:N for N workers on this machine; ray or ray#N for the Ray cluster "
+        "that runs on this machine, ray://HOST:PORT#N for another.",
+    ),
+]
 Results = Annotated[Path, typer.Option(help="Folder of evaluation results.")]
 Runs = Annotated[Path, typer.Option(help="Folder of training runs and of the local MLflow store.")]
 Backend = Annotated[str, typer.Option(help="cpu, cuda, or auto (cuda if there is a GPU, otherwise cpu).")]
@@ -66,6 +74,7 @@ def train(
             help="YAML file with settings by environment id, as in RL Zoo. Options of the command line precede it."
         ),
     ] = None,
+    workers: Workers = None,
     runs: Runs = Path("runs"),
 ) -> None:
     """Train an agent and track the run in MLflow.
@@ -75,7 +84,12 @@ def train(
     Example: hlogym train --env hlogym/PassOrder-v0 --agent a2c --set reward=op-count
 
     Example: hlogym train --env hlogym/Fusion-v0 --hyperparameters hyperparameters.yaml --set vec_env=subproc
+
+    Example: hlogym train --env hlogym/FusionMeasured-v0 --workers ray://head:10001#8
+
+    With N workers there are N environments, each in a process of its own, with a worker of its own.
     """
+    from env.workers import parse_workers
     from experiments.config import TrainConfig
     from experiments.hyperparameters import read_hyperparameters
     from experiments.train import start_or_resume
@@ -87,6 +101,11 @@ def train(
         "suite": suite, "agent": agent, "total_timesteps": timesteps, "minutes": minutes, "backend": backend,
         "seed": seed, "checkpoint_every": checkpoint_every,
     }  # fmt: skip
+    if workers is not None:
+        where = parse_workers(workers)
+        given["workers"] = str(replace(where, count=1))
+        if where.count > 1:
+            given |= {"environments": where.count, "vec_env": "subproc"}
     config = replace(config, **{key: value for key, value in given.items() if value is not None})
     start_or_resume(config.changed(settings or []), runs, name, resume)
 
@@ -134,7 +153,8 @@ def evaluate(
         str,
         typer.Argument(
             metavar="POLICY",
-            help="Exported fusion policy or pass order: a folder, or models:/NAME/VERSION of MLflow's registry.",
+            help="Policy: learned, heuristic, a fusion policy such as priority, the folder of an exported policy, or "
+            "models:/NAME/VERSION of MLflow's registry.",
         ),
     ],
     suite: Annotated[
@@ -144,8 +164,8 @@ def evaluate(
     baselines: Annotated[
         str | None,
         typer.Option(
-            help="Comma-separated strategies to compare with. Default: none,priority,random; for a pass order, "
-            "random,greedy,beam."
+            help="Comma-separated strategies to compare with: fusion policies, and searches with options as in "
+            "'local{model=analytic}'. Default: none,priority,random; for a pass order, random,greedy,beam."
         ),
     ] = None,
     budget: Annotated[
@@ -161,6 +181,7 @@ def evaluate(
     ] = 15,
     backend: Backend = "auto",
     seed: Seed = 0,
+    workers: Workers = None,
     results: Results = Path("results"),
     runs: Runs = Path("runs"),
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
@@ -178,29 +199,36 @@ def evaluate(
     Example: hlogym evaluate runs/my-run/policy --suite corpus/test
 
     Example: hlogym evaluate models:/hlogym-fusion/1
+
+    Example: hlogym evaluate runs/my-run/policy --suite test --workers ray#4
     """
     from compiler.learned.pass_order import LearnedPassOrder
-    from experiments.learned import load_learned
+    from compiler.support.options import split_specs
+    from env.workers import parse_workers
+    from experiments.learned import load_learned, policy_folder
     from experiments.opening import opened_for_evaluation
     from experiments.registry import local_policy
 
-    folder = Path(local_policy(policy, runs))
-    learned = load_learned(folder)
-    names = None if baselines is None else baselines.split(",")
+    where = parse_workers(workers or "local")
+    given = local_policy(policy, runs)
+    folder = policy_folder(given)
+    learned = None if folder is None else load_learned(folder)
+    names = None if baselines is None else split_specs(baselines)
     if isinstance(learned, LearnedPassOrder):
         from experiments.pass_orders.command import evaluate_pass_order
 
         suites, most = (suite or "jax/test").split(","), budget or learned.budget + learned.finish
-        with opened_for_evaluation(folder, results):
+        with opened_for_evaluation(Path(given), results):
             evaluate_pass_order(learned, suites, names, most, results, seed, as_json, runs, policy)
         return
     from experiments.evaluate import evaluate_policy
 
     names = ["none", "priority", "random"] if names is None else names
     suites = (suite or "test").split(",")
-    with opened_for_evaluation(folder, results):
+    with opened_for_evaluation(Path(given) if folder is None else folder, results):
         evaluate_policy(
-            folder, suites, names, budget or 16, rounds, backend, seed, results, as_json, runs, policy
+            given if folder is None else folder, suites, names, budget or 16, rounds, backend, seed, results, as_json,
+            runs, policy, where,
         )  # fmt: skip
 
 
@@ -219,6 +247,16 @@ def export(
     from experiments.export import export_run
 
     export_run(run, output, runs, best)
+
+
+def policies(as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False) -> None:
+    """List the policies that --policy accepts by name, with their parts and versions.
+
+    Example: hlogym policies
+    """
+    from experiments.policies import list_policies
+
+    list_policies(as_json)
 
 
 def report(
@@ -301,6 +339,6 @@ def register(app: typer.Typer) -> None:
     """Add the commands of this module to `app`."""
     for name, function in (
         ("demo", demo), ("train", train), ("tune-agent", tune_agent), ("evaluate", evaluate), ("export", export),
-        ("report", report), ("suites", suites),
+        ("policies", policies), ("report", report), ("suites", suites),
     ):  # fmt: skip
         app.command(name, rich_help_panel="Learning")(function)

@@ -12,6 +12,7 @@ from agents.vectors import VECTORS
 from compiler.errors import HlogymError, UnknownNameError
 from compiler.learned.pass_order import MOST_APPLICATIONS
 from compiler.learned.pointer_network import MAX_SIZE
+from env.workers import parse_workers
 
 __all__ = ["ConfigError", "TrainConfig"]
 
@@ -34,6 +35,7 @@ class TrainConfig(PointerSettings):
     checkpoint_every: int = 512  # steps between checkpoints, rounded up to whole updates
     reward: str = ""  # op-count, estimated-time or measured-time; empty: the default of the environment id
     environments: int = 1  # number of environments that the agent plays at once
+    workers: str = "local"  # where plans are measured: local, or a Ray cluster: ray, ray://HOST:PORT
     vec_env: str = "dummy"  # dummy: one after the other in this process; subproc: each in a process of its own
     eval_suite: str = "validation"  # programs on which the agent is evaluated between updates
     eval_freq: int = 4096  # steps between evaluations; the best agent is exported as `best`. 0: none
@@ -69,6 +71,7 @@ class TrainConfig(PointerSettings):
         Raises:
             ConfigError: a setting is out of its bounds, or two settings contradict each other.
             UnknownNameError: a setting has a value that is not among its choices.
+            WorkersError: `workers` cannot be read.
         """
         for name, (least, most) in _BOUNDS.items():
             value = getattr(self, name)
@@ -77,6 +80,7 @@ class TrainConfig(PointerSettings):
         for name, choices in _CHOICES.items():
             if getattr(self, name) not in choices:
                 raise UnknownNameError(f"value of {name}", getattr(self, name), choices)
+        parse_workers(self.workers)
         if self.agent == "maskable-ppo" and self.n_steps % self.batch_size == 1:
             raise ConfigError(
                 f"n_steps={self.n_steps} and batch_size={self.batch_size} leave a batch of one, whose advantages "

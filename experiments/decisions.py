@@ -5,15 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from compiler.api import decide
+from compiler.api import decide_all
 from compiler.backends.xla.fused_modules import module_for_xla
-from compiler.fusion.policies import DEFAULT_POLICY, make_policy
+from compiler.policy import resolve_policy
 from compiler.session import CompilationSession
 from experiments.inputs import read_plan
-from experiments.run import chosen_policy
 
 if TYPE_CHECKING:
-    from compiler.fusion.protocol import FusionPolicy
     from compiler.ir import HloModule
 
 __all__ = ["decided_session", "fused_module"]
@@ -25,20 +23,14 @@ def decided_session(module: HloModule, backend: str, policy: str | None, plan: P
     Raises:
         PlanError: the plan cannot be read, or was made for another module.
         UnknownNameError: there is no such backend or policy.
+        PolicyError: the folder of the policy cannot be used.
     """
     session = CompilationSession(module, backend)
     if plan is not None:
         session.replay(read_plan(plan))
     else:
-        decide(session, fusion_policy_of(policy))
-        session.decided_by["fusion"] = policy or DEFAULT_POLICY
+        decide_all(session, resolve_policy(policy, session.backend))
     return session
-
-
-def fusion_policy_of(name: str | None) -> FusionPolicy:
-    """Return the policy of a name or folder given on the command line; None for the default."""
-    policy = chosen_policy(name) or DEFAULT_POLICY
-    return make_policy(policy) if isinstance(policy, str) else policy
 
 
 def fused_module(module: HloModule, backend: str, policy: str | None, plan: Path | None, for_xla: bool) -> HloModule:
@@ -47,7 +39,7 @@ def fused_module(module: HloModule, backend: str, policy: str | None, plan: Path
     Args:
         module: the program.
         backend: the backend whose libraries and limits decide what can be fused.
-        policy: name or folder of the fusion policy; None for the default.
+        policy: name or folder of the policy; None for the default.
         plan: file of a plan to replay instead of asking a policy.
         for_xla: dissolve the fusions that XLA:CPU refuses.
     """

@@ -5,20 +5,24 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from agents.search import STRATEGIES, Found, NoPlanError, Starts, find_plan
+from agents.search import STRATEGIES, Found, NoPlanError, Starts, find_plan, is_search, is_strategy
+from agents.searches import make_search
 from compiler.backends.registry import find_backend
 from compiler.errors import HlogymError, UnknownNameError
-from compiler.learned.fusion_policy import LearnedFusionPolicy, load_policy
+from compiler.learned.fusion_policy import LearnedFusionPolicy
 from compiler.plan import CompilationPlan
+from compiler.policy import Policy, load_policy, resolve_policy
 from env.measurement import MeasurementError, Measurer, MeasurerOptions
 from env.statistics import Interval
-from env.store import PlanStore, default_store_path
+from env.store import default_store_path
 from env.suites import Program, load_suite
 from env.summaries import paired_ratios
 from env.worker_process import WorkerStartError
+from env.workers import LOCAL, Workers
 from experiments.console import error_console, progress, stdout
 from experiments.evaluation_tracking import track_evaluation
 from experiments.mlflow_store import check_store
@@ -52,7 +56,7 @@ class EvaluationError(HlogymError, RuntimeError):
 
 
 def evaluate_policy(
-    folder: Path,
+    given: Path | str,
     suites: Sequence[str],
     baselines: Sequence[str],
     budget: int,
@@ -63,32 +67,47 @@ def evaluate_policy(
     as_json: bool,
     runs: Path | None = None,
     named: str = "",
+    workers: Workers = LOCAL,
 ) -> Evaluation:
-    """Run `hlogym evaluate` for a fusion policy; see its `--help`.
+    """Run `hlogym evaluate` for a policy of fusion or of a whole compilation; see its `--help`.
 
-    It is tracked in the MLflow store of the folder `runs`, if that is given, under the name `named` of the policy.
+    The policy is a folder (Path), or a name as `compile` takes it. It is tracked in the MLflow store of the folder
+    `runs`, if that is given, under the name `named` of the policy. Several workers evaluate different programs at once.
     """
-    policy = load_policy(folder)
+    backend = find_backend(backend).name
+
+    def fresh() -> LearnedFusionPolicy | Policy:
+        """Return the policy, which keeps the state of one compilation."""
+        return load_policy(given) if isinstance(given, Path) else resolve_policy(given, backend)
+
+    policy = fresh()
     strategies = _strategies(baselines)
     programs = load_suite(",".join(suites)).programs
     check_writable(results)
     if runs is not None:
         check_store(runs)
     plans: dict[str, dict[str, CompilationPlan]] = {}
-    backend = find_backend(backend).name
-    store = PlanStore(default_store_path())
-    with progress() as bar, Measurer(store, MeasurerOptions(backend=backend, seed=seed, rounds=rounds)) as measurer:
+    options = MeasurerOptions(backend=backend, seed=seed, rounds=rounds)
+    with ExitStack() as stack:
+        bar = stack.enter_context(progress())
         task = bar.add_task("evaluating", total=len(programs) * (len(strategies) + 1))
 
         def step(what: str) -> None:
             bar.update(task, advance=1, description=what)
 
-        found = [_compared(p, strategies, measurer, budget, policy, backend, seed, step, plans) for p in programs]
+        def compare(measurer: Measurer, program: Program) -> ProgramResult:
+            return _compared(program, strategies, measurer, budget, fresh(), backend, seed, step, plans)
+
+        if workers.count == 1:  # in this thread, which Ctrl-C interrupts
+            measurer = stack.enter_context(workers.measurer(default_store_path(), options))
+            found = [compare(measurer, program) for program in programs]
+        else:
+            found = stack.enter_context(workers.service(default_store_path(), options)).map(compare, programs)
     evaluation = Evaluation(backend, budget, strategies, tuple(found), provenance(), dict(policy.provenance))
     report_failures(evaluation)
     path = write_evaluation(evaluation, results)
     if runs is not None:
-        track_evaluation(evaluation, path, named or str(folder), programs, plans, runs)
+        track_evaluation(evaluation, path, named or str(given), programs, plans, runs)
     if as_json:
         print(json.dumps(evaluation.to_json(), indent=2))
     else:
@@ -100,8 +119,10 @@ def evaluate_policy(
 def _strategies(baselines: Sequence[str]) -> tuple[str, ...]:
     wanted = [b for b in dict.fromkeys(baselines) if b]
     for name in wanted:
-        if name not in STRATEGIES:
+        if not is_strategy(name):
             raise UnknownNameError("strategy", name, STRATEGIES)
+        if is_search(name):
+            make_search(name)  # reports bad options before any work is done
     return tuple(dict.fromkeys([REFERENCE, *wanted, "learned", "learned+search"]))
 
 
@@ -110,7 +131,7 @@ def _compared(
     strategies: Sequence[str],
     measurer: Measurer,
     budget: int,
-    policy: LearnedFusionPolicy,
+    policy: LearnedFusionPolicy | Policy,
     backend: str,
     seed: int,
     step: Callable[[str], None],
@@ -152,7 +173,7 @@ def compare_strategies(
     strategies: Sequence[str],
     measurer: Measurer,
     budget: int,
-    policy: LearnedFusionPolicy | None,
+    policy: LearnedFusionPolicy | Policy | None,
     backend: str,
     seed: int = 0,
     step: Callable[[str], None] = lambda _: None,

@@ -7,7 +7,9 @@ from pathlib import Path
 
 from agents.checkpoint import latest_checkpoint, load_checkpoint
 from compiler.errors import PolicyError, UnknownNameError
-from compiler.learned.policy_folder import check_policy_target, copy_policy_folder, is_policy_folder
+from compiler.learned.pass_order import FORMAT as ORDER_FORMAT
+from compiler.learned.policy_folder import check_policy_target, describe_policy, is_policy_folder
+from compiler.learned.whole_folder import write_whole
 from experiments.console import stdout
 from experiments.learned import load_learned
 from experiments.learners import make_learner
@@ -20,6 +22,8 @@ __all__ = ["export_run"]
 
 def export_run(name: str, output: Path, runs: Path, best: bool = False) -> None:
     """Write the policy of a run: the final one, that of its last checkpoint if it is unfinished, or one from MLflow.
+
+    The folder is that of a policy for a whole compilation, which holds the run's as its part for fusion or for passes.
 
     Args:
         name: name or folder of a run, or an MLflow run id.
@@ -47,7 +51,7 @@ def export_run(name: str, output: Path, runs: Path, best: bool = False) -> None:
 
 def _from_folder(run: RunFolder, output: Path) -> None:
     if run.state().get("finished") and is_policy_folder(run.policy):
-        copy_policy_folder(run.policy, output)
+        _write(run.policy, output)
         return
     checkpoint = latest_checkpoint(run.checkpoints)
     if checkpoint is None:
@@ -56,7 +60,10 @@ def _from_folder(run: RunFolder, output: Path) -> None:
     learner = make_learner(config)
     try:
         load_checkpoint(learner.model, checkpoint, learner.features)
-        learner.export(output, policy_provenance(config, learner))
+        with tempfile.TemporaryDirectory() as folder:
+            part = Path(folder) / "policy"
+            learner.export(part, policy_provenance(config, learner))
+            _write(part, output)
     finally:
         learner.close()
 
@@ -67,9 +74,18 @@ def _best_of(run: RunFolder, output: Path) -> None:
             f"run {run.name} was not evaluated on validation programs yet; leave out --best, or train with a smaller "
             "eval_freq"
         )
-    copy_policy_folder(run.best, output)
+    _write(run.best, output)
 
 
 def _from_mlflow(run_id: str, output: Path, runs: Path, which: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        copy_policy_folder(download_policy(runs, run_id, Path(folder), which), output)
+        _write(download_policy(runs, run_id, Path(folder), which), output)
+
+
+def _write(part: Path, output: Path) -> None:
+    """Write a policy for a whole compilation that holds the policy of a run for the phase that it decides."""
+    description = describe_policy(part)
+    phase = "passes" if description.get("format") == ORDER_FORMAT else "fusion"
+    provenance = description.get("provenance")
+    provenance = provenance if isinstance(provenance, dict) else {}
+    write_whole(output, "learned", str(provenance.get("timesteps", "")), {phase: part}, provenance=provenance)

@@ -18,8 +18,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agents.deviations import GROUPS, Group, LocalSearch
+from agents.deviations import GROUPS, PlanBuilder
 from agents.finalists import confirm
+from agents.plan_space import ALL_GROUPS
+from agents.search_run import Budget, run_search
+from agents.searches import Local
 from compiler.analysis.cost_model import module_cost
 from compiler.support.safe_names import plot_label
 from compiler.text import parse
@@ -32,9 +35,9 @@ from experiments.yardstick.rows import Row, collect, write_page
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["headroom_row", "main", "summaries"]
+__all__ = ["drawn_by_family", "headroom_row", "main", "summaries"]
 
-ALL = "all"
+ALL = ALL_GROUPS
 FOLDER = Path("results/headroom")
 
 
@@ -52,15 +55,14 @@ def headroom_row(
         return {"skipped": f"takes {default.time.value * 1e6:.2g} us", "seconds": default.time.value}
     found: dict[str, Any] = {}
     for group in groups:
-        chosen: tuple[Group, ...] = tuple(g for g in GROUPS if group in (g, ALL))
-        search = LocalSearch(module, program, measurer, chosen, seed)
-        search.run(budget)
-        best = confirm(measurer, program, search.finalists)
+        builder = PlanBuilder(module, measurer.options.backend)
+        run = run_search(Local(groups=group, seed=seed), builder, program, measurer, Budget(budget))
+        best = confirm(measurer, program, run.finalists)
         speedup = [1.0, 1.0, 1.0]
         if best is not None and best.measurement.verdict is not None:
             speedup = [float(v) for v in best.measurement.verdict.speedup.to_json() if v is not None]
         plan = None if best is None else best.plan.to_json()
-        counts = {"measurements": search.measurements, "failures": search.failures}
+        counts = {"measurements": run.measurements, "failures": run.failures}
         found[group] = {"speedup": speedup, "plan": plan, **counts}
     return {"seconds": default.time.value, "groups": found}
 
@@ -128,7 +130,9 @@ def plot(rows: Sequence[Row], groups: Sequence[str]) -> Figure:
     return figure
 
 
-def _drawn(programs: Sequence[Program], per_family: int | None, longest: float, seed: int) -> list[Program]:
+def drawn_by_family(
+    programs: Sequence[Program], per_family: int | None, longest: float = math.inf, seed: int = 0
+) -> list[Program]:
     """Return programs in a random order, at most `per_family` of each family; all in their own order for None.
 
     Each family occurs once before any occurs twice, so that an interrupted run has seen as many families as possible.
@@ -141,7 +145,7 @@ def _drawn(programs: Sequence[Program], per_family: int | None, longest: float, 
     drawn: dict[str, list[Program]] = {}
     for program in shuffled:
         mine = drawn.setdefault(program.family or program.name, [])
-        if len(mine) < per_family and _estimate(program) <= longest:
+        if len(mine) < per_family and (longest == math.inf or _estimate(program) <= longest):
             mine.append(program)
     return [mine[n] for n in range(per_family) for mine in drawn.values() if n < len(mine)]
 
@@ -170,7 +174,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     groups = tuple(o.group.split(","))
     if unknown := set(groups) - {*GROUPS, ALL}:
         parser.error(f"unknown group {', '.join(sorted(unknown))}; groups are {', '.join((*GROUPS, ALL))}")
-    programs = _drawn(load_suite(o.suite).programs, o.per_family, o.longest, o.seed)[: o.programs]
+    programs = drawn_by_family(load_suite(o.suite).programs, o.per_family, o.longest, o.seed)[: o.programs]
     if any(p.split == "test" for p in programs):
         raise ManifestError(f"{o.suite} has programs held out for tests, which must not guide what is learned")
     out = o.out or FOLDER / f"{o.suite.replace(',', '-').replace('/', '-')}.md"

@@ -27,5 +27,7 @@ def opened_for_evaluation(policy: Path, results: Path) -> Iterator[None]:
 def _described(policy: Path) -> str:
     """Return a policy's folder and the start of the hash of its weights, which identifies it when it has moved."""
     weights = policy / "policy.safetensors"
+    if not weights.is_file():
+        weights = policy / "policy.json"  # of a whole policy, which has the checksums of its parts
     digest = hashlib.sha256(weights.read_bytes()).hexdigest()[:12] if weights.is_file() else "no weights"
     return f"{policy} ({digest})"

@@ -9,7 +9,6 @@ from rich.table import Table
 
 from compiler.errors import UnknownNameError
 from compiler.ir import HloModule
-from compiler.learned.pass_order import load_pass_order
 from compiler.passes.infrastructure.base import HloPass
 from compiler.passes.infrastructure.pipeline import PassPipeline, PipelineRun, leaves
 from compiler.passes.infrastructure.registry import PASSES, make_passes
@@ -19,6 +18,7 @@ from compiler.support.safe_names import printable
 from experiments.console import error_console, is_terminal, stdout
 from experiments.decisions import fused_module
 from experiments.inputs import program_of, read_valid_module
+from experiments.learned import load_order
 
 __all__ = ["list_all_passes", "optimise", "print_fused"]
 
@@ -42,7 +42,7 @@ def optimise(
     """
     pipeline: HloPass = default_pipeline()
     if order is not None:
-        pipeline = load_pass_order(order)
+        pipeline = load_order(order)
     elif passes is not None:
         pipeline = PassPipeline("command line", make_passes(passes))
     names = {p.name for p in leaves(pipeline)}

@@ -9,12 +9,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from compiler.fusion.policies import DEFAULT_POLICY, make_policy
-from compiler.learned.pass_order import LearnedPassOrder
-from compiler.loops import KernelLoops
+from compiler.api import decide_all
+from compiler.policy import load_whole
 from compiler.session import CompilationSession
 from compiler.text import parse
-from experiments.learned import load_learned
 
 if TYPE_CHECKING:
     from mlflow.models.signature import ModelSignature
@@ -30,11 +28,11 @@ class PolicyModel:
     """Decides compilations as the policy in a folder does.
 
     Args:
-        folder: the folder of a fusion policy or of a pass order.
+        folder: the folder of a whole policy, of a fusion policy or of a pass order.
     """
 
     def __init__(self, folder: Path) -> None:
-        self.policy = load_learned(folder)
+        self.policy = load_whole(folder)
 
     def predict(self, model_input: DataFrame, params: Mapping[str, Any] | None = None) -> DataFrame:
         """Return a plan for each program.
@@ -53,14 +51,7 @@ class PolicyModel:
 
     def _plan(self, text: str, backend: str) -> str:
         session = CompilationSession(parse(text), backend=backend)
-        if isinstance(self.policy, LearnedPassOrder):
-            session.run_passes(self.policy)
-            session.run_loop_policy(KernelLoops())
-            session.run_fusion_policy(make_policy(DEFAULT_POLICY))
-        else:
-            session.run_passes()
-            session.run_loop_policy(self.policy)
-            session.run_fusion_policy(self.policy)
+        decide_all(session, self.policy.for_backend(session.backend))
         return session.plan.to_json()
 
 

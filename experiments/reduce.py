@@ -10,23 +10,21 @@ from pathlib import Path
 from rich.progress import Progress
 
 from compiler.errors import HlogymError
-from compiler.fusion.policies import make_policy
 from compiler.interpreter import Context, evaluate
 from compiler.ir import HloModule
 from compiler.ir.verifier import check_module
 from compiler.passes.infrastructure.base import HloPass
 from compiler.passes.infrastructure.registry import make_passes, pass_text
 from compiler.plan import CompilationPlan
-from compiler.session import CompilationSession
 from compiler.text import parse
 from env.measurement import Measurer, MeasurerOptions
 from env.reference import Reference
 from env.suites import Program
 from experiments.console import progress, stdout
+from experiments.decisions import decided_session
 from experiments.delta_debugging import reduce_list, reduce_module
 from experiments.inputs import entry_inputs, program_of, read_module
 from experiments.results import check_output, write_text
-from experiments.run import chosen_policy
 
 __all__ = ["ReduceError", "reduce_for_backend", "reduce_for_passes"]
 
@@ -129,13 +127,7 @@ def _backend_fault(measurer: Measurer, program: Program, policy: str | None, mod
 
 
 def _plan(module: HloModule, policy: str | None) -> CompilationPlan | None:
-    chosen = chosen_policy(policy)
-    if chosen is None:
-        return None
-    session = CompilationSession(parse(str(module)))
-    session.run_passes()
-    session.run_fusion_policy(make_policy(chosen) if isinstance(chosen, str) else chosen)
-    return session.plan
+    return None if policy is None else decided_session(parse(str(module)), "cpu", policy, None).plan
 
 
 # ---- faults of passes

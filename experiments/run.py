@@ -14,9 +14,11 @@ from rich.table import Table
 
 from compiler.api import CompileOptions
 from compiler.api import compile as compile_hlo
+from compiler.backends.registry import find_backend
 from compiler.errors import HlogymError
 from compiler.fusion.policies import DEFAULT_POLICY, RuledFusion, make_policy
-from compiler.learned.fusion_policy import load_policy
+from compiler.fusion.protocol import as_policy
+from compiler.policy import resolve_policy
 from env.reference import Reference, drawn_reference, on_host, unchecked_outputs
 from experiments.console import duration, error_console, stdout
 from experiments.inputs import entry_inputs, load_inputs, program_of, read_plan, read_valid_module, save_outputs
@@ -25,29 +27,16 @@ from experiments.results import check_output
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from compiler.fusion.protocol import FusionPolicy
     from compiler.ir import HloModule
     from compiler.plan import CompilationPlan
     from compiler.runtime.executable import Executable, ThunkTime
     from env.suites import Program
 
-__all__ = ["WrongResultError", "chosen_policy", "compile_ahead", "compile_hlo", "compile_program", "run_program"]
+__all__ = ["WrongResultError", "compile_ahead", "compile_hlo", "compile_program", "run_program"]
 
 
 class WrongResultError(HlogymError, RuntimeError):
     """A compiled program whose outputs differ from the interpreter's."""
-
-
-def chosen_policy(name: str | None) -> str | FusionPolicy | None:
-    """Return the policy in a folder, or the name itself if it does not look like a path.
-
-    Raises:
-        PolicyError: there is no such folder, or it holds no fusion policy.
-    """
-    if name is None or not (Path(name).is_dir() or "/" in name):
-        return name
-    policy: FusionPolicy = load_policy(name)
-    return policy
 
 
 def compile_program(
@@ -59,15 +48,16 @@ def compile_program(
     rules: Sequence[str] = (),
 ) -> Executable:
     """Compile with the policy, the rules and the plan given on the command line; warn of rules that are not met."""
-    chosen = chosen_policy(policy)
-    if isinstance(chosen, str | None):
-        ruled = RuledFusion(rules, make_policy(chosen or DEFAULT_POLICY), chosen or DEFAULT_POLICY)
+    chosen = resolve_policy(policy, find_backend(backend).name)
+    if chosen.fusion is None:
+        ruled = RuledFusion(rules, make_policy(DEFAULT_POLICY), DEFAULT_POLICY)
     else:
-        ruled = RuledFusion(rules, chosen)
+        ruled = RuledFusion(rules, as_policy(chosen.fusion), chosen.decider("fusion"))
     executable = compile_hlo(
         module,
         backend=backend,
-        fusion_policy=ruled if rules else chosen,
+        policy=None if policy is None else chosen,
+        fusion_policy=ruled if rules else None,
         plan=None if plan is None else read_plan(plan),
         options=CompileOptions(keep_fusions=keep_fusions),
     )

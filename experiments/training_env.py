@@ -35,5 +35,6 @@ def make_env(config: TrainConfig, **more: Any) -> Environment:
         raise UnknownNameError("environment", config.env, (f"hlogym/{n}" for n in known))
     if short.startswith("PassOrder"):
         more = {"max_steps": config.budget, "step_cost": config.step_cost, **more}
-    arguments = {"suite": config.suite, "backend": config.backend, "reward": config.reward or None, **more}
+    arguments: dict[str, Any] = {"suite": config.suite, "backend": config.backend, "reward": config.reward or None}
+    arguments |= {"workers": config.workers, **more}
     return cast(Environment, gym.make(f"hlogym/{short}", **arguments).unwrapped)

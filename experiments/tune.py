@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import itertools
 import json
-from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
-from agents.finalists import Confirmed, Finalists, Observer, confirm
-from agents.kernel_search import KernelSearch
-from agents.search import NoPlanError, Starts, beam_plans, best_measured, find_plan, learned_plans, random_plans
+from agents.deviations import Deviation, PlanBuilder
+from agents.finalists import Confirmed, confirm
+from agents.search import draws_of
+from agents.search_run import Budget, run_search
+from agents.searches import make_search
 from compiler.backends.registry import find_backend
 from compiler.errors import HlogymError
-from compiler.fusion.policies import DEFAULT_POLICY
-from compiler.learned.fusion_policy import load_policy
 from compiler.plan import CompilationPlan
+from compiler.policy import resolve_policy
 from env.measurement import Measurement, Measurer, MeasurerOptions
 from env.statistics import Interval
-from env.store import PlanStore, default_store_path
+from env.store import default_store_path
 from env.suites import Program
+from env.workers import LOCAL, Workers
 from experiments.console import error_console, factor, progress, stdout, timing
 from experiments.inputs import program_of, read_valid_module
 from experiments.results import check_output, write_text
@@ -31,122 +32,43 @@ class TuneError(HlogymError, RuntimeError):
 
 
 def tune_program(
-    name: str, output: Path, budget: int, backend: str, policy: str | None, seed: int, as_json: bool
+    name: str,
+    output: Path,
+    budget: Budget,
+    backend: str,
+    policy: str | None,
+    search: str,
+    seed: int,
+    as_json: bool,
+    workers: Workers = LOCAL,
 ) -> None:
-    """Run `hlogym tune`.
-
-    Two stages alternate: measuring plans that a policy, if given, a beam search and random search propose in turn, and
-    a local search over the kernel choices of the best plan.
-    """
+    """Run `hlogym tune`: search from the default plan, or from that of a policy, and confirm what was found."""
+    searching = make_search(search, seed)
     program = program_of(name)
     module = read_valid_module(program)
     check_output(output, program.path)
     backend = find_backend(backend).name
-    starts = Starts(backend)
-    proposals = [beam_plans(starts, program), random_plans(starts, program, seed)]
-    if policy is not None:
-        proposals.insert(0, learned_plans(starts, program, load_policy(policy), seed))
-    store = PlanStore(default_store_path())
-    with progress() as bar, Measurer(store, MeasurerOptions(backend=backend, seed=seed)) as measurer:
-        task = bar.add_task(f"tuning {program.name}", total=budget)
-
-        finalists = Finalists()
+    builder = PlanBuilder(
+        module, backend, None if policy is None else draws_of(resolve_policy(policy, backend), backend)
+    )
+    default = PlanBuilder(module, backend).build(Deviation()).plan
+    store, options = default_store_path(), MeasurerOptions(backend=backend, seed=seed)
+    with ExitStack() as stack:
+        bar = stack.enter_context(progress())
+        measurer = stack.enter_context(workers.measurer(store, options))
+        service = stack.enter_context(workers.service(store, options)) if workers.count > 1 else None
+        task = bar.add_task(f"tuning {program.name}", total=budget.measurements)
 
         def step(plan: CompilationPlan, measurement: Measurement) -> None:
+            del plan, measurement
             bar.update(task, advance=1)
-            finalists.note(plan, measurement)
 
-        default = find_plan(DEFAULT_POLICY, starts, program, measurer, budget)
-        # Fails before the search if the program cannot be measured even with the default plan.
-        measurer.measure_reference(program)
-        search = _Search(measurer, program, KernelSearch(module, program, measurer), step)
-        plans = itertools.chain([default.plan], _in_turns(proposals))
-        for share in _shares(budget):
-            search.fusions(plans, share)
-            search.kernels(share)
-        search.fusions(plans, budget - search.measurements)  # what the kernels left
-        if search.failures:
-            error_console.print(
-                f"{search.failures} of {search.measurements} plans failed; the last failure: {search.reason}"
-            )
-        confirmed = confirm(measurer, program, finalists)
-        _report(program, default.plan, confirmed, search.measurements, measurer, output, as_json)
-
-
-def _shares(budget: int) -> list[int]:
-    """Return how many plans each stage of each round may measure."""
-    rounds = 2 if budget >= 16 else 1
-    return [max(1, budget // (2 * rounds))] * rounds
-
-
-class _Search:
-    """The best plan found so far, and the stages that look for a better one."""
-
-    def __init__(
-        self,
-        measurer: Measurer,
-        program: Program,
-        kernels: KernelSearch,
-        step: Observer,
-    ) -> None:
-        self._measurer, self._program, self._kernels, self._step = measurer, program, kernels, step
-        self._best: CompilationPlan | None = None
-        self._measured = self._failed = 0
-        self._reason = ""
-
-    @property
-    def best(self) -> CompilationPlan:
-        """The fastest plan; the first stage must have run."""
-        if self._best is None:
-            raise RuntimeError("no plan has been measured")
-        return self._best
-
-    @property
-    def measurements(self) -> int:
-        """Number of plans measured."""
-        return self._measured + self._kernels.measurements
-
-    @property
-    def failures(self) -> int:
-        """Number of plans that failed."""
-        return self._failed + self._kernels.failures
-
-    @property
-    def reason(self) -> str:
-        """Why the last plan failed."""
-        return self._reason or self._kernels.reason
-
-    def fusions(self, plans: Iterator[CompilationPlan], budget: int) -> None:
-        """Measure proposed plans."""
-        if budget < 1:
-            return
-        try:
-            found = best_measured(self._measurer, self._program, plans, budget, self._step)
-        except NoPlanError:
-            if self._best is None:
-                raise
-            return
-        self._measured, self._failed = self._measured + found.measurements, self._failed + found.failures
-        self._reason = found.reason or self._reason
-        if self._best is None or self._relative(found.plan) < self._relative(self._best):
-            self._best = found.plan
-
-    def kernels(self, budget: int) -> None:
-        """Search the kernel choices of the best plan."""
-        self._best = self._kernels.improve(self.best, budget, self._step)
-
-    def _relative(self, plan: CompilationPlan) -> float:
-        return self._measurer.measure(self._program, plan).relative  # known from the search
-
-
-def _in_turns(proposals: list[Iterator[CompilationPlan]]) -> Iterator[CompilationPlan]:
-    while proposals:
-        for source in list(proposals):
-            plan = next(source, None)
-            if plan is None:
-                proposals.remove(source)
-            else:
-                yield plan
+        run = run_search(searching, builder, program, measurer, budget, step, service=service)
+        if run.failures:
+            failed = f"{run.failures} of {run.measurements} plans failed; the last failure: {run.reason}"
+            error_console.print(failed, markup=False)
+        confirmed = confirm(measurer, program, run.finalists)
+        _report(program, default, confirmed, run.measurements, measurer, output, as_json)
 
 
 def _report(

@@ -28,6 +28,7 @@ class DeviceModel:
         name: for display.
         units: cores of a CPU, multiprocessors of a GPU.
         flops_per_unit: scalar operations per second of one unit in vectorized elementwise code.
+        loop_flops_per_unit: the same in a loop kernel, whose state stays in registers.
         gemm_flops_per_unit: the same in a matrix product.
         memory_bandwidth: bytes per second from main memory, for all units together.
         cache_bandwidth: bytes per second of one unit if everything that a kernel accesses fits into `cache_bytes`.
@@ -37,11 +38,13 @@ class DeviceModel:
         grain: elements per unit below which an additional unit does not help.
         loop_iteration: seconds of overhead per iteration of a while loop.
         default_trip_count: for loops with unknown trip count.
+        splits_reductions: whether units share the work of a reduction with fewer results than units.
     """
 
     name: str
     units: int
     flops_per_unit: float
+    loop_flops_per_unit: float
     gemm_flops_per_unit: float
     memory_bandwidth: float
     cache_bandwidth: float
@@ -51,22 +54,26 @@ class DeviceModel:
     grain: int
     loop_iteration: float
     default_trip_count: int = 100
+    splits_reductions: bool = False
 
 
 def cpu(cores: int | None = None) -> DeviceModel:
     """Return a CPU with this many cores (default: those available to the process): 8 GFlop/s and 10 GB/s per core."""
     n = cores or len(os.sched_getaffinity(0))
     return DeviceModel(
-        name=f"cpu-{n}", units=n, flops_per_unit=8e9, gemm_flops_per_unit=4e10, memory_bandwidth=1e10 * min(n, 8),
-        cache_bandwidth=4e10, cache_bytes=1 << 20, launch=1e-7, parallel_launch=2e-6, grain=16384, loop_iteration=5e-8,
+        name=f"cpu-{n}", units=n, flops_per_unit=8e9, loop_flops_per_unit=3.2e10, gemm_flops_per_unit=4e10,
+        memory_bandwidth=1e10 * min(n, 8), cache_bandwidth=4e10, cache_bytes=1 << 20,
+        launch=1e-7, parallel_launch=2e-6, grain=16384, loop_iteration=5e-8,
+        splits_reductions=True,
     )  # fmt: skip
 
 
 def gpu(units: int = 108) -> DeviceModel:
     """Return a data center GPU: 108 units of 100 GFlop/s, 2 TB/s of memory bandwidth, 3 us per launch."""
     return DeviceModel(
-        name=f"gpu-{units}", units=units, flops_per_unit=1e11, gemm_flops_per_unit=4e11, memory_bandwidth=2e12,
-        cache_bandwidth=4e10, cache_bytes=4e7, launch=3e-6, parallel_launch=0.0, grain=1024, loop_iteration=5e-6,
+        name=f"gpu-{units}", units=units, flops_per_unit=1e11, loop_flops_per_unit=1e11, gemm_flops_per_unit=4e11,
+        memory_bandwidth=2e12, cache_bandwidth=4e10, cache_bytes=4e7,
+        launch=3e-6, parallel_launch=0.0, grain=1024, loop_iteration=5e-6,
     )  # fmt: skip
 
 
@@ -118,7 +125,9 @@ class CostModel:
         units = min(d.units, max(1, int(summary.elements) // d.grain))
         if summary.looped_reduction:
             # Rows are few and large, so their number does not limit parallelism; the amount of work does.
-            units = min(d.units, int(summary.elements), max(1, int(summary.loads) // d.grain))
+            units = min(d.units, max(1, int(summary.loads) // d.grain))
+            if not d.splits_reductions:
+                units = min(units, int(summary.elements))
         compute = (summary.flops + 0.5 * summary.loads) / (d.flops_per_unit * units)
         memory = self._memory(summary.bytes_read + summary.bytes_written, units)
         return self._combined(compute, memory, units)
@@ -152,7 +161,7 @@ class CostModel:
         flops = float(self.trip_count(loop) * sum(i.opcode.row.flops * i.shape.num_elements for i in body.instructions))
         size = 2.0 * loop.shape.byte_size
         units = min(d.units, max(1, int(flops) // (d.grain * 64)))
-        return self._combined(flops / (d.flops_per_unit * units), self._memory(size, units), units)
+        return self._combined(flops / (d.loop_flops_per_unit * units), self._memory(size, units), units)
 
     def trip_count(self, loop: HloInstruction) -> int:
         """Return the trip count of a while loop, or the device model's default if it is unknown."""

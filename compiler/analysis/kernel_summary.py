@@ -115,6 +115,18 @@ def summarize_body(body: HloComputation) -> KernelSummary:
     return _Walk(inside, outputs, body.parameters).summary()
 
 
+def summarize_instructions(inside: Sequence[HloInstruction], outputs: Sequence[HloInstruction]) -> KernelSummary:
+    """Return the summary of the kernel of some instructions of a computation, none of which updates in place.
+
+    Args:
+        inside: what it computes, operands first. It reads the other operands, which are its inputs in this order.
+        outputs: those of them that it yields.
+    """
+    members = set(inside)
+    inputs = dict.fromkeys(o for i in inside for o in i.operands if o not in members)
+    return _Walk(inside, outputs, tuple(inputs)).summary()
+
+
 def add_use(contexts: Contexts, context: int, use: Use) -> None:
     """Add a use; uses in the same context are the same elements, and are not counted twice."""
     found = contexts.get(context)

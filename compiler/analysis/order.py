@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from compiler.ir import HloComputation, HloInstruction, Opcode
 from compiler.ir.printing import canonical_order
@@ -64,6 +64,10 @@ class TopologicalOrder:
     def has_control_edges(self, instruction: HloInstruction) -> bool:
         """Check whether an instruction has control predecessors or control successors."""
         return bool(instruction.control_predecessors) or instruction in self._control_users
+
+    def control_users(self, instruction: HloInstruction) -> Sequence[HloInstruction]:
+        """Return the instructions that are ordered after this one by control dependencies."""
+        return self._control_users.get(instruction, ())
 
     def path_around(self, first: HloInstruction, last: HloInstruction) -> HloInstruction | None:
         """Return an instruction on a path from `first` to `last` other than their direct edge, or None.

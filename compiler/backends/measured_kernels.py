@@ -17,6 +17,7 @@ from compiler.codegen.schedules.kernel_choice import KernelChoice
 from compiler.errors import CodegenError, PlanError, UnsupportedError
 from compiler.ir import HloModule
 from compiler.runtime.executable import Executable, parameter_leaves
+from compiler.runtime.kernel_selector import KernelRanking, most_promising
 from compiler.runtime.kernel_sites import KernelSite
 from compiler.support.files import write_file
 from compiler.support.json_reading import read_object
@@ -42,6 +43,8 @@ class MeasuredKernels:
         margin: share of the time that a choice must save.
         store: a JSON file in which choices are remembered; None: in memory, for this object.
         seed: of the random inputs.
+        ranking: if there is one, `considered` choices are ranked by it and the `budget` best of them are measured.
+        considered: see `ranking`.
     """
 
     budget: int = 32
@@ -49,6 +52,8 @@ class MeasuredKernels:
     margin: float = 0.03
     store: str | Path | None = None
     seed: int = 0
+    ranking: KernelRanking | None = None
+    considered: int = 128
     _known: dict[str, KernelChoice] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -62,7 +67,7 @@ class MeasuredKernels:
             BackendError: nothing can be measured on this machine.
             PlanError: the store cannot be read or written.
         """
-        candidates = site.offered(self.budget)
+        candidates = self._candidates(site)
         if len(candidates) < 2:
             return site.default
         key = _key(site)
@@ -73,6 +78,11 @@ class MeasuredKernels:
         if self.store is not None:
             _write(self.store, self._known)
         return best
+
+    def _candidates(self, site: KernelSite) -> list[KernelChoice]:
+        if self.ranking is None:
+            return site.offered(self.budget)
+        return most_promising(self.ranking, site, site.offered(max(self.budget, self.considered)), self.budget)
 
     def _fastest(self, site: KernelSite, candidates: Sequence[KernelChoice]) -> KernelChoice:
         module = site.module()

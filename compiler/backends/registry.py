@@ -9,6 +9,7 @@ from pathlib import Path
 
 import compiler.backends
 from compiler.backends.backend import Backend
+from compiler.codegen.build_target import C_TARGET, BuildTarget
 from compiler.errors import ArgumentError, BackendError, UnknownNameError
 from compiler.runtime.executable import Executable
 from compiler.runtime.program_files import open_program
@@ -46,6 +47,13 @@ def find_backend(name: str) -> Backend:
     if name not in BACKENDS:
         raise UnknownNameError("backend", name, backend_names())
     return BACKENDS[name]
+
+
+def build_target(backend: Backend) -> BuildTarget:
+    """Return what kernels of a backend are checked for; for one that compiles none, C with its defaults."""
+    if backend.language is None:
+        return C_TARGET
+    return BuildTarget(backend.language, backend.default_schedule, backend.name)
 
 
 def _automatic() -> Backend:

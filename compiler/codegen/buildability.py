@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from compiler.codegen.build_target import C_TARGET, BuildTarget
 from compiler.codegen.lowering.emission import STATEMENT_LIMIT
-from compiler.codegen.lowering.lower import lower
+from compiler.codegen.lowering.lower import lower, roots_of
+from compiler.codegen.lowering.plain_reductions import is_certainly_built
 from compiler.codegen.nest.scalar_ops import is_supported_type, scalar_op_of
-from compiler.codegen.schedules.bind_c import bind_c, local_bytes_bound
-from compiler.codegen.schedules.schedule import LOCAL_BYTES, Schedule
 from compiler.errors import UnsupportedError
 from compiler.ir.computation import HloComputation
 from compiler.ir.instruction import HloInstruction
@@ -50,17 +52,41 @@ def node_refusal(node: HloInstruction) -> str | None:
     return None
 
 
-def kernel_refusal(fused: HloComputation) -> str | None:
-    """Return why this fused computation cannot be one kernel, or None when it can.
+def is_refused(fused: HloComputation, target: BuildTarget = C_TARGET) -> bool:
+    """Check whether `kernel_refusal` has a reason; for plain reductions without lowering the computation.
 
-    The computation is lowered and the result is discarded, so the answer is that of the code generator itself.
+    Args:
+        fused: a computation whose instructions can be in a kernel, each by itself.
+        target: what the kernel is built for.
+    """
+    built = certainly_built(fused.post_order(), roots_of(fused), target)
+    return kernel_refusal(fused, target) is not None if built is None else not built
+
+
+def certainly_built(
+    inside: Sequence[HloInstruction], outputs: Sequence[HloInstruction], target: BuildTarget
+) -> bool | None:
+    """Return whether instructions can be one kernel of a target; None if only lowering shows it."""
+    built = is_certainly_built(inside, outputs)
+    c = C_TARGET
+    return None if built and (target.language, target.schedule) != (c.language, c.schedule) else built
+
+
+def kernel_refusal(fused: HloComputation, target: BuildTarget = C_TARGET) -> str | None:
+    """Return why this fused computation cannot be one kernel of a target, or None when it can.
+
+    The kernel is made and discarded, so the answer is that of the code generator itself; it is only lowered where the
+    language knows that nothing after lowering can fail.
     """
     if len(fused) > STATEMENT_LIMIT:
         return f"more than {STATEMENT_LIMIT} instructions"
+    language, schedule = target.printer, target.schedule
     try:
-        kernel = lower(fused)
-        if local_bytes_bound(kernel) > LOCAL_BYTES:  # else binding cannot fail
-            bind_c(kernel, Schedule())
+        kernel = lower(fused, schedule)
+        if language.check is None:
+            language.print_kernel(language.bind(kernel, schedule), "k")
+        else:
+            language.check(kernel, schedule)
     except UnsupportedError as e:
         return str(e)
     return None

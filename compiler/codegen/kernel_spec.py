@@ -9,11 +9,12 @@ from typing import Any
 
 from compiler.analysis.loop_marks import packed_loop
 from compiler.analysis.trip_count import trip_count_of
-from compiler.codegen.languages import default_schedule, find_language
+from compiler.codegen.languages import C, default_schedule, find_language
 from compiler.codegen.lowering.lower import SCHEDULED_KINDS, lower, roots_of
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.schedules.schedule import COMPILER_FLAGS, Schedule
 from compiler.codegen.templates.loop_lowering import default_loop_schedule
+from compiler.errors import UnsupportedError
 from compiler.ir.computation import HloComputation
 from compiler.ir.instruction import HloInstruction
 from compiler.ir.opcodes import Opcode
@@ -119,8 +120,29 @@ class LoweredKernel:
             UnsupportedError: the nest cannot be bound with this schedule.
         """
         schedule = schedule or _default_schedule(self.fused, self.language)
-        nest = lower(self.fused, schedule) if self.nest.kind in SCHEDULED_KINDS else self.nest
-        return build_spec(self.name, nest, self.language, schedule, self.inputs, self.outputs, self.flops)
+        return build_spec(
+            self.name, self._nest(schedule), self.language, schedule, self.inputs, self.outputs, self.flops
+        )
+
+    __call__ = bind
+
+    def is_refused(self, schedule: Schedule) -> bool:
+        """Check whether `bind` refuses a schedule. A kernel in C that can be bound can be printed, so it is not."""
+        try:
+            if self.language == C.name:
+                C.bind(self._nest(schedule), schedule)
+            else:
+                self.bind(schedule)
+        except UnsupportedError:
+            return True
+        return False
+
+    def _nest(self, schedule: Schedule) -> lir.Kernel:
+        return lower(self.fused, schedule) if self.nest.kind in SCHEDULED_KINDS else self.nest
+
+    def bound_nest(self, schedule: Schedule) -> lir.Kernel:
+        """Return the loop nest that `bind` prints, bound with a schedule; errors are those of `bind`."""
+        return find_language(self.language).bind(self._nest(schedule), schedule)
 
 
 def _default_schedule(fused: HloComputation, language: str) -> Schedule:

@@ -9,8 +9,8 @@ from compiler.analysis.cost_model import cpu
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.printing.print_c import print_c
 from compiler.codegen.printing.print_cuda import print_cuda
-from compiler.codegen.schedules.bind_c import bind_c
-from compiler.codegen.schedules.bind_cuda import bind_cuda
+from compiler.codegen.schedules import bind_c as cpu_binding
+from compiler.codegen.schedules import bind_cuda as gpu_binding
 from compiler.codegen.schedules.schedule import Schedule
 from compiler.errors import UnknownNameError
 
@@ -33,6 +33,8 @@ class Language:
         default_schedule: the schedule of kernels for which none is chosen.
         bind: function that binds a nest to a device of the language; raises UnsupportedError where it cannot.
         print_kernel: function that prints a bound kernel under a symbol.
+        check: raises UnsupportedError if a nest has no kernel with a schedule, if possible without making it; None: it
+            is bound and printed.
         threads: returns the number of threads that share the tiles of a loop kernel; None if the size of its tiles does
             not depend on it.
         scans: whether cumulative reductions have kernels.
@@ -43,6 +45,7 @@ class Language:
     default_schedule: Schedule
     bind: Callable[[lir.Kernel, Schedule], lir.Kernel]
     print_kernel: Callable[[lir.Kernel, str], PrintedKernel]
+    check: Callable[[lir.Kernel, Schedule], None] | None = None
     threads: Callable[[], int] | None = None
     scans: bool = False
     sorts: bool = False
@@ -80,6 +83,16 @@ def _print_cuda(kernel: lir.Kernel, symbol: str) -> PrintedKernel:
     return PrintedKernel(source, launch.grid, launch.block)
 
 
-C = register_language(Language("c", Schedule(), bind_c, _print_c, lambda: cpu().units, scans=True, sorts=True))
+def _check_cuda(kernel: lir.Kernel, schedule: Schedule) -> None:
+    if not gpu_binding.binds_surely(kernel, schedule):
+        _print_cuda(gpu_binding.bind_cuda(kernel, schedule), "k")  # GPUs lack some atomic updates, and sorts
+
+
+C = register_language(
+    Language(
+        "c", Schedule(), cpu_binding.bind_c, _print_c, cpu_binding.check_binding, lambda: cpu().units,
+        scans=True, sorts=True,
+    )
+)  # fmt: skip
 # On a GPU the cache absorbs strided reads, and square tiles would leave most threads idle.
-CUDA = register_language(Language("cuda", Schedule(tile=0, lanes=64), bind_cuda, _print_cuda))
+CUDA = register_language(Language("cuda", Schedule(tile=0, lanes=64), gpu_binding.bind_cuda, _print_cuda, _check_cuda))

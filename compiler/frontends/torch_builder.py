@@ -137,6 +137,10 @@ class TorchBuilder:
         value = np.asarray(array)
         return self.entry.add_constant(Literal.from_array(value.astype(t.dtype), Shape(t, value.shape)))
 
+    def literal(self, array: NDArray[Any]) -> HloInstruction:
+        """Add a constant with the values and the type of an array."""
+        return self.entry.add_constant(Literal.from_array(array))
+
     def full(self, number: Any, shape: Shape) -> HloInstruction:
         """Add an array filled with one number."""
         return self.broadcast(self.constant(number, shape.element_type), shape.dimensions)

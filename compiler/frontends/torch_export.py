@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from compiler.errors import ArgumentError, BackendError, HlogymError, UnsupportedError
+from compiler.frontends.torch_decompositions import decompositions
 from compiler.frontends.torch_program import is_lowered
 from compiler.frontends.torch_substitutes import substitutes
 
@@ -47,7 +48,10 @@ def export(module_or_fn: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> An
         ) from e
     module = module_or_fn if isinstance(module_or_fn, torch.nn.Module) else _as_module(torch, module_or_fn)
     _check_arguments(module.forward, args, kwargs)
-    with _quiet(), _source_lines_recorded(torch), _state_restored(torch, module_or_fn), substitutes(torch):
+    with (
+        _quiet(), _source_lines_recorded(torch), _state_restored(torch, module_or_fn), substitutes(torch),
+        _optimizers_refused(),
+    ):  # fmt: skip
         try:
             return _exported(torch, module, args, kwargs)
         except HlogymError:
@@ -57,6 +61,8 @@ def export(module_or_fn: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> An
                 with substitutes(torch, differentiable=True):
                     graph = _below_autograd(torch, module, args, kwargs)
                 return _exported(torch, graph, args, kwargs)
+            except UnsupportedError:
+                raise
             except Exception:  # the first error refers to the user's own code
                 raise UnsupportedError(_explanation(torch, e)) from e
 
@@ -72,7 +78,7 @@ def _exported(torch: Any, module: Any, args: Sequence[Any], kwargs: dict[str, An
 
 def _decomposed(program: Any) -> Any:
     """Decompose the ops without a lowering, if that leads to ops that have one."""
-    table = importlib.import_module("torch._decomp").decomposition_table
+    table = decompositions()
     found = program
     for _ in range(_ROUNDS):
         missing = _missing(found)
@@ -183,6 +189,24 @@ def _modules_of(torch: Any, program: Any) -> list[Any]:
         return [m for m in found if isinstance(m, torch.nn.Module)]
     found += [*seen.nonlocals.values(), *seen.globals.values()]
     return [m for m in found if isinstance(m, torch.nn.Module)]
+
+
+@contextmanager
+def _optimizers_refused() -> Iterator[None]:
+    """Raise an error where the program calls an optimizer: its updates of weights would not be part of the graph."""
+    optimizers: Any = importlib.import_module("torch.optim.optimizer")
+
+    def refuse(optimizer: Any, *_: Any) -> None:
+        raise UnsupportedError(
+            f"this PyTorch program calls {type(optimizer).__name__}.step(), whose updates an export loses; use "
+            'torch.compile(step, backend="hlogym"), or return new weights as a function of weights, gradients and state'
+        )
+
+    handle = optimizers.register_optimizer_step_pre_hook(refuse)
+    try:
+        yield
+    finally:
+        handle.remove()
 
 
 @contextmanager

@@ -239,7 +239,8 @@ def _strided_scatter(b: TorchBuilder, x: H, source: H, dim: int, places: range) 
 def _select_scatter(b: TorchBuilder, x: H, source: H, dim: int, index: int) -> H:
     at = dim % x.shape.rank
     wide = b.reshape(source, [1 if d == at else n for d, n in enumerate(x.shape.dimensions)])
-    return _slice_scatter(b, x, wide, at, index % x.shape.dimensions[at], None)
+    place = index % x.shape.dimensions[at]
+    return _slice_scatter(b, x, wide, at, place, place + 1)
 
 
 @LOWERINGS.op("copy")

@@ -19,12 +19,14 @@ from compiler.frontends import (
     torch_pointwise,
     torch_pooling,
     torch_pooling_backward,
+    torch_prims,
     torch_random,
     torch_reductions,
     torch_special,
 )
 from compiler.frontends.names import set_argument_name, set_result_names
 from compiler.frontends.torch_builder import Registry, TorchBuilder, element_type, to_numpy
+from compiler.frontends.torch_random import state_bytes, state_of_bytes
 from compiler.ir import HloComputation, HloInstruction, HloModule, Literal, Opcode, Shape
 from compiler.ir.shape import tuple_shape
 
@@ -43,6 +45,7 @@ LOWERINGS: Registry = {
     **torch_backward.LOWERINGS,
     **torch_pooling_backward.LOWERINGS,
     **torch_random.LOWERINGS,
+    **torch_prims.LOWERINGS,
 }
 """Maps ATen names without overloads to their lowerings."""
 _OWN = f"{Path(__file__).parent}/"
@@ -73,7 +76,7 @@ _ALONG_ONE_DIMENSION = frozenset(
     ]
 )
 """Ops along one dimension that PyTorch also accepts for scalars."""
-_CONTROL = ("cond", "while_loop", "with_effects")
+_CONTROL = ("cond", "while_loop", "with_effects", "run_and_save_rng_state", "run_with_rng_state")
 _MUTATIONS = ("BUFFER_MUTATION", "PARAMETER_MUTATION", "USER_INPUT_MUTATION")
 
 
@@ -93,7 +96,7 @@ def weight(program: Any, target: str) -> Any:
 def lower_program(program: Any, freeze: bool) -> HloModule:
     """Lower an exported program to a module; see `compiler.frontends.torch.lower`."""
     result, entry = HloModule("torch"), HloComputation("main")
-    walk = _Walk(program.graph_module, TorchBuilder(result, entry))
+    walk = GraphWalk(program.graph_module, TorchBuilder(result, entry))
     specs = iter(program.graph_signature.input_specs)
     for node in program.graph.nodes:
         if node.op == "placeholder":
@@ -120,7 +123,7 @@ def _placeholder(b: TorchBuilder, program: Any, node: Any, spec: Any, freeze: bo
     return parameter
 
 
-def _finish(walk: _Walk, node: Any, specs: Iterable[Any]) -> None:
+def _finish(walk: GraphWalk, node: Any, specs: Iterable[Any]) -> None:
     """Set the root: outputs, then new values of what the program mutates, then the state of the random generator."""
     outputs: list[Any] = []
     changed: list[tuple[str, Any]] = []
@@ -143,7 +146,7 @@ def _finish(walk: _Walk, node: Any, specs: Iterable[Any]) -> None:
     set_result_names(b.entry.root, names)
 
 
-class _Walk:
+class GraphWalk:
     """Lowers one graph into a computation; `values` maps node names to values."""
 
     def __init__(self, graph_module: Any, builder: TorchBuilder) -> None:
@@ -153,7 +156,9 @@ class _Walk:
     def step(self, node: Any) -> None:
         """Lower a node that is neither a placeholder nor the output."""
         if node.op == "get_attr":
-            self.values[node.name] = getattr(self.graph_module, node.target)
+            found = getattr(self.graph_module, node.target)
+            is_tensor = hasattr(found, "untyped_storage")
+            self.values[node.name] = self.builder.literal(to_numpy(found)) if is_tensor else found
             return
         if node.op != "call_function":
             raise UnsupportedError(f"torch graph node {node.op} (%{node.name}) is not supported")
@@ -161,14 +166,19 @@ class _Walk:
 
     def _call(self, node: Any) -> Any:
         name = str(node.target)
-        args = [self._value(a) for a in node.args]
-        kwargs = {k: self._value(v) for k, v in node.kwargs.items()}
+        args = [self.value(a) for a in node.args]
+        kwargs = {k: self.value(v) for k, v in node.kwargs.items()}
         b = self.builder
         b.start(node, f"{name} (%{node.name}){_location(node)}", name.rpartition(".")[2])
         if name in _CONTROL:
-            return getattr(self, f"_{name}")(*args)
+            return getattr(self, f"_{name}")(*args, **kwargs)
         if not name.startswith(("aten.", "prims.")):
             return self._plain(node, args)
+        return self._lowered(node.target, args, kwargs)
+
+    def _lowered(self, op: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        """Lower a call of an op of ATen or prims."""
+        b, name = self.builder, str(op)
         lowering = LOWERINGS.get(_base(name))
         if lowering is None:
             raise UnsupportedError(f"PyTorch op {b.what} is not supported by the torch frontend")
@@ -190,18 +200,39 @@ class _Walk:
             raise UnsupportedError(f"PyTorch op {self.builder.what} is not supported by the torch frontend")
         return node.target(*args)
 
-    def _value(self, arg: Any) -> Any:
+    def value(self, arg: Any) -> Any:
+        """Return the value of an argument of a node, which may be a node, a list of them, or a constant."""
         if hasattr(arg, "op") and hasattr(arg, "meta"):
             return self.values[arg.name]
         if isinstance(arg, list | tuple):
-            return [self._value(a) for a in arg]
+            return [self.value(a) for a in arg]
         return arg
 
     # ---- control flow
 
-    def _with_effects(self, *_: Any) -> Any:
+    def _with_effects(self, *_: Any, **__: Any) -> Any:
         """Drop a check that raises an error in torch (singular matrix), because compiled programs have no errors."""
         return [None, None]
+
+    def _run_and_save_rng_state(self, op: Any, *args: Any, **kwargs: Any) -> list[Any]:
+        """Return the state of the random generator and the result of an op that draws from it next."""
+        b = self.builder
+        state, (_, b.result) = b.draw_state(), b.result
+        size = next(int(u.meta["val"].shape[0]) for u in b.node.users if u.args[1] == 0)
+        return [state_bytes(b, state, size), self._drawn(op, list(args), kwargs)]
+
+    def _run_with_rng_state(self, state: HloInstruction, op: Any, *args: Any, **kwargs: Any) -> Any:
+        """Draw again what was drawn in a state of the random generator."""
+        b = self.builder
+        present, b.random_state = b.random_state, state_of_bytes(b, state)
+        try:
+            return self._drawn(op, list(args), kwargs)
+        finally:
+            b.random_state = present
+
+    def _drawn(self, op: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        self.builder.what, self.builder.overload = f"{op} in {self.builder.what}", str(op).rpartition(".")[2]
+        return self._lowered(op, args, kwargs)
 
     def _cond(self, predicate: HloInstruction, on_true: Any, on_false: Any, operands: list[Any]) -> list[Any]:
         b = self.builder
@@ -229,7 +260,7 @@ class _Walk:
         inner = HloComputation(name)
         shapes = tuple_shape(*(self.builder.tensor(o).shape for o in operands))
         parameter = inner.add_parameter(0, shapes)
-        walk = _Walk(graph_module, self.builder.inside(inner))
+        walk = GraphWalk(graph_module, self.builder.inside(inner))
         elements = iter([inner.add(Opcode.GET_TUPLE_ELEMENT, [parameter], attributes={"index": i})
                          for i in range(len(operands))])  # fmt: skip
         kept = []
@@ -240,7 +271,7 @@ class _Walk:
             elif node.op != "output":
                 walk.step(node)
             else:
-                results = walk._value(node.args[0])
+                results = walk.value(node.args[0])
                 listed = results if isinstance(results, list) else [results]
                 listed = [walk.builder.tensor(r) for r in [*listed, *kept[len(kept) - extra :]]]
                 inner.root = listed[0] if single_result else inner.add(Opcode.TUPLE, listed)

@@ -10,6 +10,7 @@ from compiler.frontends.torch_builder import Lowerings, T, TorchBuilder
 from compiler.frontends.torch_movement import piece
 from compiler.frontends.torch_reductions import extreme, sorted_pair
 from compiler.ir import HloComputation, HloInstruction, Opcode, PrimitiveType, Shape
+from compiler.ir.attributes import PadDim
 from compiler.ir.shape import tuple_shape
 
 LOWERINGS = Lowerings()
@@ -23,6 +24,17 @@ def bits(b: TorchBuilder, dims: Sequence[int], t: PrimitiveType) -> H:
     pair = b.add(Opcode.RNG_BIT_GENERATOR, state, shape=shape, algorithm="rng_three_fry")
     b.random_state = b.add(Opcode.GET_TUPLE_ELEMENT, pair, index=0)
     return b.add(Opcode.GET_TUPLE_ELEMENT, pair, index=1)
+
+
+def state_bytes(b: TorchBuilder, state: H, size: int) -> H:
+    """Return a state as the bytes with which PyTorch passes states from a forward to a backward pass."""
+    raw = b.add(Opcode.BITCAST_CONVERT, state, shape=Shape(T.U8, (2, 8)))
+    return b.add(Opcode.PAD, b.reshape(raw, (16,)), b.constant(0, T.U8), padding=(PadDim(0, size - 16),))
+
+
+def state_of_bytes(b: TorchBuilder, raw: H) -> H:
+    """Return the state that `state_bytes` took."""
+    return b.add(Opcode.BITCAST_CONVERT, b.reshape(piece(b, raw, 0, 0, 16), (2, 8)), shape=Shape(T.U64, (2,)))
 
 
 _DIGITS = {T.F16: 11, T.BF16: 8, T.F32: 24, T.F64: 53}

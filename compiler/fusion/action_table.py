@@ -51,11 +51,15 @@ class _Row:
         entries: actions without an obvious reason against them.
         free: those of them against which no path speaks either; they fail only when their kernel is made.
         legal: those that are legal; None if that is not known yet.
+        savings: what these save; None if that is not known yet.
+        watched: nodes on which it depends whether paths speak against an entry.
     """
 
     entries: list[Entry]
     free: list[Entry] = field(default_factory=list)
     legal: list[Entry] | None = None
+    savings: list[float] | None = None
+    watched: tuple[HloInstruction, ...] = ()
 
 
 class ActionTable:
@@ -80,6 +84,9 @@ class ActionTable:
         self._changed: dict[HloInstruction, None] = dict.fromkeys(sequence.nodes.values)
         self._stale: dict[HloInstruction, None] = {}
         self._regions: list[tuple[list[HloInstruction], int, int]] = []
+        self._reach = sequence.reach
+        self._moved = {} if self._reach is None else self._reach.listen()
+        self._watching: dict[HloInstruction, dict[int, None]] = {}
 
     # ---- queries
 
@@ -130,6 +137,8 @@ class ActionTable:
         changed, around = list(changed), list(around)
         self._changed.update(dict.fromkeys(changed))
         self._stale.update(dict.fromkeys(around))
+        if self._reach is not None:
+            return
         if len(self._regions) < MANY_CHANGES:
             self._regions.append(([*changed, *around], low, high))
         else:  # the list was not asked for in a long time
@@ -141,7 +150,8 @@ class ActionTable:
             return
         changed, stale = self._changed, self._stale
         self._changed, self._stale = {}, {}
-        for p in list(stale):
+        around = list(stale)
+        for p in around:
             self._stale_around(p, stale)
         stale.update(changed)
         for i in changed:
@@ -150,7 +160,11 @@ class ActionTable:
                 stale.update(dict.fromkeys(consumers_of(i)))
         self._update_places(stale, changed)
         made = {self._make_row(i) for i in stale if i in self._places}
-        self._judge_paths_again(made)
+        if self._reach is None:
+            self._judge_paths_again(made)
+        else:
+            self._reach.update()
+            self._judge_watching((*around, *changed), made)
 
     def _stale_around(self, p: HloInstruction, stale: dict[HloInstruction, None]) -> None:
         """Add the consumers of a node if the number of its consumers makes a difference for them now."""
@@ -183,6 +197,7 @@ class ActionTable:
 
     def _leave(self, i: HloInstruction, place: _Place, stale: dict[HloInstruction, None]) -> None:
         self._stale_before(place, stale)
+        self._unwatch(place.key)
         del self._places[i], self._node_at[place.key], self._rows[place.key]
         self._listing.remove(place.key)
         self._spans.remove(place.key)
@@ -213,16 +228,29 @@ class ActionTable:
 
     def _make_row(self, i: HloInstruction) -> int:
         key = self._places[i].key
+        self._unwatch(key)
         row = self._rows[key] = _Row([e for kind in self._kinds for e in kind.entries(self._sequence, i)])
+        if self._reach is not None:
+            row.watched = tuple({n: None for e in row.entries if e.kind.needs_path for n in e.kind.watched(e)})
+            for n in row.watched:
+                self._watching.setdefault(n, {})[key] = None
         self._judge_paths(key, row)
         self._listing.touch(key)
         return key
 
+    def _unwatch(self, key: int) -> None:
+        for n in self._rows[key].watched:
+            rows = self._watching[n]
+            del rows[key]
+            if not rows:
+                del self._watching[n]
+
     def _judge_paths(self, key: int, row: _Row) -> None:
         """Find the entries against which no path speaks."""
         s = self._sequence
-        row.free = [e for e in row.entries if not e.kind.needs_path or e.kind.path_reason(s, e) is None]
-        self._set_span(key, row)
+        row.free = [e for e in row.entries if not e.kind.needs_path or not e.kind.is_blocked(s, e)]
+        if self._reach is None:
+            self._set_span(key, row)
 
     def _set_span(self, key: int, row: _Row) -> None:
         rank = self._sequence.order.rank
@@ -238,26 +266,50 @@ class ActionTable:
         keys = dict.fromkeys(k for _, low, high in changes for k in self._spans.near(low, high) if k not in made)
         if not keys:
             return
-        affected = self._affected(*changes[0]) if len(changes) == 1 else None
+        for key in keys:  # all of them first: a change may give nodes other ranks
+            self._set_span(key, self._rows[key])
+        affected = self._affected(changes[0][0], keys) if len(changes) == 1 else None
         for key in keys:
             row = self._rows[key]
-            self._set_span(key, row)
             if affected is not None and not any(e.kind.needs_path and _concerns(e, *affected) for e in row.entries):
                 continue
-            before = row.free
-            self._judge_paths(key, row)
-            if row.free != before:
-                row.legal = None
-                self._listing.touch(key)
+            self._judge_again(key, row)
+
+    def _judge_watching(self, near: Iterable[HloInstruction], made: set[int]) -> None:
+        """Look again at rows that watch nodes whose users or whose dependent nodes changed.
+
+        Args:
+            near: nodes that changed, and those whose consumers did.
+            made: keys of rows that were just made.
+        """
+        nodes, watching = self._sequence.nodes.values, self._watching
+        sources = dict.fromkeys(near)
+        sources.update(self._moved)
+        self._moved.clear()
+        for i in list(sources):
+            if i in nodes:
+                sources.update(dict.fromkeys(producers_of(i)))
+        keys = dict.fromkeys(k for i in sources if i in watching for k in watching[i] if k not in made)
+        for key in keys:
+            self._judge_again(key, self._rows[key])
+
+    def _judge_again(self, key: int, row: _Row) -> None:
+        before = row.free
+        self._judge_paths(key, row)
+        if row.free != before:
+            row.legal = row.savings = None
+            self._listing.touch(key)
 
     def _affected(
-        self, nodes: Sequence[HloInstruction], low: int, high: int
+        self, nodes: Sequence[HloInstruction], keys: Iterable[int]
     ) -> tuple[set[HloInstruction], set[HloInstruction]]:
         """Return what the nodes of one change depend on and what depends on them: paths between these may differ.
 
-        Nothing further away than the ends of the rows that are looked at matters.
+        Nothing further away than the ends of the rows of these keys matters.
         """
-        spans = [self._spans.span(k) for k in self._spans.near(low, high)]
+        spans = [self._spans.span(k) for k in keys if k in self._spans]
+        if not spans:
+            return set(), set()
         alive = [i for i in nodes if i in self._sequence.nodes]
         return self._sequence.order.around(alive, min(s[0] for s in spans), max(s[1] for s in spans))
 
@@ -271,12 +323,14 @@ class ActionTable:
         return row.legal
 
     def _row_savings(self, key: int) -> list[float]:
-        found = []
-        for e in self._legal_entries(key):
-            if e.saving is None:
-                e.saving = e.kind.saving(self._sequence, e)
-            found.append(e.saving)
-        return found
+        row = self._rows[key]
+        if row.savings is None:
+            row.savings = found = []
+            for e in self._legal_entries(key):
+                if e.saving is None:
+                    e.saving = e.kind.saving(self._sequence, e)
+                found.append(e.saving)
+        return row.savings
 
 
 def _concerns(e: Entry, before: set[HloInstruction], after: set[HloInstruction]) -> bool:

@@ -10,11 +10,13 @@ from compiler.errors import PlanError
 from compiler.support.untrusted import is_name, short_repr
 
 FusionKind: TypeAlias = Literal[
-    "producer-consumer", "producer-into-all-users", "multi-output", "sibling", "horizontal", "fission"
+    "producer-consumer", "producer-into-all-users", "multi-output", "sibling", "horizontal", "fission", "move"
 ]
 KINDS: tuple[FusionKind, ...] = get_args(FusionKind)
-SPLITTING_KINDS: frozenset[FusionKind] = frozenset({"fission"})
-"""The kinds that take fusions apart. Only policies that ask for them use them: for others, choosing would not end."""
+SPLITTING_KINDS: frozenset[FusionKind] = frozenset({"fission", "move"})
+"""The kinds that take fusions apart, or that lead back and forth.
+
+Only policies that ask for them use them: for others, choosing would not end."""
 FUSING_KINDS: tuple[FusionKind, ...] = tuple(k for k in KINDS if k not in SPLITTING_KINDS)
 
 
@@ -27,11 +29,13 @@ class FusionAction:
             it. "producer-into-all-users": within every user, and remove it. "multi-output": within the consumer, which
             yields its value for the other users as well. "sibling": make two users of one value one kernel with the
             outputs of both. "horizontal": the same for two nodes that share no operand. "fission": compute a value of
-            a fusion, the producer, in a kernel of its own, which the fusion then reads.
+            a fusion, the producer, in a kernel of its own, which the fusion then reads. "move": compute a value of a
+            fusion, the producer, in another kernel, which the fusion reads or which reads that value.
         computation: name of the sequence.
         producer: name of the producer; the earlier of the two for "sibling" and "horizontal".
         consumers: the consumer; the users of an all-users action, in topological order; the later of two siblings;
-            for "fission" the instruction whose value is taken out, by the name that it had when fusion began.
+            for "fission" the instruction whose value is taken out, by the name that it had when fusion began;
+            for "move" the same, and then the kernel that takes it.
     """
 
     kind: FusionKind
@@ -74,7 +78,9 @@ class FusionAction:
         """Return why no action of this kind can have these consumers, or None."""
         if len(set(self.consumers)) < len(self.consumers):
             return "a consumer is named twice"
-        if len(self.consumers) != 1 and self.kind != "producer-into-all-users":
+        if self.kind == "move" and len(self.consumers) != 2:
+            return f"a move names a value and a kernel, not {len(self.consumers)} consumers"
+        if len(self.consumers) != 1 and self.kind not in ("producer-into-all-users", "move"):
             return f"{self.kind} takes one consumer, {len(self.consumers)} are named"
         return None
 

@@ -143,7 +143,7 @@ class Anatomy:
             cut: a value that it reads instead of computing it.
         """
         yielded = {v: (i, v) for i, v in self.outputs}
-        roots = [yielded.get(v) or self._smallest(v) for v in values]
+        roots = [yielded.get(v) or self.smallest(v) for v in values]
         rewriter = FusionRewriter(HloComputation(FUSED_COMPUTATION))
         needed = self._needed(roots, cut)
         image: dict[Pair, HloInstruction] = {}
@@ -155,7 +155,7 @@ class Anatomy:
                 continue
             i, value = pair
             if is_inlined_constant(i):
-                image[pair] = _copy_constant(rewriter.body, i, copies)
+                image[pair] = copy_constant(rewriter.body, i, copies)
             elif value == cut:
                 stand_in = stand_in or i
                 image[pair] = rewriter.input(stand_in)
@@ -170,7 +170,7 @@ class Anatomy:
         single = len(values) == 1 and len(computed) <= 1
         return Part(rewriter, (computed[0] if computed else roots[0]) if single else None, stand_in)
 
-    def _smallest(self, value: int) -> Pair:
+    def smallest(self, value: int) -> Pair:
         """Return what computes a value from the fewest others: some of these may be computed and read as well."""
         found = [p for p in self.pairs if p[1] == value and p[0].opcode is not Opcode.PARAMETER]
         if len(found) == 1:
@@ -189,11 +189,12 @@ class Anatomy:
         return found
 
 
-def _copy_constant(
+def copy_constant(
     body: HloComputation, i: HloInstruction, copies: dict[HloInstruction, HloInstruction]
 ) -> HloInstruction:
+    """Return the copy of a constant, or of a broadcast of one, in a body; `copies` has those that were made."""
     found = copies.get(i)
     if found is None:
-        operands = [_copy_constant(body, o, copies) for o in i.operands]
+        operands = [copy_constant(body, o, copies) for o in i.operands]
         found = copies[i] = body.clone_instruction(i, operands)
     return found

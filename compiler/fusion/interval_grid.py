@@ -56,6 +56,9 @@ class IntervalGrid(Generic[T]):
             if not cells[n]:
                 del cells[n]
 
+    def __contains__(self, thing: object) -> bool:
+        return thing in self._spans
+
     def span(self, thing: T) -> tuple[int, int]:
         """Return the interval of a thing."""
         return self._spans[thing]

@@ -7,13 +7,14 @@ undone: what `apply` changes, it changes through `SequenceState.fuse`, `merge` o
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from compiler.fusion.actions import FusionAction, FusionKind
 from compiler.fusion.anatomy import Anatomy
-from compiler.fusion.rewriting import consumers_of, fuse_multi_output, fuse_side_by_side, is_multi_output, producers_of
+from compiler.fusion.moving import Moving
+from compiler.fusion.rewriting import consumers_of, fuse_multi_output, fuse_side_by_side, is_result, producers_of
 from compiler.ir import HloInstruction, Opcode
 
 if TYPE_CHECKING:
@@ -25,7 +26,8 @@ class Entry:
     """An action with its kind and its nodes.
 
     Attributes:
-        cut: the number of the value that a fission computes elsewhere; -1 for other kinds.
+        cut: the number of the value that a fission or a move computes elsewhere; -1 for other kinds.
+        reads: nodes that the value of a move reads besides the kernel that takes it, if that is read by the fusion.
         saving: what it saves, if it has been computed, see `ActionTable.savings`.
         features: what a policy sees of it apart from its nodes, if it has been computed.
     """
@@ -35,6 +37,7 @@ class Entry:
     producer: HloInstruction
     consumers: tuple[HloInstruction, ...]
     cut: int = -1
+    reads: tuple[HloInstruction, ...] = ()
     saving: float | None = None
     features: Any = None
 
@@ -67,6 +70,15 @@ class ActionKind(ABC):
         """Return the reason against a candidate that depends on the paths between its nodes, or None."""
         del s, entry
         return None
+
+    def is_blocked(self, s: SequenceState, entry: Entry) -> bool:
+        """Check whether `path_reason` is not None, without finding the reason."""
+        return self.path_reason(s, entry) is not None
+
+    def watched(self, entry: Entry) -> Sequence[HloInstruction]:
+        """Return nodes such that `is_blocked` stays as it is while what depends on them does, and who reads them."""
+        del entry
+        return ()
 
     @abstractmethod
     def kernel_reason(self, s: SequenceState, entry: Entry) -> str | None:
@@ -191,6 +203,14 @@ class MultiOutput(ActionKind):
         """See `ActionKind.path_reason`."""
         return s.legality.path_reason(self.name, entry.producer, entry.consumer)
 
+    def is_blocked(self, s: SequenceState, entry: Entry) -> bool:
+        """See `ActionKind.is_blocked`."""
+        return s.has_path_around(entry.producer, entry.consumer)
+
+    def watched(self, entry: Entry) -> Sequence[HloInstruction]:
+        """See `ActionKind.watched`."""
+        return (entry.producer,)
+
     def kernel_reason(self, s: SequenceState, entry: Entry) -> str | None:
         """See `ActionKind.kernel_reason`."""
         return s.legality.pair_reason(self.name, entry.producer, entry.consumer)
@@ -221,6 +241,14 @@ class SideBySide(ActionKind):
     def path_reason(self, s: SequenceState, entry: Entry) -> str | None:
         """See `ActionKind.path_reason`."""
         return s.legality.path_reason("sibling", entry.producer, entry.consumer)
+
+    def is_blocked(self, s: SequenceState, entry: Entry) -> bool:
+        """See `ActionKind.is_blocked`."""
+        return s.is_ordered(entry.producer, entry.consumer)
+
+    def watched(self, entry: Entry) -> Sequence[HloInstruction]:
+        """See `ActionKind.watched`."""
+        return (entry.producer, entry.consumer)
 
     def kernel_reason(self, s: SequenceState, entry: Entry) -> str | None:
         """See `ActionKind.kernel_reason`."""
@@ -292,9 +320,13 @@ class Fission(ActionKind):
 
     def path_reason(self, s: SequenceState, e: Entry) -> str | None:
         """See `ActionKind.path_reason`."""
-        if e.consumer is e.producer or not s.order.reaches(e.producer, e.consumer):
+        if e.consumer is e.producer or not s.depends(e.producer, e.consumer):
             return None
         return f"%{e.consumer.name}, which yields %{e.action.consumer}, needs %{e.producer.name}"
+
+    def watched(self, entry: Entry) -> Sequence[HloInstruction]:
+        """See `ActionKind.watched`."""
+        return (entry.producer, entry.consumer)
 
     def kernel_reason(self, s: SequenceState, entry: Entry) -> str | None:
         """See `ActionKind.kernel_reason`."""
@@ -331,6 +363,87 @@ class Fission(ActionKind):
         return Entry(action, self, fusion, (s.nodes.yields(cut) or fusion,), cut)
 
 
+class Move(ActionKind):
+    """Compute a value of a fusion in a neighboring kernel. Listed at the fusion.
+
+    Upstream, a value that needs nothing else of the fusion goes to a kernel that it reads, which yields it from then
+    on. Downstream, an output that one other kernel reads goes to that kernel, and the fusion yields what it needs.
+    """
+
+    name = "move"
+    needs_path = True
+
+    def entries(self, s: SequenceState, node: HloInstruction) -> Iterator[Entry]:
+        """See `ActionKind.entries`."""
+        if node.opcode is not Opcode.FUSION or s.constant_reason(node) is not None:
+            return
+        for value, target, reads in s.moves(node):
+            if s.legality.refusal_of(target) is None:
+                yield self._entry(s, node, value, target, reads)
+
+    def path_reason(self, s: SequenceState, e: Entry) -> str | None:
+        """See `ActionKind.path_reason`."""
+        for other in e.reads:
+            if s.order.reaches(e.consumer, other):
+                return f"%{other.name}, which %{e.action.consumer} reads, needs %{e.consumer.name}"
+        return None
+
+    def kernel_reason(self, s: SequenceState, entry: Entry) -> str | None:
+        """See `ActionKind.kernel_reason`."""
+        return s.move_facts(entry.producer, entry.cut, entry.consumer).reason
+
+    def resolve(self, s: SequenceState, action: FusionAction) -> Entry | str:
+        """See `ActionKind.resolve`."""
+        value, target = s.nodes.origins.number_of(action.consumer), s.computation.find(action.consumers[1])
+        fusion = s.computation.find(action.producer)
+        if fusion is None or target is None:
+            missing = action.producer if fusion is None else action.consumers[1]
+            return f"there is no instruction %{missing} in computation %{s.computation.name}"
+        if value is None:
+            return f"there was no instruction %{action.consumer} in %{s.computation.name} when fusion began"
+        if fusion.opcode is not Opcode.FUSION:
+            return f"%{fusion.name} is no fusion"
+        refusal = s.legality.refusal_of(fusion) or s.legality.refusal_of(target)
+        if refusal is not None:
+            return refusal
+        if target not in (*producers_of(fusion), *consumers_of(fusion)):
+            return f"%{target.name} neither reads %{fusion.name} nor is read by it"
+        moving = Moving(Anatomy(fusion, s.nodes), value, target)
+        reason = moving.reason()
+        return reason or self._entry(s, fusion, value, target, moving.others_read())
+
+    def reason(self, s: SequenceState, e: Entry) -> str | None:
+        """See `ActionKind.reason`."""
+        reason = s.constant_reason(e.producer) or self.path_reason(s, e)
+        return reason or s.moved_rule(e.producer, e.cut, e.consumer) or self.kernel_reason(s, e)
+
+    def has_kernel(self, s: SequenceState, entry: Entry) -> bool:
+        """See `ActionKind.has_kernel`."""
+        e = entry
+        return s.moved_rule(e.producer, e.cut, e.consumer) is None and self.kernel_reason(s, e) is None
+
+    def saving(self, s: SequenceState, e: Entry) -> float:
+        """See `ActionKind.saving`."""
+        after = s.move_facts(e.producer, e.cut, e.consumer).seconds
+        return s.time_of(e.producer) + s.time_of(e.consumer) - after
+
+    def apply(self, s: SequenceState, e: Entry) -> list[HloInstruction]:
+        """See `ActionKind.apply`."""
+        return s.move(e.producer, e.cut, e.consumer)
+
+    def _entry(
+        self,
+        s: SequenceState,
+        fusion: HloInstruction,
+        value: int,
+        target: HloInstruction,
+        reads: tuple[HloInstruction, ...],
+    ) -> Entry:
+        names = s.nodes.origins.name(value), target.name
+        action = FusionAction(self.name, s.computation.name, fusion.name, names)
+        return Entry(action, self, fusion, (target,), value, reads)
+
+
 FUSING: tuple[ActionKind, ...] = (
     ProducerConsumer(),
     MultiOutput(),
@@ -339,14 +452,9 @@ FUSING: tuple[ActionKind, ...] = (
     Horizontal(),
 )
 """The kinds that make fusions, in the order in which the actions of a node are listed."""
-SPLITTING: tuple[ActionKind, ...] = (Fission(),)
-"""The kinds that take fusions apart."""
+SPLITTING: tuple[ActionKind, ...] = (Fission(), Move())
+"""The kinds that take fusions apart or move what they compute."""
 KIND_OF: dict[FusionKind, ActionKind] = {k.name: k for k in (*FUSING, *SPLITTING)}
-
-
-def is_result(node: HloInstruction) -> bool:
-    """Check whether the computation yields this node, or one of its outputs."""
-    return node.is_root or (is_multi_output(node) and any(g.is_root for g in node.users))
 
 
 def has_other_use(producer: HloInstruction) -> bool:

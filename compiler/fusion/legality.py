@@ -6,12 +6,15 @@ from dataclasses import dataclass, field
 
 from compiler.analysis.kernel_summary import KernelSummary, summarize
 from compiler.analysis.order import TopologicalOrder
+from compiler.codegen.build_target import C_TARGET, BuildTarget
 from compiler.codegen.buildability import FUSIBLE_STRUCTURE, node_refusal
+from compiler.codegen.lowering.lower import BASE_STATEMENTS, STATEMENTS_PER_INSTRUCTION
+from compiler.fusion.contents import Contents
 from compiler.fusion.nodes import Nodes
 from compiler.fusion.rewriting import body_of, outputs_of, source_of
 from compiler.fusion.rules import Restrictions
 from compiler.fusion.trials import Trials
-from compiler.ir import HloInstruction, Opcode, Shape, Trait
+from compiler.ir import HloComputation, HloInstruction, Opcode, Shape, Trait
 from compiler.ir.computation import has_side_effect
 
 
@@ -107,30 +110,42 @@ class Verdicts:
 
 
 class Legality:
-    """Legality of fusions in one sequence; facts of nodes and of pairs are cached by the revisions of the nodes."""
+    """Legality of fusions in one sequence; facts of nodes and of pairs are cached by the revisions of the nodes.
+
+    Attributes:
+        order: of the sequence.
+        nodes: of the sequence.
+        limits: of the size of one kernel.
+        target: what kernels are built for.
+        restrictions: rules of the user.
+        trials: kernels that were made to see whether they can be.
+    """
 
     def __init__(
         self,
         order: TopologicalOrder,
         nodes: Nodes,
         limits: Limits,
+        target: BuildTarget = C_TARGET,
         verdicts: Verdicts | None = None,
         trials: Trials | None = None,
         restrictions: Restrictions | None = None,
+        contents: Contents | None = None,
     ) -> None:
-        self.order, self.nodes, self.limits = order, nodes, limits
+        self.order, self.nodes, self.limits, self.target = order, nodes, limits, target
         self.restrictions = restrictions or Restrictions()
         self._verdicts = verdicts or Verdicts()
-        self.trials = trials or Trials(nodes)
+        self.trials = trials or Trials(nodes, target, contents)
 
     def copy_for(self, order: TopologicalOrder, nodes: Nodes) -> Legality:
         """Return the same facts for a clone, whose nodes have the same revisions."""
-        return Legality(order, nodes, self.limits, self._verdicts, self.trials.copy_for(nodes), self.restrictions)
+        trials = self.trials.copy_for(nodes)
+        return Legality(order, nodes, self.limits, self.target, self._verdicts, trials, self.restrictions)
 
     def restricted(self, restrictions: Restrictions) -> Legality:
         """Return the legality of the same sequence under other rules of the user."""
         verdicts = Verdicts(known_fusible=self._verdicts.known_fusible)
-        return Legality(self.order, self.nodes, self.limits, verdicts, self.trials, restrictions)
+        return Legality(self.order, self.nodes, self.limits, self.target, verdicts, self.trials, restrictions)
 
     def mark_fusible(self, fusion: HloInstruction) -> None:
         """Note that a fusion was made by legal steps, so that its instructions need not be examined again."""
@@ -184,6 +199,8 @@ class Legality:
         reasons, key = self._verdicts.reasons, self._key(kind, first, second)
         if key not in reasons:
             reason = self.quick_reason(kind, first, second)
+            if key in reasons:  # also if there is none and no kernel has to be made to see that
+                return reason
             reasons[key] = reason or self.trials.refusal(kind, first, second)
         return reasons[key]
 
@@ -214,6 +231,17 @@ class Legality:
             reasons[key] = reason
         return reason
 
+    def body_refusal(self, body: HloComputation, summary: KernelSummary) -> str | None:
+        """Return why a fused computation is too large for one kernel, or None."""
+        arguments = len(body.parameters) + (len(body.root.operands) if body.root.opcode is Opcode.TUPLE else 1)
+        if len(body) > self.limits.instructions:
+            return f"the kernel would have {len(body)} instructions, more than {self.limits.instructions}"
+        if arguments > self.limits.arguments:
+            return f"the kernel would have {arguments} operands and outputs, more than {self.limits.arguments}"
+        if summary.statements > self.limits.statements:
+            return f"the kernel would have some {summary.statements} statements, more than {self.limits.statements}"
+        return None
+
     def _key(self, kind: str, first: HloInstruction, second: HloInstruction) -> tuple[str, int, int]:
         return kind, self.nodes.revision(first), self.nodes.revision(second)
 
@@ -221,6 +249,8 @@ class Legality:
         reason = self._pair_refusal(first, second)
         if reason is not None or self.restrictions.patterns:
             return reason or self._pair_of_kernels_refusal(kind, first, second)
+        if not (self.trials.is_shared(first) and self.trials.is_shared(second)):
+            return self._pair_of_kernels_refusal(kind, first, second)  # it depends on who else reads a parameter
         pair, fitting = self.trials.pair(kind, first, second), self._verdicts.fitting_pairs
         if pair not in fitting:
             reason = self._pair_of_kernels_refusal(kind, first, second)
@@ -279,12 +309,17 @@ class Legality:
         if len(operands) + outputs > self.limits.arguments:
             total = len(operands) + outputs
             return f"the kernel would have {total} operands and outputs, more than {self.limits.arguments}"
-        by_operand = dict(zip(second.operands, b.summary.inputs, strict=True))
-        copies = sum(i.copies for o, i in by_operand.items() if source_of(o) is first) + (1 if keep else 0)
-        statements = b.statements + a.statements * max(1, copies)
+        statements = self._statements(first, second, keep)
         if statements > self.limits.statements:
             return f"the kernel would have some {statements} statements, more than {self.limits.statements}"
         return None
+
+    def _statements(self, first: HloInstruction, second: HloInstruction, keep: bool) -> int:
+        """Return about how many scalar statements the kernel of both would have."""
+        a, b = self.facts(first), self.facts(second)
+        by_operand = dict(zip(second.operands, b.summary.inputs, strict=True))
+        copies = sum(i.copies for o, i in by_operand.items() if source_of(o) is first) + (1 if keep else 0)
+        return b.statements + a.statements * max(1, copies)
 
     def _around_refusal(self, producer: HloInstruction, consumer: HloInstruction) -> str | None:
         between = self.order.path_around(producer, consumer)
@@ -299,11 +334,18 @@ class Legality:
         return None
 
     def _needs_trial(self, kind: str, first: HloInstruction, second: HloInstruction) -> bool:
-        """Check whether only making the kernel shows that it can be built: it reduces, or updates an output."""
+        """Check whether only making the kernel shows that it can be built.
+
+        That is so if it reduces, updates an output, or computes its instructions at many indices.
+        """
         a, b = self.facts(first), self.facts(second)
         several = kind != "producer-consumer" or len(a.outputs) + len(b.outputs) > 2
-        in_place = a.summary.in_place or b.summary.in_place
-        return a.looped_reduction or b.looped_reduction or (in_place and several)
+        # Not the summaries: a kernel writes into a parameter of its own, whoever else reads the array.
+        in_place = any(o.opcode is Opcode.DYNAMIC_UPDATE_SLICE for i in (first, second) for o in outputs_of(i))
+        if a.looped_reduction or b.looped_reduction or (in_place and several):
+            return True
+        many = self._statements(first, second, kind != "producer-consumer")
+        return 2 * many > BASE_STATEMENTS + STATEMENTS_PER_INSTRUCTION * (a.size + b.size)
 
     # ---- facts
 

@@ -66,6 +66,11 @@ def consumers_of(instruction: HloInstruction) -> list[HloInstruction]:
     return list(found)
 
 
+def is_result(node: HloInstruction) -> bool:
+    """Check whether the computation yields this node, or one of its outputs."""
+    return node.is_root or (is_multi_output(node) and any(g.is_root for g in node.users))
+
+
 def is_inlined_constant(operand: HloInstruction) -> bool:
     """Check whether every fusion that reads an operand has its own copy: scalar constants and broadcasts of them."""
     if operand.opcode is Opcode.BROADCAST:
@@ -153,6 +158,12 @@ class FusionRewriter:
         if keep:
             self.add_outputs(copies)
         self.body.remove_dead(copies)
+        self._drop_unused_parameters()
+        self.inline_constants()
+
+    def replace_input(self, outer: HloInstruction, value: HloInstruction) -> None:
+        """Use a value of the body instead of reading an outer instruction."""
+        self._replace_parameter(outer, value)
         self._drop_unused_parameters()
         self.inline_constants()
 

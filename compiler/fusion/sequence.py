@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -11,14 +11,18 @@ from compiler.analysis.cost_model import CostModel, is_priced_as_kernel
 from compiler.analysis.kernel_compose import compose
 from compiler.analysis.kernel_summary import Contexts, KernelSummary
 from compiler.analysis.order import TopologicalOrder
+from compiler.codegen.build_target import C_TARGET, BuildTarget
 from compiler.fusion.action_table import ActionTable
 from compiler.fusion.actions import FusionAction
 from compiler.fusion.anatomy import Anatomy
+from compiler.fusion.contents import MAX_VALUES, Contents
 from compiler.fusion.digests import MODULUS, Digests
 from compiler.fusion.edits import Edits
-from compiler.fusion.kinds import FUSING, KIND_OF, SPLITTING, Entry, is_result
+from compiler.fusion.kinds import FUSING, KIND_OF, SPLITTING, Entry, has_other_use
 from compiler.fusion.legality import ALLOW, MAX_CACHED, FusionDecision, Legality, Limits, forbid
+from compiler.fusion.moving import Candidates, MoveFacts, Moving, candidates, peel_fusion
 from compiler.fusion.nodes import Nodes, SavedNode
+from compiler.fusion.reach import MAX_NODES, Reach
 from compiler.fusion.rewriting import (
     FusionResult,
     consumers_of,
@@ -27,6 +31,7 @@ from compiler.fusion.rewriting import (
     fuse_side_by_side,
     is_inlined_constant,
     is_multi_output,
+    is_result,
     producers_of,
     source_of,
 )
@@ -58,6 +63,8 @@ class _Known:
     digests: dict[int, int] = field(default_factory=dict)
     cuts: dict[int, tuple[tuple[int, ...], tuple[int, ...]]] = field(default_factory=dict)
     parts: dict[tuple[int, int], PartFacts] = field(default_factory=dict)
+    movable: dict[int, Candidates] = field(default_factory=dict)
+    moves: dict[tuple[int, int, int, bool], MoveFacts] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -98,13 +105,22 @@ class SequenceState:
         stamps: for each node the number of the last change, or undo, that concerns it, its producers or its consumers.
     """
 
-    def __init__(self, computation: HloComputation, weight: float, cost_model: CostModel, limits: Limits) -> None:
+    def __init__(
+        self,
+        computation: HloComputation,
+        weight: float,
+        cost_model: CostModel,
+        limits: Limits,
+        target: BuildTarget = C_TARGET,
+    ) -> None:
         self.computation = computation
         self.weight = weight
         self.cost_model = cost_model
         self.nodes = Nodes(computation)
         self.order = TopologicalOrder(computation)
-        self.legality = Legality(self.order, self.nodes, limits)
+        small = len(self.nodes.origins.values) <= MAX_VALUES
+        contents = Contents(computation, self.nodes, target) if small else None
+        self.legality = Legality(self.order, self.nodes, limits, target, contents=contents)
         self.digests = Digests()
         self._known = _Known()
         self._start()
@@ -114,6 +130,7 @@ class SequenceState:
         self.touched: list[HloInstruction] = []
         self.stamps: dict[HloInstruction, int] = {}
         self._changes = 0
+        self.reach = Reach(self.nodes, self.order) if len(self.nodes.values) <= MAX_NODES else None
         self._make_tables()
         self._cost = RunningSum(self._fixed_point_time, self.nodes.values)
         self._fused = RunningSum(self._digest_of, self.nodes.values)
@@ -122,7 +139,7 @@ class SequenceState:
 
     def _make_tables(self) -> None:
         self.table = ActionTable(self, FUSING)
-        self.splits = ActionTable(self, SPLITTING)
+        self._splits: ActionTable | None = None  # made when it is asked for
         self._watched: dict[int, dict[HloInstruction, None]] = {}
 
     def copy_for(self, computation: HloComputation) -> SequenceState:
@@ -223,6 +240,22 @@ class SequenceState:
         refused = self.legality.is_refused
         return not is_result(producer) and not any(refused("producer-consumer", producer, u) for u in users)
 
+    def has_path_around(self, first: HloInstruction, last: HloInstruction) -> bool:
+        """Check whether a path other than the direct edge leads from one node to another."""
+        if self.reach is None:
+            return self.order.path_around(first, last) is not None
+        return self.reach.has_path_around(first, last)
+
+    def depends(self, first: HloInstruction, last: HloInstruction) -> bool:
+        """Check whether `last` depends on `first`, directly or indirectly."""
+        return (self.order if self.reach is None else self.reach).reaches(first, last)
+
+    def is_ordered(self, first: HloInstruction, second: HloInstruction) -> bool:
+        """Check whether one of two nodes depends on the other."""
+        if self.reach is None:
+            return self.order.reaches(*self.order.sorted([first, second]))  # nothing depends on what comes later
+        return self.reach.reaches(first, second) or self.reach.reaches(second, first)
+
     def into_all_users(self, producer: HloInstruction, users: Iterable[HloInstruction]) -> FusionDecision:
         """Return whether the producer may be computed within each of `users`, which are all its users."""
         if is_result(producer):
@@ -234,7 +267,9 @@ class SequenceState:
 
     def tables(self, splits: bool) -> tuple[ActionTable, ...]:
         """Return the tables of actions: of those that fuse, and with `splits` also of those that take fusions apart."""
-        return (self.table, self.splits) if splits else (self.table,)
+        if splits and self._splits is None:
+            self._splits = ActionTable(self, SPLITTING)
+        return (self.table, self._splits) if splits and self._splits is not None else (self.table,)
 
     def actions(self, splits: bool = False) -> list[FusionAction]:
         """Return the legal actions in a fixed order."""
@@ -275,8 +310,59 @@ class SequenceState:
         if found is None:
             if len(known) >= MAX_CACHED:
                 known.clear()
-            found = known[key] = part_facts(Anatomy(fusion, self.nodes), cut, self.cost_model)
+            found = known[key] = part_facts(Anatomy(fusion, self.nodes), cut, self.cost_model, self.legality.target)
         return found
+
+    def moves(self, fusion: HloInstruction) -> Iterator[tuple[int, HloInstruction, tuple[HloInstruction, ...]]]:
+        """Yield the moves that are listed at a fusion: a value, where it goes, and what it reads besides; see `Move`.
+
+        The row of the fusion is made again when one of these values is yielded by another node.
+        """
+        known, revision, nodes = self._known.movable, self.nodes.revision(fusion), self.nodes
+        found = known.get(revision)
+        if found is None:
+            if len(known) >= MAX_CACHED:
+                known.clear()
+            found = known[revision] = candidates(Anatomy(fusion, nodes))
+        up, down = found
+        for value, places in up:
+            self._watched.setdefault(value, {})[fusion] = None
+            if nodes.yields(value) not in (None, fusion):
+                continue
+            read = list(dict.fromkeys(source_of(fusion.operands[n]) for n in places))
+            for target in nodes.sorted(i for i in read if i in nodes):
+                yield value, target, tuple(i for i in read if i is not target)
+        for value, needed in down:
+            for v in needed:
+                self._watched.setdefault(v, {})[fusion] = None
+            reader = nodes.operand_of(value)
+            if reader is None or is_result(reader) or len(reader.users) != 1:
+                continue
+            (target,) = reader.users
+            if target in nodes and all(nodes.yields(v) in (None, fusion) for v in needed):
+                yield value, target, ()
+
+    def move_facts(self, fusion: HloInstruction, value: int, target: HloInstruction) -> MoveFacts:
+        """Return whether a value of a fusion can be computed by a neighbor instead, and how long both then take."""
+        others = is_result(target) or any(i is not fusion for i in consumers_of(target))
+        known = self._known.moves
+        key = self.nodes.revision(fusion), value, self.nodes.revision(target), others
+        found = known.get(key)
+        if found is None:
+            if len(known) >= MAX_CACHED:
+                known.clear()
+            moving = Moving(Anatomy(fusion, self.nodes), value, target)
+            found = known[key] = moving.facts(self.legality, self.cost_model, others)
+        return found
+
+    def moved_rule(self, fusion: HloInstruction, value: int, target: HloInstruction) -> str | None:
+        """Return the user's rule against computing a value of a fusion in another kernel, or None."""
+        restrictions = self.legality.restrictions
+        if not restrictions.patterns:
+            return None
+        pair = Moving(Anatomy(fusion, self.nodes), value, target).pair
+        marks = 0 if pair is None else restrictions.marks(pair[0])
+        return restrictions.refusal(marks, self.legality.facts(target).marks)
 
     # ---- estimates
 
@@ -382,8 +468,12 @@ class SequenceState:
         around = [*producers_of(producer), *producers_of(consumer)]
         ranks = self.order.rank(producer), self.order.rank(consumer)
         values, own = self.nodes.values[consumer], self.nodes.values[producer]
+        bits = self._bits(producer, consumer)
         several, constants = is_multi_output(producer), _constants_of(producer, consumer)
-        pair = self.legality.trials.pair("producer-consumer", producer, consumer)
+        trials = self.legality.trials
+        pair = trials.pair("producer-consumer", producer, consumer)
+        content = trials.content("producer-consumer", producer, consumer)
+        left = trials.inside(producer)
         result = fuse_into(producer, consumer, step.edits)
         if result.fusion is not consumer:
             self.order.replace(consumer, result.fusion)
@@ -391,7 +481,12 @@ class SequenceState:
         if several and producer.parent is not None:  # it may have lost outputs
             made[producer] = own if result.kept is None else tuple(own[k] for k in result.kept)
         self._update(result, made, [*around, producer, *_few_readers(constants)], ranks)
-        self.legality.trials.note_origin(result.fusion, pair, None)
+        if self.reach is not None:
+            self.reach.set_bits(result.fusion, bits[1] if producer in self.nodes else bits[0] | bits[1])
+        trials.note_origin(result.fusion, pair, None)
+        trials.note_content(result.fusion, None if content is None else content.inside)
+        if several and producer in self.nodes:
+            trials.note_content(producer, left)
         return result.fusion
 
     def merge(self, first: HloInstruction, second: HloInstruction, rewrite: Rewrite) -> HloInstruction:
@@ -404,9 +499,11 @@ class SequenceState:
         ranks = self.order.rank(before), self.order.rank(after)
         self.order.make_adjacent(before, after)
         values = (*self.nodes.values[second], *self.nodes.values[first])
-        constants = _constants_of(first, second)
+        constants, bits = _constants_of(first, second), self._bits(first, second)
         kind = _KIND_OF_REWRITE.get(rewrite)
-        pair = None if kind is None else self.legality.trials.pair(kind, first, second)
+        trials = self.legality.trials
+        pair = None if kind is None else trials.pair(kind, first, second)
+        content = None if kind is None else trials.content(kind, first, second)
         result = rewrite(first, second, step.edits)
         if result.kept is not None:
             values = tuple(values[k] for k in result.kept)
@@ -416,9 +513,15 @@ class SequenceState:
             **{u: self.nodes.values[u] for u in readers if u in self.nodes and u.parent is not None},
         }
         self._update(result, made, [*around, *_few_readers(constants)], ranks)
+        if self.reach is not None:
+            self.reach.set_bits(result.fusion, bits[0] | bits[1])
         if pair is not None:
-            self.legality.trials.note_origin(result.fusion, pair, result.kept)
+            trials.note_origin(result.fusion, pair, result.kept)
+            trials.note_content(result.fusion, None if content is None else content.inside)
         return result.fusion
+
+    def _bits(self, first: HloInstruction, second: HloInstruction) -> tuple[int, int]:
+        return (0, 0) if self.reach is None else (self.reach.bits(first), self.reach.bits(second))
 
     def split(self, fusion: HloInstruction, cut: int) -> HloInstruction:
         """Compute a value of a fusion elsewhere; return the node that yields it."""
@@ -457,6 +560,47 @@ class SequenceState:
         ranks += [order.rank(i) for i in made]
         self._note(made, done.removed, around, ranks, fusible)
         return source_of(own)
+
+    def peel(self, fusion: HloInstruction, value: int) -> HloInstruction:
+        """Compute an output of a fusion, which one node reads, by an instruction of its own; return that.
+
+        The fusion yields what the instruction reads.
+        """
+        step, order = self._noting(), self.order
+        around = [*producers_of(fusion), *consumers_of(fusion)]
+        ranks = [order.rank(fusion)]
+        left = Moving(Anatomy(fusion, self.nodes), value, fusion).left()
+        done = peel_fusion(fusion, value, self.nodes, step.edits)
+        own, rest = done.own, done.rest
+        assert rest is not None  # noqa: S101 - `Move` refuses it
+        for c in dict.fromkeys((*done.constants, *_read_constants(own, rest))):
+            if c not in order or order.rank(c) > order.rank(fusion):
+                step.renumbered |= order.place(c, c.operands, [fusion])
+        if rest is not fusion:
+            order.replace(fusion, rest)
+        if len(left) > 1:
+            _move_outputs(order, rest)
+        step.renumbered |= order.place(own, own.operands, own.users)
+        made = done.made
+        around += [p for i in made for p in producers_of(i)]
+        around += _few_readers(_constants_of(*made))
+        ranks += [order.rank(i) for i in made]
+        self._note(made, done.removed, around, ranks, [own, rest])
+        return own
+
+    def move(self, fusion: HloInstruction, value: int, target: HloInstruction) -> list[HloInstruction]:
+        """Compute a value of a fusion in a neighbor; return what remains of the fusion, and the neighbor."""
+        downstream = target in consumers_of(fusion)
+        left = Moving(Anatomy(fusion, self.nodes), value, target).left()
+        if downstream:
+            taken = self.fuse(self.peel(fusion, value), target)
+        else:
+            own = self.split(fusion, value)
+            merges = has_other_use(target)
+            taken = self.merge(target, own, fuse_multi_output) if merges else self.fuse(target, own)
+        rest = self.nodes.yields(left[0])
+        assert rest is not None  # noqa: S101 - it is left
+        return [rest, taken]
 
     def _update(
         self,
@@ -534,8 +678,11 @@ class SequenceState:
         self.stamps.update(dict.fromkeys((i for i in around if i in self.nodes), self._changes))
         watching = dict.fromkeys(i for v in self.nodes.moved for i in self._watched.get(v, ()) if i in self.nodes)
         self.nodes.moved.clear()
+        if self.reach is not None:
+            self.reach.change(changed, around)
         self.table.change(changed, around, low, high)
-        self.splits.change(changed, [*around, *watching], low, high)
+        if self._splits is not None:
+            self._splits.change(changed, [*around, *watching], low, high)
         self._cost.change(changed)
         self._fused.change(changed)
         self._fusions.change(changed)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from compiler.analysis.cost_model import CostModel
 from compiler.analysis.kernel_summary import summarize_body
+from compiler.codegen.build_target import BuildTarget
 from compiler.codegen.buildability import kernel_refusal
 from compiler.fusion.anatomy import Anatomy, Pair, Part
 from compiler.fusion.edits import Edits
@@ -33,8 +34,8 @@ class PartFacts:
     rest: float
 
 
-def part_facts(anatomy: Anatomy, cut: int, cost_model: CostModel) -> PartFacts:
-    """Return whether both parts of a fusion can be built, and what they cost."""
+def part_facts(anatomy: Anatomy, cut: int, cost_model: CostModel, target: BuildTarget) -> PartFacts:
+    """Return whether both parts of a fusion can be built for a target, and what they cost."""
     others = [v for _, v in anatomy.outputs if v != cut]
     parts = [anatomy.part([cut]), *([anatomy.part(others, cut)] if others else [])]
     reason: str | None = None
@@ -44,7 +45,7 @@ def part_facts(anatomy: Anatomy, cut: int, cost_model: CostModel) -> PartFacts:
             seconds[n] = cost_model.instruction(part.single[0])
             continue
         part.rewriter.body.reorder()
-        reason = reason or kernel_refusal(part.rewriter.body)
+        reason = reason or kernel_refusal(part.rewriter.body, target)
         seconds[n] = cost_model.kernel(summarize_body(part.rewriter.body))
     return PartFacts(reason, *seconds)
 
@@ -70,10 +71,24 @@ class Split:
 
 def split_fusion(fusion: HloInstruction, cut: int, nodes: Nodes, edits: Edits) -> Split:
     """Compute a value of a fusion elsewhere, unless another node yields it; the fusion reads it from there."""
-    return _Splitter(Anatomy(fusion, nodes), cut, nodes, edits).run()
+    return Splitter(Anatomy(fusion, nodes), cut, nodes, edits).run()
 
 
-class _Splitter:
+class Splitter:
+    """Changes a sequence such that a fusion no longer computes a value.
+
+    Args:
+        anatomy: of the fusion.
+        cut: the value.
+        nodes: of the sequence.
+        edits: receives the changes.
+
+    Attributes:
+        operands: of the fusion before the change.
+        made: the nodes that were made or changed, with the values that they yield now.
+        constants: those of them that are constants.
+    """
+
     def __init__(self, anatomy: Anatomy, cut: int, nodes: Nodes, edits: Edits) -> None:
         self.anatomy, self.cut, self.nodes, self.edits = anatomy, cut, nodes, edits
         self.fusion = anatomy.fusion
@@ -87,7 +102,7 @@ class _Splitter:
         values = nodes.values[fusion]
         readers = {v: nodes.operand_of(v) for v in values}
         found = None if self.cut in values else nodes.operand_of(self.cut)
-        own = found or self._make(self.anatomy.part([self.cut]), (self.cut,))
+        own = found or self.make(self.anatomy.part([self.cut]), (self.cut,))
         others = tuple(v for v in values if v != self.cut)
         removed: list[HloInstruction] = []
         rest = self._make_rest(others, own) if others else None
@@ -117,12 +132,12 @@ class _Splitter:
     def _make_rest(self, values: tuple[int, ...], own: HloInstruction) -> HloInstruction:
         part = self.anatomy.part(values, self.cut)
         if part.single is not None:
-            return self._make(part, values, own)
+            return self.make(part, values, own)
         _substitute(part, own)
         self.made[self.fusion] = values
         return write_back(part.rewriter, self.fusion, self.edits)
 
-    def _make(self, part: Part, values: tuple[int, ...], own: HloInstruction | None = None) -> HloInstruction:
+    def make(self, part: Part, values: tuple[int, ...], own: HloInstruction | None = None) -> HloInstruction:
         """Add the instruction of a part to the sequence; `own` is what it reads for the value that is cut off."""
         if part.single is not None:
             made = self._add_single(part.single, own)
@@ -134,19 +149,19 @@ class _Splitter:
     def _add_single(self, pair: Pair, own: HloInstruction | None) -> HloInstruction:
         i, value = pair
         if is_inlined_constant(i):
-            return self._constant(i, value)
+            return self.constant(i, value)
         outer = dict(zip(body_of(self.fusion).parameters, self.operands, strict=True))
         operands = []
         for o, v in self.anatomy.pairs[pair]:
             if is_inlined_constant(o):
-                operands.append(self._constant(o, v))
+                operands.append(self.constant(o, v))
             elif v == self.cut and own is not None:
                 operands.append(own)
             else:
                 operands.append(outer[o])
         return self.edits.add_clone(i, operands, self.nodes.origins.name(value))
 
-    def _constant(self, i: HloInstruction, value: int) -> HloInstruction:
+    def constant(self, i: HloInstruction, value: int) -> HloInstruction:
         """Return the constant of which a fusion has a copy, put back if no other instruction needed it."""
         found = next((c for c in self.constants if self.made[c] == (value,)), None)
         if found is None and self.nodes.yields(value) is not self.fusion:
@@ -154,7 +169,7 @@ class _Splitter:
         if found is not None:
             return found
         read = self.nodes.origins.values[value].operands
-        operands = [self._constant(o, v) for o, v in zip(i.operands, read, strict=True)]
+        operands = [self.constant(o, v) for o, v in zip(i.operands, read, strict=True)]
         made = self.edits.add_clone(i, operands, self.nodes.origins.name(value))
         self.made[made] = (value,)
         self.constants.append(made)

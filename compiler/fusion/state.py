@@ -8,6 +8,7 @@ from hashlib import blake2b
 
 from compiler.analysis.cost_model import CostModel, DeviceModel
 from compiler.analysis.trip_count import annotate_trip_counts
+from compiler.codegen.build_target import C_TARGET, BuildTarget
 from compiler.errors import FusionError, UnknownNameError
 from compiler.fusion.actions import FUSING_KINDS, KINDS, SPLITTING_KINDS, FusionAction, FusionKind
 from compiler.fusion.digests import DIGEST_BYTES, Digests
@@ -23,8 +24,15 @@ class FusionState:
 
     The module is changed in place. The same actions on the same module give the same module, names included.
 
+    Args:
+        module: the module; it is changed.
+        device: the device model that estimates costs.
+        limits: of the size of one kernel.
+        target: the backend for which every kernel must be buildable; None: C with its defaults.
+
     Attributes:
         module: the module in its current form.
+        target: what every kernel must be buildable for.
         history: the actions applied so far.
         made: the names of the fusions that each action of `history` made.
         sequences: by computation name, every sequence that control flow reaches (entry, loops, branches), callees
@@ -33,9 +41,15 @@ class FusionState:
             changes.
     """
 
-    def __init__(self, module: HloModule, device: DeviceModel | None = None, limits: Limits | None = None) -> None:
+    def __init__(
+        self,
+        module: HloModule,
+        device: DeviceModel | None = None,
+        limits: Limits | None = None,
+        target: BuildTarget | None = None,
+    ) -> None:
         annotate_trip_counts(module)
-        self.module = module
+        self.module, self.target = module, target or C_TARGET
         self.limits = limits or Limits()
         self.cost_model = CostModel(device)
         self.history: list[FusionAction] = []
@@ -44,7 +58,7 @@ class FusionState:
         self._journal: list[tuple[SequenceState, Step]] = []
         weights = self.cost_model.weights(module)
         self.sequences: dict[str, SequenceState] = {
-            c.name: SequenceState(c, weights[c], self.cost_model, self.limits)
+            c.name: SequenceState(c, weights[c], self.cost_model, self.limits, self.target)
             for c in canonical_computations(module.entry)
             if c in weights
         }

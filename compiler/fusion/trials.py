@@ -13,7 +13,9 @@ from typing import TypeAlias
 
 from compiler.analysis.kernel_summary import KernelSummary, summarize_body
 from compiler.analysis.structure import StructuralIds, shape_key
-from compiler.codegen.buildability import kernel_refusal
+from compiler.codegen.build_target import BuildTarget
+from compiler.codegen.buildability import is_refused, kernel_refusal
+from compiler.fusion.contents import Content, Contents
 from compiler.fusion.nodes import Nodes
 from compiler.fusion.rewriting import body_of, is_inlined_constant, is_multi_output, trial_fusion
 from compiler.ir import HloComputation, HloInstruction, Opcode
@@ -54,10 +56,14 @@ class _Structures:
 
 
 class Trials:
-    """The trial fusions of one sequence."""
+    """The trial fusions of one sequence.
 
-    def __init__(self, nodes: Nodes) -> None:
-        self._nodes = nodes
+    Attributes:
+        target: what the kernels are built for.
+    """
+
+    def __init__(self, nodes: Nodes, target: BuildTarget, contents: Contents | None = None) -> None:
+        self._nodes, self.target, self._contents = nodes, target, contents
         self._structures = _Structures()
         self._refused: dict[int, bool] = {}
         self._summaries: dict[int, KernelSummary] = {}
@@ -71,10 +77,17 @@ class Trials:
 
     def is_refused(self, kind: str, first: HloInstruction, second: HloInstruction) -> bool:
         """Check whether the fused computation of two nodes cannot be one kernel; `refusal` says why."""
+        content = self.content(kind, first, second)
+        if content is not None and self._contents is not None:
+            built = self._contents.is_built(content)
+            if built is not None:
+                return not built
         pair = self.pair(kind, first, second)
         found = self._refused.get(pair)
         if found is None:
-            found = self._refused[pair] = kernel_refusal(self._body(kind, first, second)) is not None
+            found = self._refused[pair] = is_refused(self._body(kind, first, second), self.target)
+        if content is not None and self._contents is not None:
+            self._contents.set_built(content, not found)
         return found
 
     def refusal(self, kind: str, first: HloInstruction, second: HloInstruction) -> str | None:
@@ -83,12 +96,15 @@ class Trials:
         if self._refused.get(pair) is False:
             return None
         # A reason names instructions of this pair, so that no other pair can have it.
-        reason = kernel_refusal(self._body(kind, first, second))
+        reason = kernel_refusal(self._body(kind, first, second), self.target)
         self._refused[pair] = reason is not None
         return reason
 
     def summary(self, kind: str, first: HloInstruction, second: HloInstruction) -> KernelSummary:
-        """Return the summary of the fused computation of two nodes."""
+        """Return the summary of the fused computation of two nodes; the order of its inputs is not that of operands."""
+        content = self.content(kind, first, second)
+        if content is not None and self._contents is not None:
+            return self._contents.summary(content)
         pair = self.pair(kind, first, second)
         found = self._summaries.get(pair)
         if found is None:
@@ -105,6 +121,21 @@ class Trials:
                 self._bodies.clear()
             found = self._bodies[pair] = trial_fusion(kind, first, second)
         return found
+
+    # ---- content
+
+    def content(self, kind: str, first: HloInstruction, second: HloInstruction) -> Content | None:
+        """Return the content of the fused computation of two nodes, or None if it has none."""
+        return None if self._contents is None else self._contents.pair(kind, first, second, self._nodes)
+
+    def note_content(self, node: HloInstruction, inside: int | None) -> None:
+        """Note what a node computes, see `Contents.note`."""
+        if self._contents is not None:
+            self._contents.note(node, inside, self._nodes)
+
+    def inside(self, node: HloInstruction) -> int | None:
+        """Return the values inside a node, or None if it has no content."""
+        return None if self._contents is None else self._contents.of(node, self._nodes)
 
     # ---- structure
 

@@ -81,11 +81,12 @@ def read_policy_folder(folder: Path, kind: str, feature_version: int) -> tuple[d
         PolicyError: there is no policy, it is of another kind or version, or its weights cannot be read or do not
             belong to the description.
     """
+    found = describe_policy(folder)["format"]
+    if found != kind:  # before the weights, which a policy for a whole compilation does not have
+        raise PolicyError(f"{folder / DESCRIPTION_FILE} describes {found!r:.80} instead of {kind!r}")
     description, data = _read_both(folder)
     if description.get(_CHECKSUM) == _UNFINISHED:
         _check_whole(folder, description, data)
-    if description["format"] != kind:
-        raise PolicyError(f"{folder / DESCRIPTION_FILE} describes {description['format']!r:.80} instead of {kind!r}")
     version = description.get("feature_version")
     if type(version) is not int or version != feature_version:
         raise PolicyError(

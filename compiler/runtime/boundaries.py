@@ -9,6 +9,7 @@ from typing import Any
 
 from compiler.analysis.cost_model import DeviceModel, module_cost
 from compiler.analysis.loop_marks import kernel_loop_of
+from compiler.codegen.build_target import BuildTarget
 from compiler.fusion.actions import FusionAction, FusionKind
 from compiler.fusion.rewriting import consumers_of, producers_of
 from compiler.fusion.rules import FusionRule, Restrictions
@@ -71,10 +72,13 @@ class Boundaries:
         module: the module after all passes and fusion.
         device: the device that estimates costs.
         rules: rules of the user that forbade fusions.
+        target: what kernels were built for; None: C with its defaults.
     """
 
-    def __init__(self, module: HloModule, device: DeviceModel, rules: Iterable[str] = ()) -> None:
-        self._state = FusionState(module.clone(), device)
+    def __init__(
+        self, module: HloModule, device: DeviceModel, rules: Iterable[str] = (), target: BuildTarget | None = None
+    ) -> None:
+        self._state = FusionState(module.clone(), device, target=target)
         self._state.restrict(Restrictions(map(FusionRule.parse, rules)))
         self._seconds = module_cost(self._state.module, self._state.cost_model).by_instruction
 

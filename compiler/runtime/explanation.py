@@ -10,7 +10,8 @@ from functools import cached_property
 from typing import Any
 
 from compiler.analysis.cost_model import DeviceModel, module_cost
-from compiler.analysis.loop_marks import kernel_loop_of
+from compiler.analysis.loop_marks import is_kernel_loop, kernel_loop_of
+from compiler.codegen.build_target import BuildTarget
 from compiler.fusion.actions import SPLITTING_KINDS
 from compiler.ir import HloComputation, HloInstruction, HloModule, Opcode
 from compiler.plan import CompilationPlan, FusionStep
@@ -97,6 +98,7 @@ class Explanation:
         plan: the decisions; None for a program that was compiled without any.
         thunks: the steps of the program, nested ones included.
         device: the device that estimates costs.
+        target: what kernels were built for; None: C with its defaults.
 
     Attributes:
         plan: the decisions, or None.
@@ -104,17 +106,38 @@ class Explanation:
     """
 
     def __init__(
-        self, module: HloModule, plan: CompilationPlan | None, thunks: Iterable[Thunk], device: DeviceModel
+        self,
+        module: HloModule,
+        plan: CompilationPlan | None,
+        thunks: Iterable[Thunk],
+        device: DeviceModel,
+        target: BuildTarget | None = None,
     ) -> None:
-        self.plan = plan
-        self._module, self._device = module, device
-        self.kernels: list[KernelExplanation] = list(_explain_kernels(module, plan, thunks, device))
+        self.plan, self._target = plan, target
+        self._module, self._device, self._thunks = module, device, list(thunks)
+        self.kernels: list[KernelExplanation] = list(_explain_kernels(module, plan, self._thunks, device))
+
+    @cached_property
+    def separate(self) -> tuple[str, ...]:
+        """What the backend has no kernel for, so that its ops run one by one: fusions of the program, marked loops."""
+        by_name = {t.name: t for t in self._thunks}
+        if not by_name:
+            return ()
+        chosen = {} if self.plan is None else self.plan.kernels
+        instructions = [(c.name, i) for c in self._module.control_flow_computations() for i in c.instructions]
+        fusions = [
+            i.name
+            for c, i in instructions
+            if i.opcode is Opcode.FUSION and i.name not in by_name and i.name not in chosen.get(c, {})
+        ]
+        loops = [i.name for _, i in instructions if is_kernel_loop(i) and isinstance(by_name.get(i.name), WhileThunk)]
+        return (*fusions, *loops)
 
     @cached_property
     def boundaries(self) -> list[Boundary]:
         """The boundaries, sequence by sequence; they are judged when they are first read."""
         rules = () if self.plan is None else self.plan.rules
-        return list(Boundaries(self._module, self._device, rules))
+        return list(Boundaries(self._module, self._device, rules, self._target))
 
     @property
     def seconds(self) -> float:
@@ -132,6 +155,7 @@ class Explanation:
             "loops": {} if plan is None else dict(plan.loops),
             "loop_passes": [] if plan is None else list(plan.loop_passes),
             "kernels": [k.to_dict() for k in self.kernels],
+            "separate": list(self.separate),
             "boundaries": [b.to_dict() for b in self.boundaries],
         }
 
@@ -169,6 +193,8 @@ class Explanation:
         if self.kernels:
             kinds = Counter(k.implementation for k in self.kernels)
             yield "computed by " + ", ".join(f"{n} {kind}" for kind, n in kinds.most_common())
+        if self.separate:
+            yield f"op by op    {_names(self.separate)}: the backend has no kernel for them as a whole"
         yield f"boundaries  {len(self.boundaries)}" + (", by reason:" if reasons else "")
         for reason, count in reasons.most_common(_SHOWN):
             yield f"  {count:6}  {reason}"
@@ -274,7 +300,9 @@ def _steps_of(plan: CompilationPlan | None) -> dict[tuple[str, str], list[Fusion
     for step in reversed(() if plan is None else plan.steps):
         sequence = step.action.computation
         taken: set[str] = set()
-        for made, consumer in zip(step.made, step.action.consumers, strict=True):
+        # A value that was moved is in the kernel that took it.
+        made_of = step.made if step.action.kind != "move" else (step.made[-1],) * 2
+        for made, consumer in zip(made_of, step.action.consumers, strict=True):
             mine = owners.get((sequence, made), {made})
             taken |= mine
             owners[sequence, consumer] = owners.get((sequence, consumer), set()) | mine

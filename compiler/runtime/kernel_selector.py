@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias, runtime_checkable
 
@@ -21,6 +21,23 @@ class KernelSelector(Protocol):
     def choose_kernel(self, site: KernelSite) -> KernelChoice:
         """Return one of `site.choices`, or any other choice that `site.check` accepts."""
         ...
+
+
+class KernelRanking(Protocol):
+    """Ranks choices of a kernel without measuring them, for searches that measure the best few."""
+
+    def rank(self, site: KernelSite, choices: Sequence[KernelChoice]) -> Sequence[float]:
+        """Return a number per choice, of which the least belongs to the one that is expected to be fastest."""
+        ...
+
+
+def most_promising(
+    ranking: KernelRanking, site: KernelSite, choices: Sequence[KernelChoice], count: int
+) -> list[KernelChoice]:
+    """Return at most `count` choices, the first of them first and then those that a ranking expects to be fastest."""
+    ranks = ranking.rank(site, choices)
+    others = sorted(range(1, len(choices)), key=lambda n: ranks[n])
+    return [choices[n] for n in (0, *others)[:count]]
 
 
 class DefaultKernels:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import SupportsIndex, TypeAlias, overload
 
 from compiler.analysis.cost_model import CostModel, DeviceModel
-from compiler.codegen.kernel_spec import KernelSpec
+from compiler.codegen.kernel_spec import KernelSpec, LoweredKernel
 from compiler.codegen.schedules.kernel_choice import GENERATED, BoundKernel, KernelChoice
 from compiler.codegen.schedules.schedule import Schedule
 from compiler.codegen.schedules.schedule_space import ScheduleSpace, schedule_space
@@ -30,6 +30,8 @@ SiteChoice: TypeAlias = "KernelChoice | Mapping[str, int] | int"
 
 _SPACES: LruDict[tuple[str, str, Schedule], ScheduleSpace] = LruDict(10_000)
 """The spaces of generated kernels by kernel, language and default; finding one generates the kernel many times."""
+_REFUSED: LruDict[Hashable, tuple[int, ...]] = LruDict(10_000)
+"""The positions of sampled choices that are refused, by kernel, target and sample."""
 
 
 @dataclass(frozen=True)
@@ -226,8 +228,20 @@ class KernelSite:
         """
         near = self.choices.nearest
         found = [0, *_spread(1, near, limit - 1)]
-        others = [self.choices[n] for n in _spread(near, self.choices.size, limit - len(found))]
-        return [*(self.choices[n] for n in found), *(c for c in others if self.check(c) is None)]
+        others = _spread(near, self.choices.size, limit - len(found))
+        if others:
+            key = self.fingerprint, self.target, self.default_schedule, tuple(self.choices.options), tuple(others)
+            refused = _REFUSED.get(key)
+            if refused is None:
+                refused = _REFUSED[key] = tuple(n for n in others if self.is_refused(self.choices[n]))
+            others = [n for n in others if n not in refused]
+        return [self.choices[n] for n in (*found, *others)]
+
+    def is_refused(self, choice: KernelChoice) -> bool:
+        """Check whether `check` has a reason; faster for generated kernels."""
+        if choice.implementation == GENERATED and isinstance(self._generate, LoweredKernel):
+            return self._generate.is_refused(self.default_schedule.with_values(choice.schedule))
+        return self.check(choice) is not None
 
     def neighbours(self, choice: KernelChoice) -> list[KernelChoice]:
         """Return the choices that differ from one choice in a single knob, or in the implementation alone."""

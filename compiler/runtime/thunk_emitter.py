@@ -7,6 +7,7 @@ copy into and out of them, and `runtime.coalesce` removes those that live ranges
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -20,7 +21,7 @@ from compiler.codegen.languages import default_schedule
 from compiler.codegen.schedules.kernel_choice import GENERATED, BoundKernel, KernelBindings
 from compiler.codegen.schedules.schedule import Schedule
 from compiler.codegen.templates.loop_kernel import LoopKernel
-from compiler.errors import UnsupportedError
+from compiler.errors import UnbuildableFusionError, UnsupportedError
 from compiler.interpreter.custom_calls import custom_call_refusal
 from compiler.ir.callgraph import check_call_graph
 from compiler.ir.computation import HloComputation
@@ -82,6 +83,7 @@ class ThunkEmitter:
         kernels: choices that a plan or a selector made, by names of sequence and instruction.
         default_schedule: the schedule of all other kernels; None: that of the language.
         backend: the name of the backend, by which kernel implementations other than generated code are found.
+        made: sequence and name of the fusions that were accepted as legal for this backend, which must have kernels.
         donate: whether results take over the memory of donated arguments.
     """
 
@@ -89,6 +91,7 @@ class ThunkEmitter:
     kernels: KernelBindings = field(default_factory=dict)
     default_schedule: Schedule | None = None
     backend: str = ""
+    made: frozenset[tuple[str, str]] = frozenset()
     donate: bool = False
 
     def __post_init__(self) -> None:
@@ -101,6 +104,7 @@ class ThunkEmitter:
 
         Raises:
             UnsupportedError: neither a kernel, a library nor the interpreter can run an op.
+            UnbuildableFusionError: a fusion of `made` has no kernel.
         """
         graph = check_call_graph(module)
         donated = donations(module) if self.donate else {}
@@ -188,15 +192,28 @@ class ThunkEmitter:
     # ---- kernels
 
     def _kernel(self, i: HloInstruction, operands: list[Tree], thunks: list[Thunk], runs: float) -> Tree:
-        spec = self._try_kernel(i)
+        try:
+            spec = self._generated(i)
+        except UnsupportedError as e:
+            if i.opcode is not Opcode.FUSION:
+                return self._host(i, operands, thunks, runs)
+            self._check_foreign(i, e)
+            return self.unfused(i, operands, thunks, runs)
         if not isinstance(spec, KernelSpec):
-            # A fusion without a kernel comes from another compiler, or legality misjudged it: run it op by op.
-            if i.opcode is Opcode.FUSION:
-                return self.unfused(i, operands, thunks, runs)
-            return self._host(i, operands, thunks, runs)
+            raise TypeError(f"the kernel of %{i.name} is that of a loop")
         by_operand = dict(zip(i.operands, operands, strict=True))
         inputs = [_leaf(by_operand[o]) for o in distinct_operands(i)]
         return self.launch(spec, i.shape, inputs, thunks, runs)
+
+    def _check_foreign(self, fusion: HloInstruction, why: UnsupportedError) -> None:
+        """Raise UnbuildableFusionError unless a fusion without a kernel was made by the program or another compiler."""
+        if fusion.parent is None or (fusion.parent.name, fusion.name) not in self.made:
+            return
+        raise UnbuildableFusionError(
+            f"the fusion %{fusion.name} in %{fusion.parent.name} was legal, but {self.backend or self.language} has no "
+            f"kernel for it: {why}. This is a fault of hlogym; please report it with the program. "
+            "Another fusion policy may avoid it"
+        )
 
     def unfused(self, fusion: HloInstruction, operands: list[Tree], thunks: list[Thunk], runs: float) -> Tree:
         """Emit the ops of a fusion one by one and return its value."""
@@ -224,13 +241,17 @@ class ThunkEmitter:
         preset = self.default_schedule or default_schedule(self.language)
         return default_kernel_schedule(i, self.language, preset)
 
-    def _try_kernel(self, i: HloInstruction) -> KernelSpec | LoopKernel | None:
-        """Return the generated kernel of an instruction with its schedule, or None if there is none."""
+    def _generated(self, i: HloInstruction) -> KernelSpec | LoopKernel:
+        """Return the generated kernel of an instruction with its schedule; raise UnsupportedError if it has none."""
         chosen = self._chosen(i)
-        try:
-            return emit_kernel(i, self.language, self._schedule(i) if chosen is None else chosen.schedule)
-        except UnsupportedError:
-            return None
+        return emit_kernel(i, self.language, self._schedule(i) if chosen is None else chosen.schedule)
+
+    def _loop_kernel(self, i: HloInstruction) -> LoopKernel | None:
+        """Return the kernel of a `while`; None if it is not marked, or has none since lowering changed its body."""
+        with contextlib.suppress(UnsupportedError):
+            kernel = self._generated(i)
+            return kernel if isinstance(kernel, LoopKernel) else None
+        return None
 
     def launch(self, spec: KernelSpec, shape: Shape, inputs: list[Buffer], thunks: list[Thunk], runs: float) -> Tree:
         """Emit a kernel thunk with new outputs, after copying the inputs that it updates in place to them."""
@@ -294,8 +315,8 @@ class ThunkEmitter:
 
     def _while(self, i: HloInstruction, init: Tree, thunks: list[Thunk], runs: float) -> Tree:
         condition, body = i.attributes["condition"], i.attributes["body"]
-        kernel = self._try_kernel(i)
-        if isinstance(kernel, LoopKernel):
+        kernel = self._loop_kernel(i)
+        if kernel is not None:
             return self._launch_loop_kernel(i, kernel, init, thunks, runs)
         trips = trip_count_of(i)
         inner_runs = runs * (UNKNOWN_TRIPS if trips is None else trips)

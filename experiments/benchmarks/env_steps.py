@@ -1,28 +1,36 @@
 """Steps per second of the environments with the cost model's reward; writes results/env/steps.md.
 
     python -m experiments.benchmarks.env_steps [--environments Fusion-v0 ...] [--programs layer_norm_backward ...]
-                                               [--seconds 5] [--out FILE.md]
+                                               [--seconds 5] [--processes 1 2 4] [--out FILE.md]
 
 Legal actions are drawn at random, loops are kept as they are, and an episode in fusion ends with probability 0.02 per
 step. "New" are steps until the given seconds have passed, mostly to states that were not met before; "remembered" are
 the same episodes again. Seconds are processor time of one process. "reset" is the mean of a reset after the first one,
 and memory is what the environment adds to the process, with the program, its baseline and its states.
+
+With `--processes` the environments also run in several processes at once, one each, for as many seconds of wall time;
+a plot beside the table shows the sum of their new steps per second.
 """
 
 from __future__ import annotations
 
 import argparse
 import gc
+import multiprocessing
+import multiprocessing.synchronize
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 import gymnasium as gym
 import numpy as np
 
 import hlogym  # noqa: F401 - registers the environments
 from env.base import CompilerEnv
+from experiments.plots import save_figure, scaling_lines
 from experiments.provenance import provenance
 from experiments.results import write_text
 
@@ -30,6 +38,10 @@ ENVIRONMENTS = ("Fusion-v0", "Compile-v0", "PassOrder-v0", "Unroll-v0")
 PROGRAMS = ("cartpole_naive", "layer_norm_backward")
 STOP = 0.02
 _LONGEST = 100_000
+
+
+Barrier: TypeAlias = "multiprocessing.synchronize.Barrier"
+Rates: TypeAlias = "multiprocessing.Queue[float]"
 
 
 @dataclass
@@ -86,12 +98,17 @@ def _draw(env: CompilerEnv[object], rng: np.random.Generator) -> int:
     return int(rng.choice(legal))
 
 
+def _make(environment: str) -> CompilerEnv[object]:
+    env = gym.make(f"hlogym/{environment}", suite="quickstart", backend="cpu", disable_env_checker=True).unwrapped
+    assert isinstance(env, CompilerEnv)  # noqa: S101 - the registered environments are
+    return env
+
+
 def measure(environment: str, program: str, seconds: float) -> str:
     """Return a row of the table."""
     gc.collect()
     before = resident_bytes()
-    env = gym.make(f"hlogym/{environment}", suite="quickstart", backend="cpu", disable_env_checker=True).unwrapped
-    assert isinstance(env, CompilerEnv)  # noqa: S101 - the registered environments are
+    env = _make(environment)
     start = time.process_time()
     env.reset(seed=0, options={"program": program})
     first = time.process_time() - start
@@ -106,12 +123,60 @@ def measure(environment: str, program: str, seconds: float) -> str:
     )
 
 
+def _work(environment: str, program: str, seconds: float, seed: int, ready: Barrier, rates: Rates) -> None:
+    """Play in a process of its own and report the new steps per second of wall time."""
+    env = _make(environment)
+    rng, run = np.random.default_rng(seed), _Run([])
+    _reset(env, program, run)
+    ready.wait()
+    start = time.monotonic()
+    while time.monotonic() - start < seconds:
+        action = _draw(env, rng)
+        *_, terminated, truncated, _ = env.step(action)
+        run.choices.append(action)
+        if terminated or truncated:
+            _reset(env, program, run)
+    rates.put(len(run.choices) / (time.monotonic() - start))
+
+
+def rate_of_processes(environment: str, program: str, seconds: float, count: int) -> float:
+    """Return the new steps per second of several processes together."""
+    context = multiprocessing.get_context("spawn")
+    ready, rates = context.Barrier(count), context.Queue()
+    workers = [
+        context.Process(target=_work, args=(environment, program, seconds, seed, ready, rates)) for seed in range(count)
+    ]
+    for w in workers:
+        w.start()
+    total = sum(float(rates.get()) for _ in workers)
+    for w in workers:
+        w.join()
+    return total
+
+
+def _scaling(environments: Sequence[str], program: str, seconds: float, counts: Sequence[int], to: Path) -> list[str]:
+    """Measure each number of processes, plot the rates, and return the lines of a table."""
+    lines = ["", f"New steps per second of wall time of several processes on {program}; see {to.name}.", ""]
+    lines += [f"| environment | {' | '.join(map(str, counts))} |", "|---|" + "---:|" * len(counts)]
+    series: dict[str, list[tuple[float, float]]] = {}
+    for environment in environments:
+        rates = [rate_of_processes(environment, program, seconds, n) for n in counts]
+        series[environment] = [(float(n), r) for n, r in zip(counts, rates, strict=True)]
+        lines.append(f"| {environment} | {' | '.join(f'{r:,.0f}' for r in rates)} |")
+        print(lines[-1], flush=True)
+    save_figure(scaling_lines(series, "processes", "new steps per second"), to)
+    return lines
+
+
 def main() -> None:
     """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--environments", nargs="+", default=ENVIRONMENTS, help="ids without hlogym/ (default: four)")
     parser.add_argument("--programs", nargs="+", default=PROGRAMS, help="programs of quickstart (default: two)")
     parser.add_argument("--seconds", type=float, default=5.0, help="of new steps per row (default: %(default)s)")
+    parser.add_argument(
+        "--processes", nargs="+", type=int, default=[], metavar="N", help="numbers of processes to plot"
+    )
     parser.add_argument("--out", type=Path, default=Path("results/env/steps.md"), help="(default: %(default)s)")
     options = parser.parse_args()
     facts = provenance()
@@ -132,6 +197,9 @@ def main() -> None:
         for program in options.programs:
             lines.append(measure(environment, program, options.seconds))
             print(lines[-1], flush=True)
+    if options.processes:
+        plot = options.out.with_suffix(".svg")
+        lines += _scaling(options.environments, options.programs[-1], options.seconds, options.processes, plot)
     write_text(options.out, "\n".join(lines) + "\n")
 
 

@@ -36,8 +36,8 @@ OURS = frozenset(
 """Passes that XLA does not have and that change what a loop carries."""
 UNROLL = ("while-loop-unroller{factor=10}", "tuple-simplifier", "algebraic-simplifier", "cse", "dce")
 XLA = "instruction,merger,multi-output,horizontal"
-CONCATENATES = "instruction{code_duplication=1000},merger,multi-output,horizontal"
-"""XLA's rules without the limit that keeps a concatenate out of its users, as the paper's patch did."""
+CONCATENATES = "instruction{code_duplication=1000,keep_expensive=false},merger,multi-output,horizontal"
+"""XLA's rules without those that keep a concatenate and what it reads several times apart, as in the paper's patch."""
 
 
 @dataclass(frozen=True)

@@ -1,24 +1,28 @@
 """How far fusion policies are from proven optima, by the cost model and by measured time, on the cpu backend.
 
-python -m experiments.benchmarks.fusion_optima [--graphs 80] [--measured 60] [--suites quickstart jax/train]
-    [--seconds 1200] [--out results/fusion/optima.md]
+python -m experiments.benchmarks.fusion_optima [--graphs 60] [--measured 20] [--suites quickstart jax/train]
+    [--policies default,priority,runs/NAME/policy] [--seconds 1200] [--out results/fusion/optima.md]
 
 Connected subgraphs are cut out of real programs after the default passes. For each, exhaustive search visits every
 state that fusions reach, so that the least estimated time is proven. Of graphs with few states, every state is compiled
-and measured end to end, in turns; the fastest are measured again, and the fastest of these is the optimum by time.
+and measured end to end, in turns; the fastest are measured again, and the fastest of these is the optimum by time. The
+regret of a policy is the time of the state that it makes over that of the optimum, less 1. Policies are those of
+`compiler.fusion.policies` with their options, and folders of learned policies.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from statistics import mean
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -26,21 +30,27 @@ from compiler.api import CompileOptions
 from compiler.api import compile as compile_hlo
 from compiler.errors import HlogymError
 from compiler.fusion.policies import POLICIES, Exhaustive, make_policy
-from compiler.fusion.protocol import run_policy
+from compiler.fusion.protocol import FusionPolicy, run_policy
 from compiler.fusion.state import FusionState
 from compiler.ir import HloModule
+from compiler.learned.fusion_policy import load_policy
 from compiler.passes.pipelines.default import default_pipeline
 from compiler.runtime.executable import Executable, parameter_leaves
+from compiler.support.options import split_specs
 from compiler.text import parse
+from env.statistics import Interval
 from env.suites import Program, load_suite
 from env.suites.programs.cutter import cut
+from env.summaries import hierarchical_interval
 from experiments.provenance import provenance
 
 POLICY_NAMES = tuple(p for p in POLICIES if p != "exhaustive")
+MakePolicy: TypeAlias = Callable[[], FusionPolicy]
 SIZES = (5, 7, 9, 11, 13)
 """Numbers of instructions of the subgraphs."""
 MIN_FUSIBLE, MAX_FUSIBLE = 3, 10
-MAX_STATES = 20_000
+MAX_STATES = 2_000
+"""Graphs with more states are left out: few have fewer than ten times as many, which take minutes."""
 MAX_MEASURED = 48
 """Greatest number of states of a graph whose states are all measured."""
 MAX_BYTES = 1 << 26
@@ -113,30 +123,62 @@ def _fusible(state: FusionState) -> int:
     return sum(s.legality.refusal_of(i) is None for s, i in state.instructions())
 
 
-def examine(name: str, module: HloModule) -> tuple[Graph, _Ends] | None:
-    """Return a graph with its optimum and the results of all policies; None if there are too many states."""
+def read_policies(text: str) -> dict[str, MakePolicy]:
+    """Return policies by name: those of a comma-separated list of names with options, and of folders; empty: all names.
+
+    Raises:
+        UnknownNameError, OptionError: there is no such policy or option.
+        WeightsError: a folder has no policy that can be loaded.
+    """
+    found: dict[str, MakePolicy] = {}
+    for name in split_specs(text) or POLICY_NAMES:
+        if Path(name).is_dir():
+            learned = load_policy(name)
+            label = Path(name).parent.name if Path(name).name in ("policy", "best") else Path(name).name
+            found[f"learned: {label}"] = partial(replace, learned)
+        else:
+            make_policy(name)  # reports a bad name before any work is done
+            found[name] = partial(make_policy, name)
+    return found
+
+
+def examine(
+    name: str, module: HloModule, policies: Mapping[str, MakePolicy], max_states: int = MAX_STATES
+) -> tuple[Graph, _Ends] | None:
+    """Return a graph with its optimum and the results of policies; None if there are too many states."""
     start = FusionState(module)
+    state = start.fork()
+    search = Exhaustive(limit=max_states)
+    run_policy(state, search)
+    proofs = list(search.proofs.values())
+    states = math.prod(p.states for p in proofs)
+    if not all(p.complete for p in proofs) or states < 2:
+        return None
+    sources: dict[str, str] = {}
+    if states <= MAX_MEASURED:
+        sources = _sources(start)
+    graph = Graph(name, _fusible(start), states, start.seconds(), state.seconds())
+    ends = _Ends(sources, state.fingerprint, {})
+    sources.setdefault(state.fingerprint, str(state.module))
+    for policy, make in policies.items():
+        end = start.fork()
+        run_policy(end, make())
+        ends.policies[policy] = end.fingerprint
+        ends.sources.setdefault(end.fingerprint, str(end.module))  # policies may join pairs that are not listed
+        graph.estimated[policy] = end.seconds()
+    return graph, ends
+
+
+def _sources(start: FusionState) -> dict[str, str]:
+    """Return the text of every state."""
     sources: dict[str, str] = {}
 
     def objective(state: FusionState) -> float:
         sources[state.fingerprint] = str(state.module)
         return state.seconds()
 
-    state = start.fork()
-    search = Exhaustive(limit=MAX_STATES, objective=objective)
-    run_policy(state, search)
-    (proof,) = search.proofs.values()
-    if not proof.complete or proof.states < 2:
-        return None
-    graph = Graph(name, _fusible(start), proof.states, proof.start, proof.best)
-    ends = _Ends(sources, state.fingerprint, {})
-    for policy in POLICY_NAMES:
-        end = start.fork()
-        run_policy(end, make_policy(policy))
-        ends.policies[policy] = end.fingerprint
-        ends.sources.setdefault(end.fingerprint, str(end.module))  # policies may join pairs that are not listed
-        graph.estimated[policy] = end.seconds()
-    return graph, ends
+    run_policy(start.fork(), Exhaustive(limit=MAX_MEASURED, objective=objective))
+    return sources
 
 
 def measure(graph: Graph, ends: _Ends) -> None:
@@ -179,12 +221,12 @@ def report(graphs: Sequence[Graph], arguments: Sequence[str]) -> str:
         f"{len(graphs)} subgraphs of {len({g.program for g in graphs})} programs, {MIN_FUSIBLE} to {MAX_FUSIBLE} "
         f"fusible instructions, {states[0]} to {states[-1]} states (median {states[len(states) // 2]}). Every state "
         "that the listed actions reach was visited; a policy may also join two readers of a value that are not "
-        "neighbours, which no list has. The ratio is the time of the state that a policy makes, divided by the least "
-        "time of all states.",
+        "neighbours, which no list has. The regret is the time of the state that a policy makes over the least "
+        "time of all states, less 1.",
         "",
         "## By the cost model",
         "",
-        *_table({p: [g.estimated[p] / g.best for g in graphs] for p in POLICY_NAMES}, 1e-9),
+        *_table({p: [g.estimated[p] / g.best for g in graphs] for p in graphs[0].estimated}, 1e-9),
     ]
     if measured:
         lines += [
@@ -200,11 +242,22 @@ def report(graphs: Sequence[Graph], arguments: Sequence[str]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def mean_regret(ratios: Sequence[float]) -> Interval:
+    """Return the mean regret with a bootstrap interval over the graphs, from ratios to the optimum."""
+    nested = {str(n): [[r]] for n, r in enumerate(ratios)}
+    mean_ratio = hierarchical_interval(nested, lambda x: np.log(np.exp(x).mean(axis=1)))
+    return Interval(mean_ratio.value - 1, mean_ratio.low - 1, mean_ratio.high - 1)
+
+
 def _table(ratios: dict[str, list[float]], tolerance: float) -> list[str]:
-    rows = ["| policy | optimal | mean ratio | worst ratio |", "|---|---|---|---|"]
+    rows = ["| policy | optimal | mean regret | 95% interval | worst regret |", "|---|---|---|---|---|"]
     for policy, found in sorted(ratios.items(), key=lambda r: mean(r[1])):
         optimal = sum(r <= 1 + tolerance for r in found)
-        rows.append(f"| {policy} | {optimal} of {len(found)} | {mean(found):.3f} | {max(found):.2f} |")
+        regret = mean_regret(found)
+        interval = f"{regret.low:.2%} to {regret.high:.2%}" if regret.is_known else "-"
+        rows.append(
+            f"| {policy} | {optimal} of {len(found)} | {regret.value:.2%} | {interval} | {max(found) - 1:.1%} |"
+        )
     return rows
 
 
@@ -212,18 +265,23 @@ def main(arguments: list[str]) -> int:
     """Run the command; return its exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--suites", nargs="+", default=["quickstart", "jax/train"])
-    parser.add_argument("--graphs", type=int, default=80, help="number of subgraphs")
-    parser.add_argument("--measured", type=int, default=60, help="greatest number of them that are measured too")
+    parser.add_argument("--graphs", type=int, default=60, help="number of subgraphs")
+    parser.add_argument("--measured", type=int, default=20, help="greatest number of them that are measured too")
     parser.add_argument("--seconds", type=float, default=1200, help="begin no further subgraph after this time")
     parser.add_argument("--out", type=Path, help="Markdown file; a JSON file is written next to it")
+    parser.add_argument("--policies", default="", help="names with options, and folders (default: all policies)")
+    parser.add_argument(
+        "--states", type=int, default=MAX_STATES, help="greatest number of states (default: %(default)s)"
+    )
     options = parser.parse_args(arguments)
+    policies = read_policies(options.policies)
     start = time.monotonic()
     graphs: list[Graph] = []
     measured = 0
     for name, module in subgraphs([p for s in options.suites for p in load_suite(s).programs]):
         if len(graphs) >= options.graphs or time.monotonic() - start > options.seconds:
             break
-        found = examine(name, module)
+        found = examine(name, module, policies, options.states)
         if found is None:
             continue
         graph, ends = found
@@ -235,7 +293,7 @@ def main(arguments: list[str]) -> int:
                 print(f"{name}: {error}", file=sys.stderr)
         graphs.append(graph)
         print(f"{name}: {graph.fusible} fusible, {graph.states} states, "
-              f"default {graph.estimated['default'] / graph.best:.3f}", flush=True)  # fmt: skip
+              f"{time.monotonic() - start:.0f} s", flush=True)  # fmt: skip
         if options.out is not None:
             options.out.parent.mkdir(parents=True, exist_ok=True)
             options.out.write_text(report(graphs, arguments), encoding="utf-8")

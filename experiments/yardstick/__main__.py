@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
+from env.gate import PATIENCE
 from env.measurement import Measurer, MeasurerOptions
 from env.store import PlanStore
 from env.worker_process import WorkerProcess
@@ -47,6 +48,7 @@ class Yardstick:
         add("--plans", type=int, default=6, help="plans per program of agreement (default: %(default)s)")
         add("--rounds", type=int, default=25, help="ABBA blocks at most (default: %(default)s)")
         add("--seconds", type=float, default=0.5, help="time limit of the blocks (default: %(default)s)")
+        add("--patience", type=int, default=PATIENCE, help="factor of both while undecided (default: %(default)s)")
         add("--timeout", type=float, default=20.0, help="seconds per program for each step (default: %(default)s)")
         add("--seed", type=int, default=0, help="seed of the draws (default: %(default)s)")
         add("--out", type=Path, default=None, help="page to write (default: results/yardstick/COMMAND.md)")
@@ -62,8 +64,9 @@ class Yardstick:
         """Return a measurer that races equal programs too."""
         o = self.settings
         options = MeasurerOptions(
-            rounds=o.rounds, seconds=o.seconds, timeout=o.timeout, seed=o.seed, input_seeds=1, trust_builds=False
-        )
+            rounds=o.rounds, seconds=o.seconds, patience=o.patience, timeout=o.timeout, seed=o.seed, input_seeds=1,
+            trust_builds=False,
+        )  # fmt: skip
         return Measurer(PlanStore(":memory:"), options, worker)
 
     def run(
@@ -77,7 +80,9 @@ class Yardstick:
         """Collect the rows of all programs, then write the page and print it."""
         o = self.settings
         out = o.out or FOLDER / f"{o.command}.md"
-        named = {n: getattr(o, n) for n in ("suite", "repeats", "plans", "rounds", "seconds", "timeout", "seed")}
+        named = {
+            n: getattr(o, n) for n in ("suite", "repeats", "plans", "rounds", "seconds", "patience", "timeout", "seed")
+        }
         programs = drawn_programs(o.suite, o.seed)
         rows = collect(out.with_suffix(".jsonl"), {"command": o.command, **named}, programs, row, o.limit)
         given = " ".join(f"--{n} {v}" for n, v in {**named, "limit": o.limit}.items())

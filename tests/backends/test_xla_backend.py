@@ -143,7 +143,8 @@ def test_jit_runs_our_passes_in_front_of_xla() -> None:
         got = ours(*arrays)
         np.testing.assert_allclose(got["a"], expected["a"], rtol=1e-6)
         np.testing.assert_allclose(got["b"], expected["b"], rtol=1e-6)
-    assert ours.plan(x, w).backend == "xla"
+    plan = ours.plan(x, w)
+    assert plan is not None and plan.backend == "xla"
     gradient = jax.grad(lambda x: ours(x, w)["a"])(jax.numpy.asarray(x))
     np.testing.assert_allclose(gradient, (1 - np.tanh(x @ w) ** 2) @ w.T, rtol=1e-5)
     batch = jax.vmap(lambda x: ours(x, w)["b"])(jax.numpy.stack([x, 2 * x]))

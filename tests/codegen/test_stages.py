@@ -86,3 +86,65 @@ def test_reductions(dims: str, combiner: str) -> None:
     ROOT r = f32[7] reduce(e, zero), dimensions={{1}}, to_apply=combine"""
     reducer = f"combine {{ x = f32[] parameter(0) y = f32[] parameter(1) ROOT z = f32[] {combiner}(x, y) }}"
     assert "_block[" in checked(text, Schedule(stages=1), reducer)
+
+
+ROWS = """
+    a = {t}[{dims}] parameter(0)
+    b = {t}[{dims}] parameter(1)
+    low = {t}[] constant(-inf)
+    zero = {t}[] constant(0)
+    m = {t}[{rows}] reduce(a, low), dimensions={{{last}}}, to_apply=most
+    mb = {t}[{dims}] broadcast(m), dimensions={{{kept}}}
+    d = {t}[{dims}] subtract(a, mb)
+    e = {t}[{dims}] exponential(d)
+    s = {t}[{rows}] reduce(e, zero), dimensions={{{last}}}, to_apply=sum
+    l = {t}[{rows}] log(s)
+    lb = {t}[{dims}] broadcast(l), dimensions={{{kept}}}
+    f = {t}[{dims}] subtract(d, lb)
+    g = {t}[{dims}] multiply(f, b)
+    h = {t}[{dims}] exponential(f)
+    ROOT r = ({t}[{dims}], {t}[{dims}]) tuple(g, h)
+"""
+REDUCERS = """
+most { x = f32[] parameter(0) y = f32[] parameter(1) ROOT z = f32[] maximum(x, y) }
+sum { x = f32[] parameter(0) y = f32[] parameter(1) ROOT z = f32[] add(x, y) }
+"""
+
+
+@pytest.mark.parametrize("dims", ["64,10", "70,10", "16,4", "3,40,6", "1000,7", "200,16", "33,2", "5,3"])
+@pytest.mark.parametrize("stages", [0, 1])
+def test_short_rows(dims: str, stages: int) -> None:
+    sizes = dims.split(",")
+    given = {"dims": dims, "rows": ",".join(sizes[:-1]), "last": len(sizes) - 1}
+    text = ROWS.format(t="f32", kept=",".join(map(str, range(len(sizes) - 1))), **given)
+    source = checked(text, Schedule(stages=stages, threads=1, grain=1000), REDUCERS)
+    # Rows of 16 elements are whole vectors, and five rows are too few.
+    divided = bool(stages) and int(sizes[-2]) >= 16
+    assert ("_rows[" in source) == divided
+    assert ("_spread" in source) == (divided and sizes[-1] != "16")
+
+
+SUM_OF_ROWS = """
+    a = f32[{dims}] parameter(0)
+    b = f32[{dims}] parameter(1)
+    zero = f32[] constant(0)
+    e = f32[{dims}] exponential(a)
+    s = f32[{rows}] reduce(e, zero), dimensions={{{last}}}, to_apply=sum
+    l = f32[{rows}] log(s)
+    lb = f32[{dims}] broadcast(l), dimensions={{{kept}}}
+    f = f32[{dims}] subtract(a, lb)
+    g = f32[{dims}] multiply(f, b)
+    ROOT r = f32[] reduce(g, zero), dimensions={{{all}}}, to_apply=sum
+"""
+
+
+@pytest.mark.parametrize("dims", ["64,10", "33,2", "4,20,6", "2000,5", "5,3"])
+@pytest.mark.parametrize(("stages", "threads"), [(0, 0), (1, 0), (1, 1)])
+def test_a_sum_over_short_rows(dims: str, stages: int, threads: int) -> None:
+    sizes = dims.split(",")
+    places = [str(n) for n in range(len(sizes))]
+    given = {"dims": dims, "rows": ",".join(sizes[:-1]), "last": places[-1], "kept": ",".join(places[:-1])}
+    text = SUM_OF_ROWS.format(all=",".join(places), **given)
+    source = checked(text, Schedule(stages=stages, threads=threads, grain=1000), REDUCERS)
+    if dims == "64,10" and not threads:
+        assert ("_rows[" in source) == bool(stages)

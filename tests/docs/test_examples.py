@@ -6,6 +6,8 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -18,15 +20,15 @@ ARGUMENTS = {"train_ppo": ["256"]}
 """Smaller runs than the defaults, for what takes more than some seconds."""
 
 
-def printed(name: str) -> str:
+def printed(name: str, *installed: Path) -> str:
     """Run an example as a user does; its output."""
-    return run(EXAMPLES / f"{name}.py", *ARGUMENTS.get(name, []))
+    return run(EXAMPLES / f"{name}.py", *ARGUMENTS.get(name, []), installed=installed)
 
 
-def run(program: Path, *arguments: str) -> str:
+def run(program: Path, *arguments: str, installed: Sequence[Path] = ()) -> str:
     done = subprocess.run(
         [sys.executable, str(program), *arguments],
-        env={**os.environ, "PYTHONPATH": str(DOCS.parent)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (*installed, DOCS.parent)))},
         capture_output=True, text=True, timeout=250, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
@@ -40,7 +42,7 @@ def numbers(text: str) -> list[float]:
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda p: p.stem)
 def test_examples_are_short_and_tested(path: Path) -> None:
     assert len(path.read_text(encoding="utf-8").splitlines()) <= MOST_LINES
-    assert f"def test_{path.stem}()" in Path(__file__).read_text(encoding="utf-8")
+    assert f"def test_{path.stem}(" in Path(__file__).read_text(encoding="utf-8")
     assert f"docs/examples/{path.name}" in (DOCS / "examples.md").read_text(encoding="utf-8")
 
 
@@ -50,6 +52,22 @@ def test_fusion_policy() -> None:
     )
 
     assert default < small < none
+
+
+def test_torch_compile(tmp_path: Path) -> None:
+    # The entry points of this checkout, as pip would install them.
+    project = tomllib.loads((DOCS.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    folder = tmp_path / "hlogym-0.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: hlogym\nVersion: 0\n")
+    points = project["entry-points"]["torch_dynamo_backends"]
+    lines = ["[torch_dynamo_backends]", *(f"{name} = {value}" for name, value in points.items())]
+    (folder / "entry_points.txt").write_text("\n".join(lines))
+    out = printed("torch_compile", tmp_path)
+
+    first, last = numbers(out.partition("\n")[0])
+    assert last < first
+    assert out.endswith("running statistics equal\n")
 
 
 def test_compiler_pass() -> None:

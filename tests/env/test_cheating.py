@@ -24,7 +24,7 @@ from compiler.text import parse
 from env.comparison import difference
 from env.environments import FusionEnv
 from env.gate import judge
-from env.measurement import Measurement, Measurer, MeasurerOptions, ReferenceFailedError
+from env.measurement import Measurement, MeasurementError, Measurer, MeasurerOptions, ReferenceFailedError
 from env.racing import Budget, race
 from env.rewards import FAILURE_REWARD, SLOWEST_REWARD
 from env.store import PlanStore
@@ -91,6 +91,9 @@ def measured(program: Program, fault: str, chosen: CompilationPlan | None = None
         "pass",  # 1. no work at all: outputs are left from the check before the timing
         "run(*memory) if len(calls) % 2 == 0 else None",  # 2. every other call: calls batched into one
         "run(*memory) if len(calls) < 3 else None",  # 3. only the first calls: cached outputs
+        # 20. memoised by the identity of the inputs: the same input objects each time
+        "key = ctypes.cast(memory[1], ctypes.POINTER(ctypes.c_void_p))[0]; calls.append(key)\n"
+        "        run(*memory) if calls.count(key) == 1 else None",
     ],
 )
 def test_a_program_that_skips_its_work_is_wrong(body: str, program: Program) -> None:
@@ -175,8 +178,8 @@ class _Machine:
 
 def raced(cost: Callable[[str, str], float]) -> float:
     machine = _Machine(cost)
-    blocks, _ = race(machine.runner("default"), machine.runner("plan"), [[]], Budget(), lambda: 1e-4)
-    return judge(blocks).counted
+    blocks, looks, _ = race(machine.runner("default"), machine.runner("plan"), [[]], Budget(), lambda: 1e-4)
+    return judge(blocks, looks=looks).counted
 
 
 def test_slowing_down_whoever_runs_next_is_not_rewarded() -> None:  # 8. a candidate that harms the default
@@ -284,6 +287,42 @@ def test_a_poisoned_store_is_not_believed_when_it_matters(program: Program, tmp_
         confirmed = confirm(measurer, program, finalists)
         assert confirmed is None or confirmed.measurement.speedup < 5
         assert measurer.measure(program, plan()).speedup < 5  # and the poisoned time is gone
+
+
+def test_a_poisoned_cache_of_compiled_code_is_not_rewarded(  # 21. a persistent cache with the code of another program
+    program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HLOGYM_CACHE", str(tmp_path / "cache"))
+    with Measurer(options=OPTIONS) as measurer:
+        assert measurer.measure(program, plan()).failure is None
+        objects = sorted((tmp_path / "cache" / "objects").glob("*.so"))
+        assert objects
+        for path in objects:  # the content is replaced under the same name
+            path.chmod(0o644)
+            path.write_bytes(objects[0].read_bytes()[:-1] + b"!")
+        measurer.restart()
+        found = measurer.measure(program, plan(), remeasure=True)
+        assert found.failure is None  # it was noticed, and compiled again
+        for folder in (tmp_path / "cache").glob("kernels-*"):
+            entries = [entry for entry in folder.rglob("*") if entry.is_file()]
+            for entry in entries:  # every key leads to the same object
+                entry.write_text(entries[0].read_text())
+        measurer.restart()
+        with pytest.raises(MeasurementError, match="has no function"):
+            measurer.measure(program, plan(), remeasure=True)
+
+
+def test_measuring_until_noise_looks_like_a_gain_is_not_rewarded() -> None:  # 22. optional stopping
+    rng = np.random.default_rng(5)
+
+    def run(_: Sequence[Any], repeats: int) -> tuple[list[float], Sequence[Any]]:
+        return (20e-3 * np.exp(0.05 * rng.standard_normal(repeats))).tolist(), ()
+
+    gains = 0
+    for _ in range(100):
+        blocks, looks, _ = race(run, run, [[]], Budget(seconds=9.0), lambda: 1e-4)
+        gains += judge(blocks, looks=looks).gain
+    assert gains <= 1
 
 
 def test_a_kernel_cannot_forge_a_reply(program: Program) -> None:  # 18. printing the measurement

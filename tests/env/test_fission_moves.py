@@ -26,3 +26,20 @@ def test_fissions_are_no_actions_by_default() -> None:
     env.reset(seed=0, options={"program": "softmax"})
     env.step(0)
     assert not any(str(m).startswith("fission") for m in env.moves)
+
+
+def test_moves_are_actions_on_request() -> None:
+    env = FusionEnv("quickstart", splits=True)
+    env.reset(seed=0, options={"program": "layer_norm_backward"})
+    for _ in range(10):
+        moves = [n for n, m in enumerate(env.moves) if str(m).startswith("move")]
+        if moves:
+            break
+        env.step(0)
+    assert moves
+    observation, reward, terminated, _, info = env.step(moves[0])
+    assert info["refused"] == ""
+    assert not terminated
+    assert np.isfinite(reward)
+    assert all(np.isfinite(v).all() for v in observation.values())
+    assert "move" in info["plan"][-1]

@@ -1,11 +1,13 @@
 """The gate: which differences between two programs count."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
 
-from env.gate import Block, Gate, judge, quiet_blocks, trimmed_mean
+from env.gate import GATE, PATIENCE, Block, Gate, is_undecided, judge, quiet_blocks, trimmed_mean
+from env.racing import Budget, race
 
 RNG = np.random.default_rng(3)
 
@@ -134,3 +136,56 @@ def test_equal_programs_rarely_differ_and_three_percent_is_found(noise: float) -
     assert sum(v.counts for v in again) <= 4  # one percent
     if noise <= 0.01:
         assert sum(judge(blocks(1.03, noise)).gain for _ in range(400)) >= 360
+
+
+# ---- more blocks while it is undecided
+
+
+def test_what_counts_or_cannot_count_is_decided() -> None:
+    assert not is_undecided(blocks(1.25))
+    assert not is_undecided(blocks(1.0))
+    assert not is_undecided(blocks(1.2, seconds=1e-6))  # a gain of 0.2 us never counts
+    assert not is_undecided([Block((1.0, math.nan, 1.0, 1.0))])
+
+
+@pytest.mark.parametrize("speedup", [1.03, 0.97, 1.0])
+def test_what_the_noise_may_hide_is_undecided(speedup: float) -> None:
+    logs = [math.log(speedup) + s * 0.06 for s in [1.0, -1.0] * 12]
+    noisy = [Block((math.exp(x) * 1e-3, 1e-3, 1e-3, math.exp(x) * 1e-3)) for x in logs]
+    assert not judge(noisy).counts
+    assert is_undecided(noisy)
+
+
+def test_a_difference_that_is_looked_for_more_often_must_stand_out_more() -> None:
+    # 25 blocks, 14 degrees of freedom: 3.7 standard errors are enough for one look, 4.2 for three.
+    _, error = trimmed_mean(np.array([1.0, -1.0] * 13)[:25])
+    logs = [0.02 + 0.02 / 3.95 / error * s for s in ([1.0, -1.0] * 13)[:25]]
+    found = [Block((math.exp(x) * 1e-3, 1e-3, 1e-3, math.exp(x) * 1e-3)) for x in logs]
+    assert judge(found).counts
+    assert not judge(found, GATE, 3).counts
+
+
+def raced(speedup: float, noise: float, rng: np.random.Generator, patience: int) -> tuple[bool, int]:
+    """Race programs that take some 20 ms with noise; return whether a gain counts, and the number of blocks."""
+
+    def runner(seconds: float) -> Any:
+        return lambda _, repeats: ((seconds * np.exp(noise * rng.standard_normal(repeats))).tolist(), ())
+
+    budget = Budget(seconds=9.0, patience=patience)
+    found, looks, _ = race(runner(20e-3), runner(20e-3 / speedup), [[]], budget, lambda: 1e-4)
+    return judge(found, looks=looks).gain, len(found)
+
+
+def test_noisy_gains_are_found_with_patience_and_none_that_is_not_there() -> None:
+    rng = np.random.default_rng(1)
+    hasty, patient, none = ([raced(s, 0.05, rng, p) for _ in range(150)] for s, p in ((1.03, 1), (1.03, 4), (1.0, 4)))
+    assert sum(gain for gain, _ in hasty) < 75
+    assert sum(gain for gain, _ in patient) >= 135
+    assert sum(gain for gain, _ in none) <= 1
+    assert max(count for _, count in patient) <= PATIENCE * 25
+
+
+def test_clear_races_take_no_longer() -> None:
+    rng = np.random.default_rng(2)
+    assert raced(1.2, 0.01, rng, 4) == (True, 25)
+    assert raced(1.0, 0.001, rng, 4) == (False, 25)

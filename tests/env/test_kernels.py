@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from compiler.api import compile as compile_hlo
+from compiler.codegen.schedules.kernel_choice import KernelChoice
 from compiler.codegen.schedules.schedule_space import Knob, ScheduleSpace
 from compiler.learned.features.candidates import MAX_CANDIDATES
 from compiler.learned.features.decisions import GLOBAL_FEATURES
@@ -20,6 +21,7 @@ from compiler.text import parse
 from env.environments import CompileEnv, KernelsEnv
 from env.episode import KernelMove
 from env.observations import unflatten
+from env.suites import find_program
 from tests.env.scripted import ScriptedMeasurer, taking
 from tests.env.small_programs import LOOP
 
@@ -141,6 +143,20 @@ class _LargeSite(KernelSite):
 
     def check(self, choice: object) -> str | None:
         return "odd" if sum(self.choice(choice).schedule.values()) % 2 else None  # type: ignore[arg-type]
+
+    def is_refused(self, choice: KernelChoice) -> bool:
+        return self.check(choice) is not None
+
+
+@pytest.mark.parametrize("program", ["softmax", "transpose_scale_add"])
+def test_choices_are_refused_as_the_code_generator_refuses_them(program: str) -> None:
+    session = CompilationSession(parse(find_program(program).text()))
+    session.run_passes()
+    site = next(s for s in session.kernel_sites() if len(s.choices) > 1)
+    sample = [site.choices[n] for n in range(0, len(site.choices), max(1, len(site.choices) // 12))]
+    narrow = [KernelChoice(schedule={"columns": n}) for n in (1, 1 << 16)]
+    for choice in (*sample, *narrow):
+        assert site.is_refused(choice) == (site.check(choice) is not None)
 
 
 def test_of_many_choices_a_sample_is_offered() -> None:

@@ -229,7 +229,7 @@ def test_the_current_state_is_never_evicted() -> None:
 
 
 def test_evicted_states_are_freed() -> None:
-    graph = PassGraph(parse(MANY_STATES.read_text()), default_pass_actions(), memory=StateMemory(1_000_000))
+    graph = PassGraph(parse(MANY_STATES.read_text()), default_pass_actions(), memory=StateMemory(100_000))
     rng = np.random.default_rng(0)
     made = []
     for _ in range(8):

@@ -28,6 +28,7 @@ COMMANDS = (
     "doctor",
     "demo",
     "reduce",
+    "policies",
 )
 
 
@@ -304,3 +305,17 @@ def test_debug_shows_the_traceback(hlogym: Shell) -> None:
 def test_a_usage_error_exits_with_status_two(hlogym: Shell) -> None:
     assert hlogym("run").status == 2
     assert hlogym("no-such-command").status == 2
+
+
+def test_policies_are_listed_and_taken_by_name(hlogym: Shell, chain: Path) -> None:
+    listed = {p["name"]: p for p in json.loads(hlogym("policies", "--json").out)}
+    assert listed["heuristic"]["decides"] == ["passes", "expansions", "loops", "fusion", "kernels"]
+    assert listed["priority"]["decides"] == ["fusion"]
+    assert "learned:rules" in hlogym("policies").out
+    run = ("run", chain, "--backend", "cpu", "--json", "--explain", "--policy")
+    for name, fusion in (("heuristic", "default"), ("learned", "default"), ("priority", "priority")):
+        decided = json.loads(hlogym(*run, name).out)["explanation"]["decided_by"]
+        assert decided["fusion"] == fusion
+        assert ("expansions" in decided) == (name == "learned")
+    assert "did you mean 'learned'" in hlogym.fails("run", chain, "--policy", "learnd")
+    assert "there is no policy folder" in hlogym.fails("opt", chain, "--fused", "--policy", "./nowhere")

@@ -8,17 +8,13 @@ import pytest
 
 from agents.export import export_policy
 from agents.ppo import make_ppo, network_of
-from agents.search import NoPlanError, best_measured
 from agents.settings import PointerSettings
 from compiler.errors import UnsupportedError
 from compiler.ir import HloModule
-from compiler.plan import CompilationPlan
 from compiler.session import CompilationSession
 from env import worker_process
 from env.environments import FusionEnv
 from env.isolated import python_command
-from env.measurement import Measurement, Measurer
-from env.suites import load_suite
 from experiments.run import compile_program
 from tests.env.small_programs import CHAIN, LOOP, write_suite
 from tests.experiments.shell import Shell
@@ -132,18 +128,3 @@ def test_bench_fails_if_a_requested_peer_is_missing(
     assert reply.status == 1
     assert "no such compiler here" in reply.err
     assert "error: not compared with xla" in reply.err
-
-
-class _Failing(Measurer):
-    def measure(self, program: object, plan: object, remeasure: bool = False) -> Measurement:
-        return Measurement(None, "crash", "signal SIGSEGV")
-
-
-def test_a_search_in_which_all_plans_fail_reports_the_reason(tmp_path: Path) -> None:
-    program = load_suite(write_suite(tmp_path)).find("chain")
-    plans = [CompilationPlan(fingerprint=f"{n:064}") for n in range(3)]
-    with (
-        _Failing() as measurer,
-        pytest.raises(NoPlanError, match=r"chain: each of the 3 plans.*\n.*crash: signal SIGSEGV"),
-    ):
-        best_measured(measurer, program, plans, 9)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import compiler
 import experiments.mlflow_store
 from compiler.learned.fusion_policy import load_policy, network_shape
 from compiler.support.safe_names import metric_name
@@ -75,7 +76,7 @@ def test_awkward_names_train_track_export_and_report(hlogym: Shell, tmp_path: Pa
 
     exported = hlogym("export", name, "-o", "exported [1]")
     assert exported.status == 0, exported.err
-    assert sorted(load_policy(tmp_path / "exported [1]").provenance["programs"]) == sorted(AWKWARD)
+    assert sorted(compiler.load_policy(tmp_path / "exported [1]").provenance["programs"]) == sorted(AWKWARD)
 
 
 @pytest.mark.parametrize("name", ["../x", "a/b", "", ".", "..", "/root/x", ".hidden", "x" * 300, "a\x1b[2Jb", "nul"])

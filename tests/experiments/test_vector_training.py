@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from mlflow.tracking import MlflowClient
 
+import compiler
 from agents.checkpoint import latest_checkpoint
 from compiler.learned.fusion_policy import load_policy
 from compiler.learned.pass_order import load_pass_order
@@ -57,7 +58,7 @@ def test_several_environments_learn_and_the_best_agent_is_kept(
     assert extra["validation_best"] == best["validation"]
     assert len(extra["env_rngs"]) == 2
     export_run("run", tmp_path / "exported", tmp_path / "runs", best=True)
-    assert load_policy(tmp_path / "exported").provenance == best
+    assert compiler.load_policy(tmp_path / "exported").provenance == best
 
 
 def test_a_resumed_run_keeps_its_best_result_and_its_schedules(tmp_path: Path, config: TrainConfig) -> None:

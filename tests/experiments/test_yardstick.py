@@ -6,11 +6,12 @@ from pathlib import Path
 import pytest
 
 from compiler.errors import HlogymError
+from env.gate import GATE
 from env.suites import Program
 from experiments.headroom import main as headroom
 from experiments.headroom import summaries
 from experiments.results import ResultError
-from experiments.yardstick.agreement import agreement_lines, agreement_table
+from experiments.yardstick.agreement import agreement_lines, agreement_table, end_to_end
 from experiments.yardstick.races import aa_lines, planted_lines, race_table
 from experiments.yardstick.rows import Row, collect, drawn_programs, write_page
 
@@ -76,14 +77,33 @@ def test_planted_gains_are_counted_for_long_programs() -> None:
 
 def test_agreement_is_a_rank_correlation_over_all_plans() -> None:
     rows: list[Row] = [
-        {"program": "a", "pairs": [[0.0, 0.0], [0.1, 0.12], [-1.0, -0.9]], "seconds": 1e-3},
-        {"program": "b", "pairs": [[0.2, 0.3], [0.3, 0.4], [0.4, 0.5]], "seconds": 1e-3},
+        {"program": "a", "pairs": [[0.0, 0.0, 0.005], [0.1, 0.12, 0.12], [-1.0, -0.9, -0.9]], "seconds": 1e-3},
+        {"program": "b", "pairs": [[0.2, 0.3, 0.3], [0.3, 0.4, 0.4], [0.4, 0.5, 0.5]], "seconds": 1e-3},
         {"program": "c", "skipped": "takes 1.0 us", "seconds": 1e-6},
+        {"program": "d", "skipped": "has no other plan", "seconds": 1e-3},
     ]
     text = "\n".join(agreement_lines(rows))
     assert "rank correlation over all plans: 1.000" in text
-    assert "shorter than 20 us: 1" in text
-    assert [row[-1] for row in agreement_table(rows)[1:]] == ["1.00", "1.00", "takes 1.0 us"]
+    assert "shorter than 20 us: 1; with one plan only: 1" in text
+    assert "agreement on what is a gain, a loss or neither: 100.0%" in text
+    assert [row[-1] for row in agreement_table(rows)[1:]] == ["1.00", "1.00", "takes 1.0 us", "has no other plan"]
+
+
+def test_ties_of_the_reward_limit_the_raw_correlation() -> None:
+    # By hand: ranks 1.5, 1.5, 3 against 1, 2, 3, whose correlation is 1.5 / sqrt(1.5 * 2).
+    rows: list[Row] = [{"program": "a", "pairs": [[0.0, 0.0, 0.004], [0.0, 0.0, -0.003], [1.0, 1.0, 1.0]]}]
+    text = "\n".join(agreement_lines(rows))
+    assert "rank correlation over all plans: 1.000" in text
+    assert "more than 0.866 is not possible" in text
+
+
+def test_two_rounds_in_turns_are_an_abba_block() -> None:
+    # The machine slows down by half from each sample to the next, which cancels out between a round and its reverse.
+    default = [1.0, 3.375] * 12
+    plan = [1.5 / 1.25, 2.25 / 1.25] * 12
+    verdict = end_to_end([s * 1e-3 for s in default], [s * 1e-3 for s in plan], GATE)
+    assert verdict.speedup.value == pytest.approx(1.25)
+    assert verdict.blocks == 12
 
 
 def test_a_page_names_its_command_and_machine(tmp_path: Path) -> None:

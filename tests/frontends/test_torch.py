@@ -109,7 +109,7 @@ MOVEMENT = {
     "spread": lambda a: (a[:, :1].expand(2, 3, 4), F.pad(a, (1, 2, 0, 1)), F.pad(a, (-1, 0)), torch.zeros_like(a)),
     "made": lambda a: (torch.arange(5) + a[0, 0, 0], torch.full((2, 2), 7.0) + a[0, 0, 0], torch.eye(3) + a[0, 0, 0]),
     "triangles": lambda a: (a.tril(), a.triu(1), a.tril(-1)),
-    "written": lambda a: (a.slice_scatter(a[:, :1] * 0, 1, 1, 2), a.select_scatter(a[0] * 2, 0, 1)),
+    "written": lambda a: (a.slice_scatter(a[:, :1] * 0, 1, 1, 2), a.select_scatter(a[1] * 2, 0, 0)),
 }
 
 

@@ -120,3 +120,18 @@ def test_an_unsupported_op_is_named_with_its_place_in_the_model() -> None:
         UnsupportedError, match=r"aten\.linalg_matrix_exp.*in blocks\.1 \(Inner\), at test_torch_training\.py:\d+"
     ):
         lower(Outer(), x(8, 8))
+
+
+def test_a_step_of_an_optimizer_is_refused() -> None:
+    layer = nn.Linear(4, 4)
+    optimizer = torch.optim.Adam(layer.parameters())
+    before = layer.weight.detach().clone()
+
+    def step(a: Any) -> Any:
+        layer(a).sum().backward()
+        optimizer.step()
+        return layer.weight.sum()
+
+    with pytest.raises(UnsupportedError, match=r"calls Adam\.step\(\), whose updates an export loses"):
+        lower(step, x(2, 4))
+    assert torch.equal(layer.weight, before)

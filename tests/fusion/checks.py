@@ -22,7 +22,7 @@ def recomputed(s: SequenceState) -> SequenceState:
     other = copy.copy(s)
     other.nodes = s.nodes.copy_for(s.computation)
     other.order = TopologicalOrder(s.computation)
-    other.legality = Legality(other.order, other.nodes, s.legality.limits)
+    other.legality = Legality(other.order, other.nodes, s.legality.limits, s.legality.target)
     other.digests, other._known = Digests(), type(s._known)()
     other._start()
     return other

@@ -134,5 +134,6 @@ def test_outputs_of_other_dimensions_are_refused() -> None:
 def test_names_that_are_not_there_are_refused() -> None:
     state = FusionState(random_graph(0))
     for kind in KINDS:
-        assert "no instruction %missing" in str(state.why_not(FusionAction(kind, "main", "missing", ("x",))))
+        consumers = ("x", "y") if kind == "move" else ("x",)
+        assert "no instruction %missing" in str(state.why_not(FusionAction(kind, "main", "missing", consumers)))
     assert "no sequence" in str(state.why_not(FusionAction("sibling", "nowhere", "a", ("b",))))

@@ -135,3 +135,19 @@ def test_options_and_policies_in_order_are_read_from_text() -> None:
 def test_malformed_options_are_rejected(text: str, message: str) -> None:
     with pytest.raises(HlogymError, match=message):
         make_policy(text)
+
+
+def test_instruction_fusion_may_compute_expensive_values_repeatedly() -> None:
+    text = """ENTRY %main (x: f32[8]) -> (f32[8], f32[8]) {
+  %x = f32[8] parameter(0)
+  %e = f32[8] exponential(%x)
+  %a = f32[8] negate(%e)
+  %b = f32[8] abs(%e)
+  ROOT %t = (f32[8], f32[8]) tuple(%a, %b)
+}"""
+    counts = []
+    for policy in ("instruction", "instruction{keep_expensive=false}"):
+        state = entry(text)
+        run_policy(state, make_policy(policy))
+        counts.append(len(state.fusions()))
+    assert counts == [0, 2]

@@ -1,9 +1,11 @@
 """Tests of trial fusions and of candidates, against fusing for real."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from compiler.analysis.kernel_summary import summarize_body
+from compiler.analysis.kernel_summary import KernelSummary, summarize_body
 from compiler.codegen.buildability import kernel_refusal
 from compiler.codegen.lowering.lower import lower
 from compiler.codegen.nest.loop_ir import LocalArray, walk
@@ -14,7 +16,7 @@ from compiler.errors import UnsupportedError
 from compiler.fusion.rewriting import trial_fusion
 from compiler.fusion.state import FusionState
 from tests.codegen.random_fusions import random_fusion
-from tests.fusion.programs import random_graph
+from tests.fusion.programs import optimized, random_graph
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -28,8 +30,38 @@ def test_answers_by_structure_are_those_of_each_pair(seed: int) -> None:
             pair = state.find("main", a.producer), state.find("main", a.consumers[0])
             body = trial_fusion(a.kind, *pair)
             assert sequence.legality.trials.refusal(a.kind, *pair) == kernel_refusal(body)
-            assert sequence.legality.trials.summary(a.kind, *pair) == summarize_body(body)
+            assert _facts(sequence.legality.trials.summary(a.kind, *pair)) == _facts(summarize_body(body))
         state.apply(actions[int(rng.integers(len(actions)))])
+
+
+@pytest.mark.parametrize("program", ["layer_norm_backward", 3, 4])
+def test_kernels_known_by_what_they_compute_are_those_of_the_bodies(program: str | int) -> None:
+    module = random_graph(program, 20) if isinstance(program, int) else optimized(program)
+    state, rng = FusionState(module), np.random.default_rng(0)
+    sequence = state.sequences[module.entry.name]
+    trials, known = sequence.legality.trials, 0
+    for _ in range(8):
+        candidates = [a for a in state.candidates() if len(a.consumers) == 1]
+        for a in candidates:
+            kind = "sibling" if a.kind == "horizontal" else a.kind
+            pair = [state.find(a.computation, n) for n in (a.producer, a.consumer)]
+            first, second = sequence.nodes.sorted(pair) if kind == "sibling" else pair
+            body = trial_fusion(kind, first, second)
+            assert trials.is_refused(kind, first, second) == (kernel_refusal(body) is not None)
+            assert _facts(trials.summary(kind, first, second))[0] == _facts(summarize_body(body))[0]
+            known += trials.content(kind, first, second) is not None
+        legal = state.actions()
+        if state.can_undo and rng.random() < 0.2:
+            state.undo()
+        elif legal:
+            state.apply(legal[int(rng.integers(len(legal)))])
+    assert known > 0
+
+
+def _facts(summary: KernelSummary) -> tuple[KernelSummary, list[str]]:
+    """Return a summary without its inputs, and these in an order of their own."""
+    inputs = [repr((i.elements, i.element_bytes, sorted(map(repr, i.contexts.values())))) for i in summary.inputs]
+    return replace(summary, inputs=()), sorted(inputs)
 
 
 @pytest.mark.parametrize("seed", range(12))

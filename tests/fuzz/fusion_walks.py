@@ -1,7 +1,8 @@
-"""Fuzz fusion states: random modules, random legal actions with fissions and undos among them.
+"""Fuzz fusion states: random modules, random legal actions with fissions, moves and undos among them.
 
-After each walk the module must equal the interpreter's results of the original, the actions, savings and digests must
-be those of a recomputation, `undo` must restore the text, and fissions must lead back to the module without fusions.
+Every third state is for CUDA, the others for C. After each walk each fusion must have a kernel there, the module must
+equal the interpreter's results of the original, and the actions, savings and digests must be those of a recomputation.
+`undo` must restore the text, and fissions must lead back to the module without fusions.
 
 python -m tests.fuzz.fusion_walks [--modules 20000] [--seed 0] [--seconds 600] [--out results/fuzz/fusions.md]
 """
@@ -19,8 +20,11 @@ from typing import Any
 
 import numpy as np
 
+from compiler.codegen.build_target import C_TARGET, CUDA_TARGET
+from compiler.codegen.buildability import kernel_refusal
 from compiler.errors import UnsupportedError
 from compiler.fusion.actions import KINDS
+from compiler.fusion.rewriting import body_of
 from compiler.fusion.state import FusionState
 from compiler.interpreter import evaluate
 from compiler.ir import HloModule
@@ -56,7 +60,8 @@ def walk(seed: int, tally: Tally) -> None:
     rng = np.random.default_rng(seed)
     module = module_of(seed)
     original = module.clone()
-    state = FusionState(module)
+    target = CUDA_TARGET if seed % 3 == 0 else C_TARGET
+    state = FusionState(module, target=target)
     start, fingerprint = str(state.module), state.fingerprint
     former: list[str] = []
     for _ in range(STEPS):
@@ -66,13 +71,15 @@ def walk(seed: int, tally: Tally) -> None:
             tally.undone += 1
             assert str(state.module) == former.pop(), "undo does not restore the module"
         elif actions:
-            fissions = [a for a in actions if a.kind == "fission"]
-            offered = fissions if fissions and rng.random() < 0.3 else actions
+            wanted = "fission" if rng.random() < 0.2 else "move" if rng.random() < 0.3 else ""
+            offered = [a for a in actions if a.kind == wanted] or actions
             action = offered[int(rng.integers(len(offered)))]
             former.append(str(state.module))
             state.apply(action)
             tally.actions[action.kind] += 1
     check(state)
+    for f in state.fusions():
+        assert kernel_refusal(body_of(f), target) is None, f"%{f.name} has no kernel in {target.language}"
     _compare(original, state.module, rng, tally)
     before = len(state.history)
     take_apart(state, rng)

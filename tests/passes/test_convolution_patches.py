@@ -61,3 +61,33 @@ ENTRY main {{
     assert difference(evaluate(module, args), want) is None
     opcodes = [i.opcode for i in module.entry.instructions]
     assert Opcode.CONCATENATE not in opcodes and Opcode.CONVOLUTION not in opcodes
+
+
+def test_a_large_batch_is_divided() -> None:
+    module = parse("""
+HloModule m
+ENTRY main {
+  x = f32[6,3,5,5] parameter(0)
+  k = f32[3,3,3,4] parameter(1)
+  ROOT c = f32[4,6,5,5] convolution(x, k), window={size=3x3 pad=1_1x1_1}, dim_labels=bf01_01io->fb01
+}""")
+    rng = np.random.default_rng(0)
+    args = [rng.normal(size=s.dimensions).astype(np.float32) for s in module.parameter_shapes]
+    want = reference(module, args)
+    # The patches have 6 * 25 * 27 elements, those of three samples 2,025.
+    assert make_pass("convolution-to-patches{max_elements=2025}").run(module)
+    assert check_module(module) == []
+    assert sum(i.opcode is Opcode.DOT for i in module.entry.instructions) == 2
+    assert all(i.opcode is not Opcode.CONVOLUTION for i in module.entry.instructions)
+    assert difference(evaluate(module, args), want) is None
+
+
+def test_a_batch_that_cannot_be_divided_stays() -> None:
+    text = """
+HloModule m
+ENTRY main {
+  x = f32[1,3,5,5] parameter(0)
+  k = f32[3,3,3,4] parameter(1)
+  ROOT c = f32[1,4,5,5] convolution(x, k), window={size=3x3 pad=1_1x1_1}, dim_labels=bf01_01io->bf01
+}"""
+    assert not make_pass("convolution-to-patches{max_elements=100}").run(parse(text))

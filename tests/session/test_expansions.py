@@ -156,3 +156,30 @@ def test_topk_and_cumulative_reductions_keep_their_kernels_by_default() -> None:
     assert {s.opcode for s in sites} >= {Opcode.TOPK}
     assert {s.default for s in sites} == {"keep"}
     assert {k.kind for k in CompilationSession(module, "cpu").finish().kernels} == {"top-k", "scan"}
+
+
+def test_random_numbers_are_arithmetic_or_left_to_the_interpreter() -> None:
+    text = """HloModule r
+ENTRY e {
+  s = u64[2] parameter(0)
+  g = (u64[2], u32[64]) rng-bit-generator(s), algorithm=rng_three_fry
+  h = (u64[2], u32[8]) rng-bit-generator(s), algorithm=rng_three_fry
+  x = u32[64] get-tuple-element(g), index=1
+  y = u32[8] get-tuple-element(h), index=1
+  ROOT r = (u32[64], u32[8]) tuple(x, y)
+}"""
+    key = np.array([1, 2], np.uint64)
+    want = compile(text)(key)
+    for choices in (("arithmetic", "arithmetic"), ("keep", "arithmetic"), ("keep", "keep")):
+        session = CompilationSession(parse(text))
+        assert [s.choices for s in session.expansions()] == [("arithmetic", "keep")] * 2
+        for choice in choices:
+            session.set_expansion(session.expansions()[0], choice)
+        left = sum(i.opcode is Opcode.RNG_BIT_GENERATOR for i in session.module.entry.instructions)
+        assert left == choices.count("keep")
+        exe = compile(text, plan=session.plan)
+        for got, expected in zip(exe(key), want, strict=True):
+            np.testing.assert_array_equal(got, expected)
+    session = CompilationSession(parse(text))
+    session.run_passes()
+    assert session.expansions() == []

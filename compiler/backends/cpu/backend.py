@@ -55,10 +55,11 @@ class CpuBackend:
         self, module: HloModule, plan: CompilationPlan | None = None, kernels: KernelBindings | None = None
     ) -> CpuExecutable:
         """Implement `Backend.build`."""
-        return CpuExecutable.build(module, self._emitter(kernels).emit(module), plan)
+        return CpuExecutable.build(module, self._emitter(kernels, plan).emit(module), plan)
 
-    def _emitter(self, kernels: KernelBindings | None) -> ThunkEmitter:
-        return ThunkEmitter(self.language, kernels or {}, self.default_schedule, self.name, donate=True)
+    def _emitter(self, kernels: KernelBindings | None, plan: CompilationPlan | None) -> ThunkEmitter:
+        made = frozenset[tuple[str, str]]() if plan is None else plan.made
+        return ThunkEmitter(self.language, kernels or {}, self.default_schedule, self.name, made, donate=True)
 
     def load(self, folder: ProgramFolder) -> CpuExecutable:
         """Implement `Backend.load`; the program must have been built for this kind of processor."""

@@ -174,11 +174,6 @@ class CpuExecutable:
             _configure(frame.context, options)
 
     @property
-    def donated(self) -> dict[int, int]:
-        """Return the argument whose memory each result takes over, by the result's number."""
-        return dict(self._donated)
-
-    @property
     def entry_and_constants(self) -> tuple[int, int]:
         """Return the addresses of the C function that runs the program and of its table of constants."""
         return self._entry_address or 0, ctypes.addressof(self._constants)
@@ -206,6 +201,35 @@ class CpuExecutable:
         """Run the program and return the leaves of its result; raise ArgumentError if the arguments do not match."""
         results = self._call_arrays(arrays)
         return self._call_from_python(arrays) if results is None else results
+
+    @property
+    def takes_addresses(self) -> bool:
+        """Whether `call_at` works: the program has no ops that the interpreter evaluates on arrays."""
+        return not self.built.driver.host
+
+    @property
+    def donated(self) -> Mapping[int, int]:
+        """The argument whose memory each result takes over, by the number of the result."""
+        return self._donated
+
+    def call_at(self, arguments: Sequence[int], results: Sequence[int]) -> None:
+        """Run the program on memory of the caller, without checks or copies.
+
+        Args:
+            arguments: the address of each argument, row-major and aligned, of the program's type and shape.
+            results: the address of each result, which must not overlap an argument. A result that takes over an
+                argument (`donated`) has the address of that argument, which must not overlap the others.
+        """
+        frame = self._frames.take()
+        try:
+            frame.fill(arguments, results)
+            self._entry(
+                frame.arena_address, frame.argument_addresses, frame.result_addresses, self._constants,
+                frame.context_address,
+            )  # fmt: skip
+            frame.raise_error()
+        finally:
+            self._frames.give(frame)
 
     def _call_from_python(self, arrays: Sequence[Any], donate: bool = True) -> list[Array]:
         """Run the program on arguments that may need a conversion."""

@@ -82,6 +82,21 @@ class Frame:
         self._table = _FrameTable(None, self.arena_address, self.context_address, *tables)
         self.address = ctypes.addressof(self._table)
 
+    @property
+    def argument_addresses(self) -> Any:
+        """The C array of the addresses of arguments."""
+        return self._pointers[0]
+
+    @property
+    def result_addresses(self) -> Any:
+        """The C array of the addresses of results."""
+        return self._pointers[1]
+
+    def fill(self, arguments: Sequence[int], results: Sequence[int]) -> None:
+        """Set the addresses of arguments and results for a call on memory of the caller."""
+        self._pointers[0][: len(arguments)] = list(arguments)
+        self._pointers[1][: len(results)] = list(results)
+
     def use_arena(self, arena: Array) -> None:
         """Let the driver of a timed run keep its temporaries in this memory; C has the frame's own arena."""
         self.arena, self.arena_address = arena, address_of(arena)

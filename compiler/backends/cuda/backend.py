@@ -54,10 +54,11 @@ class CudaBackend:
         self, module: HloModule, plan: CompilationPlan | None = None, kernels: KernelBindings | None = None
     ) -> CudaExecutable:
         """Implement `Backend.build`; without a GPU the kernels and the plan can still be inspected."""
-        return CudaExecutable.build(module, self._emitter(kernels).emit(module), plan)
+        return CudaExecutable.build(module, self._emitter(kernels, plan).emit(module), plan)
 
-    def _emitter(self, kernels: KernelBindings | None) -> ThunkEmitter:
-        return ThunkEmitter(self.language, kernels or {}, self.default_schedule, self.name)
+    def _emitter(self, kernels: KernelBindings | None, plan: CompilationPlan | None) -> ThunkEmitter:
+        made = frozenset[tuple[str, str]]() if plan is None else plan.made
+        return ThunkEmitter(self.language, kernels or {}, self.default_schedule, self.name, made)
 
     def load(self, folder: ProgramFolder) -> CudaExecutable:
         """Implement `Backend.load`."""

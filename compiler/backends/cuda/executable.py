@@ -10,6 +10,7 @@ import numpy as np
 
 from compiler.analysis.cost_model import device_model
 from compiler.backends.cuda import nvrtc
+from compiler.codegen.build_target import CUDA_TARGET
 from compiler.codegen.kernel_spec import KernelSpec
 from compiler.interpreter.machine import Machine
 from compiler.ir.module import HloModule
@@ -71,7 +72,7 @@ class CudaExecutable:
 
     def explain(self) -> Explanation:
         """Return which decisions made each kernel, and why kernels that follow each other are separate."""
-        return Explanation(self.module, self.plan, self.thunks, device_model("gpu"))
+        return Explanation(self.module, self.plan, self.thunks, device_model("gpu"), CUDA_TARGET)
 
     def save(self, path: str | Path) -> None:
         """Save the program to a folder with its kernels as source; any machine with a GPU can load it."""

@@ -33,6 +33,7 @@ from compiler.codegen.schedules.row_cache import ROW_CACHE_BYTES, cache_rows
 from compiler.codegen.schedules.scans import expand_scans
 from compiler.codegen.schedules.scatter_parts import split_scatters
 from compiler.codegen.schedules.schedule import FIELD_RANGES, LOCAL_BYTES, Schedule
+from compiler.codegen.schedules.short_rows import rows_bound, split_rows
 from compiler.codegen.schedules.splits import (
     ENOUGH_TASKS,
     MAX_PARTS,
@@ -62,7 +63,7 @@ SHORT_VECTORS = 8
 """Vectors in a loop from which on the elements that remain over do not matter."""
 WIDEST = max(COMPUTE_BYTES.values())
 """Size of the largest element of a local array."""
-_BOUNDED = (
+BOUNDED = (
     lir.Let,
     lir.Store,
     lir.Accumulator,
@@ -73,6 +74,7 @@ _BOUNDED = (
     lir.For,
     lir.Reduce,
 )
+"""The statements for which the local memory that binding needs is bounded without binding."""
 COPIES = 6
 """Maximum number of copies of a split reduction: whole parts, the last part, their results; each with a remainder."""
 
@@ -94,6 +96,7 @@ def bind_c(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
         body = tiled
     body = select_near_angles(kernel, separate_rare_work(kernel, body, schedule), schedule)
     body = split_edges(replace(kernel, kind=kind), body, schedule)
+    body = split_rows(body) if schedule.stages and schedule.vector else body
     body = pair_elements(kernel, _Binder(schedule, kernel.arguments).top(body))
     check_local_bytes(body)
     vectors = (LoopKind.VECTOR, LoopKind.PARALLEL_VECTOR)
@@ -130,21 +133,12 @@ def local_bytes_bound(kernel: lir.Kernel) -> float:
     """
     schedule = Schedule()
     statements = list(lir.walk(kernel.body))
-    if not all(isinstance(s, _BOUNDED) for s in statements):
+    if not all(isinstance(s, BOUNDED) for s in statements):
         return math.inf
-    lets = [s for s in statements if isinstance(s, lir.Let)]
-    total = sum(s.size * COMPUTE_BYTES[s.type] for s in statements if isinstance(s, lir.LocalArray))
+    total = common_bytes_bound(kernel, statements)
     if kernel.kind == "loop":  # staged tiles
         total += len(kernel.body) * MAX_STAGED * schedule.tile**2 * WIDEST
-    if any(isinstance(s.value, lir.Apply) and s.value.op.is_expensive for s in lets):
-        for body in (kernel.body, *(b for s in statements for b in lir.bodies_of(s))):
-            sweeps = sum(isinstance(s, For | lir.Reduce) for s in body)
-            total += sweeps // 2 * ROW_CACHE_BYTES  # only what two loops of one extent share is kept
-    columns = {
-        s.var
-        for s in statements
-        if isinstance(s, For) and any(isinstance(x, lir.Reduce) and _reads_along(x, s.var) for x in s.body)
-    }
+    columns = column_variables(statements)
     for s in kernel.body:
         nest = perfect_nest(s)
         reductions = [r for r in (nest[-1].body if nest else (s,)) if isinstance(r, lir.Reduce)]
@@ -157,12 +151,49 @@ def local_bytes_bound(kernel: lir.Kernel) -> float:
     for s in statements:
         if isinstance(s, lir.Reduce):
             total += COPIES * MAX_ACCUMULATORS * FIELD_RANGES["vector"][-1] // 8
+        if isinstance(s, For | lir.Reduce):
+            total += rows_bound(s)
         if isinstance(s, For | lir.Reduce) and not has_loop(s.body):
             total += COPIES * stages.bytes_bound(s.body)
         if isinstance(s, For) and s.var in columns:
-            held = sum(len(x.reductions) if isinstance(x, lir.Reduce) else 1 for x in s.body)
-            total += COPIES * schedule.columns * held * WIDEST
+            total += COPIES * schedule.columns * held_per_column(s) * WIDEST
     return total
+
+
+def common_bytes_bound(kernel: lir.Kernel, statements: Sequence[lir.Stmt]) -> int:
+    """Return an upper bound of the local arrays that a nest has and of the values of rows that `cache_rows` keeps.
+
+    Args:
+        kernel: the nest, bound with the default level of the row cache.
+        statements: all of its statements.
+    """
+    total = sum(s.size * COMPUTE_BYTES[s.type] for s in statements if isinstance(s, lir.LocalArray))
+    lets = (s for s in statements if isinstance(s, lir.Let))
+    if any(isinstance(s.value, lir.Apply) and s.value.op.is_expensive for s in lets):
+        for body in (kernel.body, *(b for s in statements for b in lir.bodies_of(s))):
+            sweeps = sum(isinstance(s, For | lir.Reduce) for s in body)
+            total += sweeps // 2 * ROW_CACHE_BYTES  # only what two loops of one extent share is kept
+    return total
+
+
+def column_variables(statements: Sequence[lir.Stmt]) -> set[Var]:
+    """Return the variables of the loops that `tile_columns` may tile."""
+    return {
+        s.var
+        for s in statements
+        if isinstance(s, For) and any(isinstance(x, lir.Reduce) and _reads_along(x, s.var) for x in s.body)
+    }
+
+
+def held_per_column(s: For) -> int:
+    """Return the number of values that a tiled loop over columns keeps for each column at most."""
+    return sum(len(x.reductions) if isinstance(x, lir.Reduce) else 1 for x in s.body)
+
+
+def check_binding(kernel: lir.Kernel, schedule: Schedule) -> None:
+    """Raise UnsupportedError if `bind_c` does; the nest is only bound if the bound of its memory is too large."""
+    if schedule != Schedule() or local_bytes_bound(kernel) > LOCAL_BYTES:
+        bind_c(kernel, schedule)
 
 
 def _reads_along(reduce: lir.Reduce, var: Var) -> bool:

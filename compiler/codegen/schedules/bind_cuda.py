@@ -17,7 +17,14 @@ from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.loop_ir import Body, For, LoopKind, Scope
 from compiler.codegen.nest.scalar_ops import COMPUTE_BYTES
 from compiler.codegen.schedules import accumulators
-from compiler.codegen.schedules.bind_c import check_local_bytes
+from compiler.codegen.schedules.bind_c import (
+    BOUNDED,
+    WIDEST,
+    check_local_bytes,
+    column_variables,
+    common_bytes_bound,
+    held_per_column,
+)
 from compiler.codegen.schedules.lanes import tile_columns
 from compiler.codegen.schedules.loop_transforms import Tiling, collapse, tile_transposes, without_dead_code
 from compiler.codegen.schedules.row_cache import cache_rows
@@ -51,6 +58,19 @@ def bind_cuda(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
     threads = _threads_for(body, schedule.block)
     body = _with_scopes(body, threads)
     return replace(kernel, body=body, kind=kind, threads=threads)
+
+
+def binds_surely(kernel: lir.Kernel, schedule: Schedule) -> bool:
+    """Check whether a nest surely has a kernel, without making it; False where only binding and printing show it."""
+    statements = list(lir.walk(kernel.body))
+    if schedule.tile or schedule.cache > 1 or not all(isinstance(s, BOUNDED) for s in statements):
+        return False
+    if any(isinstance(s, For) and s.kind is LoopKind.ATOMIC for s in statements):
+        return False
+    columns = column_variables(statements)
+    held = sum(held_per_column(s) for s in statements if isinstance(s, For) and s.var in columns)
+    # Of each loop over columns there may be a tile and a remainder.
+    return common_bytes_bound(kernel, statements) + 2 * schedule.columns * held * WIDEST <= SHARED_BYTES
 
 
 # ---- loop kinds

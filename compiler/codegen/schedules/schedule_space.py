@@ -136,13 +136,20 @@ def schedule_space(generate: Callable[[Schedule], Hashable | None], default: Sch
         generate: returns what identifies the code of the kernel with a schedule, or None if it refuses the schedule.
         default: the schedule of the kernel when none is chosen.
     """
-    observed = _Observed.of(default)
-    plain = generate(observed)
+    plain, names = fields_read(generate, default)
     if plain is None:
         return ScheduleSpace()
-    names = (name for name in FIELD_RANGES if name.partition(".")[0] in observed.reads)
     found = (_knob(name, generate, default, plain) for name in names)
     return ScheduleSpace(tuple(k for k in found if k is not None))
+
+
+def fields_read(
+    generate: Callable[[Schedule], Hashable | None], default: Schedule
+) -> tuple[Hashable | None, tuple[str, ...]]:
+    """Return what `generate` returns for the default, and the names of the fields that may affect it."""
+    observed = _Observed.of(default)
+    plain = generate(observed)
+    return plain, tuple(name for name in FIELD_RANGES if name.partition(".")[0] in observed.reads)
 
 
 class _Observed(Schedule):

@@ -2,13 +2,12 @@
 
 A processor overlaps the iterations of a loop whose instructions fit into its window, which holds some 200 to 500. Where
 one value passes through several transcendental functions, few iterations fit, and the loop waits for the latency of the
-chain. Stages that hand their values on in local arrays of a block have short iterations again, for the price of a store
+chain. Stages that pass their values on in local arrays of a block have short iterations again, for the price of a store
 and a load.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -19,11 +18,12 @@ from compiler.codegen.nest.loop_ir import Body, For, LoopKind
 from compiler.codegen.nest.scalar_ops import COMPUTE_BYTES
 from compiler.codegen.schedules.streams import has_whole_blocks
 from compiler.ir import Opcode
+from compiler.ir.types import PrimitiveType as T
 
 BLOCK, MIN_ELEMENTS = 256, 128
 """Elements of a block, so that its arrays stay in the first-level cache, and of the shortest loop that is divided."""
 MAX_ARRAYS = 8
-"""Maximum number of values that stages hand on; more loads and stores cost what the shorter iterations save."""
+"""Maximum number of values that stages pass on; more loads and stores cost what the shorter iterations save."""
 CHEAP = 4
 """Number of instructions up to which a stage computes a value again instead of loading it."""
 _SINGLE = frozenset({Opcode.DIVIDE, Opcode.SQRT, Opcode.RSQRT, Opcode.REMAINDER})
@@ -37,12 +37,12 @@ class Stages:
     Attributes:
         of: name -> number of its stage.
         count: number of stages.
-        handed: the values that a later stage than their own needs.
+        passed: the values that a later stage than their own needs.
     """
 
     of: Mapping[str, int]
     count: int
-    handed: tuple[lir.Let, ...]
+    passed: tuple[lir.Let, ...]
 
 
 def stages_of(s: For, depth: int) -> Stages | None:
@@ -67,10 +67,13 @@ def stages_of(s: For, depth: int) -> Stages | None:
         return None
     # A stage starts with an expensive operation; the cheap ones before it belong to the stage that precedes it.
     of = {name: max(0, (n - 1) // depth) for name, n in level.items()}
-    again = _costs_again(lets)
-    needed = {n for x in s.body for n in lir.names_of(x) if of.get(n, count) < _stage_of(x, of, count - 1)}
-    handed = tuple(let for let in lets if let.name in needed and again[let.name] > CHEAP)
-    return None if len(handed) > MAX_ARRAYS else Stages(of, count, handed)
+    names: set[str] = set()
+    for n in range(1, count):
+        now = [x for x in s.body if _stage_of(x, of, count - 1) == n]
+        earlier = [let for let in lets if of[let.name] < n]
+        names |= values_to_pass(earlier, {name for x in now for name in lir.names_of(x)})
+    passed = tuple(let for let in lets if let.name in names)
+    return None if len(passed) > MAX_ARRAYS else Stages(of, count, passed)
 
 
 def bytes_bound(body: Body) -> int:
@@ -93,28 +96,28 @@ def staged(s: For, stages: Stages, leaf: Callable[[For], For]) -> For:
     if s.base is not None or v.extent % size:
         base = ix.of(block) * size + (ix.const(0) if s.base is None else s.base)
         limit = v.extent if s.limit is None else s.limit
-    arrays: list[lir.Stmt] = [lir.LocalArray(_array(x), x.type, size) for x in stages.handed]
+    arrays: list[lir.Stmt] = [lir.LocalArray(_array(x), x.type, size) for x in stages.passed]
     loops: list[lir.Stmt] = []
     for n in range(stages.count):
         lane = Var(f"{v.name}g{n}", size)
-        body = _moved(_statements(s.body, stages, n, lane), v, ix.of(block) * size + ix.of(lane))
+        body = moved(_statements(s.body, stages, n, lane), v, ix.of(block) * size + ix.of(lane))
         combined = s.combined if n == stages.count - 1 else ()
         loops.append(leaf(replace(s, var=lane, body=body, combined=combined, base=base, limit=limit)))
     return For(block, LoopKind.SERIAL, (*arrays, *loops))
 
 
 def _statements(body: Body, stages: Stages, n: int, lane: Var) -> Body:
-    """Return the statements of one stage: what it hands on or stores, and what these need."""
-    handed = {let.name for let in stages.handed}
+    """Return the statements of one stage: what it passes on or stores, and what these need."""
+    passed = {let.name for let in stages.passed}
     kept: list[lir.Stmt] = []
     needed: set[str] = set()
     for x in reversed(body):
         if isinstance(x, lir.Let):
-            if x.name in handed and stages.of[x.name] < n:
+            if x.name in passed and stages.of[x.name] < n:
                 if x.name in needed:
                     kept.append(lir.Let(x.name, x.type, lir.LocalLoad(_array(x), ix.of(lane))))
                 continue
-            if x.name in handed and stages.of[x.name] == n:
+            if x.name in passed and stages.of[x.name] == n:
                 kept.append(lir.LocalStore(_array(x), ix.of(lane), x.name))
             elif x.name not in needed:
                 continue
@@ -125,7 +128,8 @@ def _statements(body: Body, stages: Stages, n: int, lane: Var) -> Body:
     return tuple(reversed(kept))
 
 
-def _moved(body: Body, var: Var, to: ix.IndexExpr) -> Body:
+def moved(body: Body, var: Var, to: ix.IndexExpr) -> Body:
+    """Return statements in which an index takes the place of a variable."""
     return lir.map_indices(body, lambda i: i.substitute({var: to}))
 
 
@@ -138,13 +142,29 @@ def _stage_of(x: lir.Stmt, of: Mapping[str, int], last: int) -> int:
     return of[x.name] if isinstance(x, lir.Let) else last
 
 
-def _costs_again(lets: Sequence[lir.Let]) -> dict[str, float]:
-    """Return how many instructions it takes to compute each value once more."""
-    costs: dict[str, float] = {}
+def values_to_pass(lets: Sequence[lir.Let], used: set[str]) -> set[str]:
+    """Return the names of the values that a later loop loads, so that it can compute the values that it uses.
+
+    A later loop computes cheap values again, and predicates, because loops over arrays of them are not vectorized.
+
+    Args:
+        lets: the values of earlier loops, in order.
+        used: names of values that the later loop uses.
+    """
+    costs: dict[str, int] = {}  # as arguments; long operations are passed, and cost a load
     for let in lets:
-        own = math.inf if _is_long(let) else 0 if isinstance(let.value, lir.Constant) else 1
-        costs[let.name] = own + sum(costs.get(n, 0) for n in lir.names_of(let))
-    return costs
+        own = 0 if isinstance(let.value, lir.Constant) else 1
+        costs[let.name] = 1 if _is_long(let) else own + sum(costs.get(n, 0) for n in lir.names_of(let))
+    passed: set[str] = set()
+    needed = set(used)
+    for let in reversed(lets):
+        if let.name not in needed:
+            continue
+        if let.type is not T.PRED and (_is_long(let) or costs[let.name] > CHEAP):
+            passed.add(let.name)
+        else:
+            needed.update(lir.names_of(let))
+    return passed
 
 
 def _is_long(let: lir.Let) -> bool:

@@ -8,10 +8,14 @@ GPU), so that the state does not go through memory in every iteration.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 from compiler.analysis.trip_count import trip_count_of
+from compiler.codegen.build_target import C_TARGET, BuildTarget
 from compiler.codegen.kernel_spec import KernelSpec, build_spec, flops_of
+from compiler.codegen.languages import find_language
+from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.schedules.schedule import Schedule
 from compiler.codegen.templates.loop_lowering import LoopLowering, LoopState, fitted_schedule
 from compiler.errors import UnsupportedError
@@ -35,13 +39,28 @@ class LoopKernel:
     outputs: tuple[int, ...]
 
 
-def loop_refusal(loop: HloInstruction) -> str | None:
-    """Return why a `while` cannot become one kernel, or None when it can."""
-    try:
-        make_loop_kernel(loop, "c")
-    except UnsupportedError as e:
-        return str(e)
-    return None
+def loop_refusal(loop: HloInstruction, target: BuildTarget = C_TARGET) -> str | None:
+    """Return why a `while` cannot become one kernel of a target, or None when it can."""
+    reason: str | None = None
+    for schedule in _tried(target):
+        try:
+            make_loop_kernel(loop, target.language, schedule)
+        except UnsupportedError as e:
+            reason = reason or str(e)
+        else:
+            return None
+    return reason
+
+
+def _tried(target: BuildTarget) -> Iterator[Schedule | None]:
+    """Yield the schedules that a loop may have where none is chosen: fewer lanes than preset if its state is large."""
+    if target.has_preset:
+        yield None
+        return
+    lanes = target.schedule.lanes
+    while lanes:
+        yield replace(target.schedule, lanes=lanes)
+        lanes //= 2
 
 
 def make_loop_kernel(loop: HloInstruction, language: str, schedule: Schedule | None = None) -> LoopKernel:
@@ -50,14 +69,7 @@ def make_loop_kernel(loop: HloInstruction, language: str, schedule: Schedule | N
     Raises:
         UnsupportedError: the loop cannot become one kernel.
     """
-    trips = trip_count_of(loop)
-    if trips is None:
-        raise UnsupportedError(f"%{loop.name}: the number of iterations is not a compile-time constant")
-    state = LoopState(loop)
-    axis, extent = state.axis(0 if schedule is None else schedule.axis)
-    schedule = schedule or fitted_schedule(language, extent, state.bytes_per_lane(extent))
-    with deep_recursion():
-        kernel = LoopLowering(state, axis, extent, trips, schedule).kernel()
+    kernel, state, schedule, trips = _lowered(loop, language, schedule)
     shapes = loop.shape.tuple_shapes
     inputs, outputs = tuple(range(len(shapes))), tuple(state.changed)
     body: HloComputation = loop.attributes["body"]
@@ -67,3 +79,23 @@ def make_loop_kernel(loop: HloInstruction, language: str, schedule: Schedule | N
         tuple(shapes[k] for k in inputs), tuple(shapes[k] for k in outputs), flops,
     )  # fmt: skip
     return LoopKernel(spec, inputs, outputs)
+
+
+def bound_loop_nest(loop: HloInstruction, language: str, schedule: Schedule) -> lir.Kernel:
+    """Return the bound nest from which `make_loop_kernel` prints the kernel; errors are those of that function."""
+    return find_language(language).bind(_lowered(loop, language, schedule)[0], schedule)
+
+
+def _lowered(
+    loop: HloInstruction, language: str, schedule: Schedule | None
+) -> tuple[lir.Kernel, LoopState, Schedule, int]:
+    """Return the nest of a loop, its state, the schedule that it was lowered with, and the number of iterations."""
+    trips = trip_count_of(loop)
+    if trips is None:
+        raise UnsupportedError(f"%{loop.name}: the number of iterations is not a compile-time constant")
+    state = LoopState(loop)
+    axis, extent = state.axis(0 if schedule is None else schedule.axis)
+    schedule = schedule or fitted_schedule(language, extent, state.bytes_per_lane(extent))
+    with deep_recursion():
+        kernel = LoopLowering(state, axis, extent, trips, schedule).kernel()
+    return kernel, state, schedule, trips

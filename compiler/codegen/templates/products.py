@@ -198,6 +198,10 @@ def pack(
     e.frames[-1].stmts += nest
 
 
+PACKED_ROWS = 64
+"""Rows of a task from which on packing its columns takes a small part of its time."""
+
+
 @dataclass(frozen=True)
 class _Side:
     """One side of the dot: the operand, and the variable along which its free elements are divided into blocks."""
@@ -349,7 +353,9 @@ class _Product:
             and row_size * column_size * depth > s.task_products
             and (row_size > self.tile[0] or column_size > self.tile[1] * lanes)
         ):
-            if row_size > self.tile[0]:
+            # Each task packs its columns: more blocks of rows pack them more often, more blocks of columns do not.
+            by_columns = pack_columns and column_size > self.tile[1] * lanes
+            if row_size > self.tile[0] and not by_columns:
                 row_size = _up(row_size // 2, self.tile[0])
             else:
                 column_size = _up(column_size // 2, self.tile[1] * lanes)
@@ -365,7 +371,8 @@ class _Product:
         column_span, column_at = _span(j, ix.of(j_block) * j.extent, n)
         shared = max(1, s.shared_rows // row_size) if pack_columns else 1
         blocks = -(-m // row_size)
-        shared = min(shared, blocks, max(1, self.outer * blocks * -(-n // column_size) // s.tasks))
+        enough = max(-(-PACKED_ROWS // row_size), self.outer * blocks * -(-n // column_size) // s.tasks)
+        shared = min(shared, blocks, enough)
         while blocks % shared:
             shared -= 1
         i_task, i_block = Var(e.fresh("t"), blocks // shared), Var(e.fresh("m"), shared)
@@ -416,6 +423,7 @@ class _Product:
             return lir.Matrix(array, ix.const(0), width, 1, True)
         found = operand_in_place(e, side.operand, index, self.type, (side.var, k))
         found = replace(found, offset=found.offset.substitute(pieces.mapping))
+        self._clear(array, var, span, width)
         if pack_transposed(e, array, found, k, var, span, width):
             return lir.Matrix(array, ix.const(0), width, 1, True)
         loops = [across, along]
@@ -426,6 +434,22 @@ class _Product:
             ]
         pack(e, array, loops, side.operand, index, ix.of(k) * width + ix.of(var), pieces.mapping)
         return lir.Matrix(array, ix.const(0), width, 1, True)
+
+    def _clear(self, array: str, var: Var, span: lir.Span, width: int) -> None:
+        """Emit zeros for the columns of a panel that only fill its last vectors.
+
+        Their sums are not used, but they take a hundred times as long where the memory holds subnormal numbers.
+        """
+        first = 0 if span.base is not None else var.extent
+        if first == width:
+            return
+        e = self.emitter
+        k, column = Var(e.fresh("k"), self.depth.extent), Var(e.fresh("c"), width - first)
+        loops = [lir.For(k, LoopKind.SERIAL, ()), lir.For(column, LoopKind.VECTOR, ())]
+        with e.guard() as body:
+            e.add(lir.LocalStore(array, ix.of(k) * width + ix.of(column) + first, e.constant(0, self.type)))
+        nest = replace(loops[1], body=tuple(body.stmts))
+        e.add(replace(loops[0], body=(nest,)))
 
     def _columns_adjacent_after(self, side: _Side, index: Index) -> bool:
         """Check whether some load of a packed operand is contiguous along the columns."""

@@ -22,7 +22,7 @@ class Annealing(ScriptSearch):
         changes: number of changes tried.
         hot, cold: temperature of the first and of the last change: the loss, as a share, kept with probability 1/e.
         seed: equal seeds give equal results.
-        splits: whether fissions are among the changes.
+        splits: whether fissions and moves are among the changes.
     """
 
     changes: int = 300

@@ -31,7 +31,8 @@ class RandomFusion:
         seed: equal seeds make equal choices on equal modules.
         stop_probability: 0 continues until nothing is legal, or `max_actions` have been taken.
         max_actions: greatest number of actions; None: no limit.
-        splits: whether fissions are among the actions; there must be a limit then, or a probability of stopping.
+        splits: whether fissions and moves are among the actions; there must be a limit then, or a probability of
+            stopping.
     """
 
     seed: int = 0

@@ -19,7 +19,7 @@ class Evolution(ScriptSearch):
         generations: number of generations after the first, which is random.
         survivors: number of scripts that live on as they are, and from which the others descend.
         seed: equal seeds give equal results.
-        splits: whether fissions are among the changes.
+        splits: whether fissions and moves are among the changes.
     """
 
     population: int = 24

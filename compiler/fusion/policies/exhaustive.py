@@ -37,7 +37,7 @@ class Exhaustive(Walk):
 
     Attributes:
         limit: greatest number of states; the search ends there without a proof.
-        splits: whether fissions are actions too; each state is still visited once.
+        splits: whether fissions and moves are actions too; each state is still visited once.
         proofs: by sequence, what was seen.
     """
 

@@ -31,9 +31,9 @@ class ProducerQueue(ABC):
     def priority(self, sequence: SequenceState, producer: HloInstruction) -> float | None:
         """Return the benefit of fusing this producer (the greatest is taken first), or None not to fuse it."""
 
-    @abstractmethod
     def action_for(self, sequence: SequenceState, producer: HloInstruction) -> FusionAction | None:
-        """Return the action for the producer of highest priority, or None for no action."""
+        """Return the fusion of a producer into all its users, or None if it has no priority any more."""
+        return None if self.priority(sequence, producer) is None else all_users_action(sequence, producer)
 
     def choose(self, state: FusionState) -> FusionAction | None:
         """Return the action of the producer of highest priority."""
@@ -101,12 +101,6 @@ class PriorityFusion(ProducerQueue):
         # Legality last: it may have to make kernels.
         return saved if saved > 0 and sequence.can_go_into_all_users(producer, users) else None
 
-    def action_for(self, sequence: SequenceState, producer: HloInstruction) -> FusionAction | None:
-        """Return the fusion into all users if it still saves time."""
-        if self.priority(sequence, producer) is None:
-            return None
-        return all_users_action(sequence, producer)
-
 
 class GreedyFusion(ProducerQueue):
     """Fusion of producers that save memory traffic, the most bytes first, until none does.
@@ -125,9 +119,3 @@ class GreedyFusion(ProducerQueue):
         saved = size + own.bytes_read + size * len(users) - own.bytes_read * len(users)
         # Legality last: it may have to make kernels.
         return float(saved) if saved > 0 and sequence.can_go_into_all_users(producer, users) else None
-
-    def action_for(self, sequence: SequenceState, producer: HloInstruction) -> FusionAction | None:
-        """Return the fusion into all users if it still saves bytes."""
-        if self.priority(sequence, producer) is None:
-            return None
-        return all_users_action(sequence, producer)

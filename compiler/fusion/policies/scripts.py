@@ -18,7 +18,9 @@ from compiler.fusion.sequence import SequenceState
 from compiler.fusion.state import FusionState
 
 Step: TypeAlias = tuple[str, str, int, tuple[int, ...]]
-"""Kind, sequence, and the keys of the producer and of the consumers, see `Nodes.key`; for a fission that of its cut."""
+"""Kind, sequence, and the keys of the producer and of the consumers, see `Nodes.key`; for a fission that of its cut.
+
+A move has its value before the kernel that takes it."""
 Script: TypeAlias = tuple[Step, ...]
 Objective: TypeAlias = Callable[[FusionState], float]
 """What a search makes small: the estimated or measured time of a state, in seconds."""
@@ -45,7 +47,7 @@ class ScriptRunner:
     """Takes a state from script to script; what two scripts begin with in common is not done again.
 
     Args:
-        splits: whether fissions are among the steps.
+        splits: whether fissions and moves are among the steps.
 
     Attributes:
         state: the state; after `restore` it is as it was.
@@ -111,5 +113,7 @@ class ScriptRunner:
 
 
 def _step(s: SequenceState, e: Entry) -> Step:
-    others = (e.cut,) if e.cut >= 0 else tuple(map(s.nodes.key, e.consumers))
+    others = () if e.action.kind == "fission" else tuple(map(s.nodes.key, e.consumers))
+    if e.cut >= 0:
+        others = (e.cut, *others)
     return e.action.kind, s.computation.name, s.nodes.key(e.producer), others

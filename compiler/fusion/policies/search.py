@@ -7,51 +7,46 @@ from dataclasses import dataclass
 
 from compiler.fusion.actions import FusionAction
 from compiler.fusion.policies.savings import LEAST_SAVING
+from compiler.fusion.policies.scripts import ScriptSearch
 from compiler.fusion.state import FusionState
 
 
-class BeamSearch:
+@dataclass(eq=False)
+class BeamSearch(ScriptSearch):
     """Beam search, which keeps the best few sequences of actions at each step, and takes the best one in the end.
 
-    Args:
+    Attributes:
         width: number of sequences kept.
         branch: actions tried for each of them, those with the greatest estimated savings.
         patience: steps without a better module before the search ends.
         max_steps: greatest number of fusions; None: no limit.
     """
 
-    def __init__(self, width: int = 3, branch: int = 3, patience: int = 2, max_steps: int | None = None) -> None:
-        self.width, self.branch, self.patience, self.max_steps = width, branch, patience, max_steps
-        self._state: FusionState | None = None
-        self._found: tuple[FusionAction, ...] = ()
-        self._start = 0
+    width: int = 3
+    branch: int = 3
+    patience: int = 2
+    max_steps: int | None = None
 
-    def choose(self, state: FusionState) -> FusionAction | None:
-        """Return the next action of the best sequence, which is searched for once per state."""
-        if state is not self._state:
-            self._state, self._start = state, len(state.history)
-            self._found = self._search(state)  # which leaves the state as it was
-        n = len(state.history) - self._start
-        return self._found[n] if n < len(self._found) else None
-
-    def _search(self, state: FusionState) -> tuple[FusionAction, ...]:
+    def search(self, state: FusionState) -> tuple[FusionAction, ...]:
+        """See `ScriptSearch.search`."""
+        start = len(state.history)
         best, best_seconds, waited = _Sequence((), state.seconds()), state.seconds(), 0
         beam, seen, made = [best], set[str](), 0
         while beam and waited <= self.patience and (self.max_steps is None or made < self.max_steps):
-            beam, made = self._step(state, beam, seen), made + 1
+            beam, made = self._step(state, start, beam, seen), made + 1
             if not beam:
                 break
             seconds = beam[0].seconds
             waited = 0 if seconds < best_seconds - LEAST_SAVING else waited + 1
             if seconds < best_seconds:
                 best, best_seconds = beam[0], seconds
-        self._move(state, ())
+        _move(state, start, ())
         return best.actions
 
-    def _step(self, state: FusionState, beam: list[_Sequence], seen: set[str]) -> list[_Sequence]:
+    def _step(self, state: FusionState, start: int, beam: list[_Sequence], seen: set[str]) -> list[_Sequence]:
         children: list[_Sequence] = []
         for sequence in beam:
-            self._move(state, sequence.actions)
+            _move(state, start, sequence.actions)
             scored = [(state.estimate(a), -n, a) for n, a in enumerate(state.actions())]
             for _, _, action in heapq.nlargest(self.branch, scored, key=lambda s: s[:2]):
                 state.apply(action)
@@ -61,16 +56,17 @@ class BeamSearch:
                 state.undo()
         return heapq.nsmallest(self.width, children, key=lambda c: c.seconds)
 
-    def _move(self, state: FusionState, actions: tuple[FusionAction, ...]) -> None:
-        """Undo and apply actions, so that those since the start of the search are the given ones."""
-        done = state.history[self._start :]
-        common = 0
-        while common < min(len(done), len(actions)) and done[common] == actions[common]:
-            common += 1
-        for _ in done[common:]:
-            state.undo()
-        for action in actions[common:]:
-            state.apply(action)
+
+def _move(state: FusionState, start: int, actions: tuple[FusionAction, ...]) -> None:
+    """Undo and apply actions, so that those after the first `start` are the given ones."""
+    done = state.history[start:]
+    common = 0
+    while common < min(len(done), len(actions)) and done[common] == actions[common]:
+        common += 1
+    for _ in done[common:]:
+        state.undo()
+    for action in actions[common:]:
+        state.apply(action)
 
 
 @dataclass(frozen=True)

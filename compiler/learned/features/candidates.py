@@ -31,9 +31,11 @@ MAX_CANDIDATES = 256
 for a kernel, a sample."""
 
 CandidateKind: TypeAlias = FusionKind | Literal["loop", "pass", "stop", "kernel", "expansion"]
-_KINDS: tuple[CandidateKind, ...] = (*KINDS, "loop", "pass", "stop", "kernel", "expansion")
+_KINDS: tuple[CandidateKind, ...] = (*(k for k in KINDS if k != "move"), "loop", "pass", "stop", "kernel", "expansion")
 
 KIND_COLUMNS = {kind: n for n, kind in enumerate(_KINDS)}
+KIND_COLUMNS["move"] = KIND_COLUMNS["fission"]
+"""The column of each kind; a move is a fission with two consumers, so that policies can still be read."""
 SAVING_COLUMN = len(_KINDS)
 """The candidate feature that holds the cost model's expected saving as a share of the program's time."""
 KERNEL_LOOP_COLUMN = len(_KINDS) + 19
@@ -96,7 +98,7 @@ def candidate_row(c: Candidate, endpoints: EndpointNumbers, total: float) -> lis
         total: seconds of the whole program.
     """
     kind = [0.0] * len(_KINDS)
-    kind[_KINDS.index(c.kind)] = 1.0
+    kind[KIND_COLUMNS[c.kind]] = 1.0
     producer, consumer = endpoints.of(c.producer), endpoints.of(c.consumer)
     return [
         *kind,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +19,14 @@ from compiler.fusion.state import FusionState
 from compiler.ir import HloInstruction
 from compiler.learned.features.candidates import KIND_COLUMNS, MAX_CANDIDATES, STOP, Candidate, CandidateColumns
 from compiler.learned.features.decisions import MAX_EDGES, MAX_NODES, global_row, rounded
-from compiler.learned.features.programs import NODE_FEATURES, SHARE_COLUMN, EndpointNumbers, log_size, node_row
+from compiler.learned.features.programs import (
+    ENDPOINT_NUMBERS,
+    NODE_FEATURES,
+    SHARE_COLUMN,
+    EndpointNumbers,
+    log_size,
+    node_row,
+)
 from compiler.learned.pointer_network import DecisionGraph
 
 __all__ = ["FusionFeatures", "WeighedEntry"]
@@ -35,13 +43,48 @@ class WeighedEntry(NamedTuple):
     saving: float
 
 
-class _NodeNumbers(NamedTuple):
-    stamp: int
-    producers: tuple[HloInstruction, ...]
-    users: int
-    is_root: bool
-    row: npt.NDArray[np.float32]
-    own: tuple[float, ...]
+class Offer(NamedTuple):
+    """Legal actions in order, and the seconds of the program that each saves by the cost model."""
+
+    entries: list[Entry]
+    savings: npt.NDArray[np.float64]
+
+
+_tokens = itertools.count(1)
+
+
+class _NodeTable:
+    """Numbers of nodes in arrays, by a number that each node gets when it is first met."""
+
+    def __init__(self) -> None:
+        self.token = next(_tokens)
+        self.number: dict[HloInstruction, int] = {}
+        self.nodes: list[HloInstruction] = []
+        self.stamps: list[int] = []  # -1 for nodes without numbers so far
+        self.producers: list[tuple[int, ...]] = []
+        self.near: list[dict[int, None]] = []  # producers, then consumers
+        self.rows = np.zeros((256, NODE_FEATURES), np.float32)
+        self.own = np.zeros((256, ENDPOINT_NUMBERS))
+        self.users = np.zeros(256, np.int64)
+        self.is_root = np.zeros(256, np.bool_)
+        self.place = np.full(256, -1, np.int64)  # where it is in a graph, while the graph is made
+
+    def of(self, node: HloInstruction) -> int:
+        found = self.number.get(node)
+        if found is None:
+            found = self.number[node] = len(self.nodes)
+            self.nodes.append(node)
+            self.stamps.append(-1)
+            self.producers.append(())
+            self.near.append({})
+            if found == len(self.rows):
+                for name in ("rows", "own", "users", "is_root", "place"):
+                    array = getattr(self, name)
+                    grown = np.concatenate(
+                        [array, np.full_like(array, -1) if name == "place" else np.zeros_like(array)]
+                    )
+                    setattr(self, name, grown)
+        return found
 
 
 class FusionFeatures:
@@ -49,12 +92,12 @@ class FusionFeatures:
 
     Args:
         state: the fusions of the module.
-        splits: whether fissions are among the candidates.
+        splits: whether fissions and moves are among the candidates.
     """
 
     def __init__(self, state: FusionState, splits: bool = False) -> None:
         self.state, self.splits = state, splits
-        self._known: dict[HloInstruction, _NodeNumbers] = {}
+        self._table = _NodeTable()
 
     # ---- facts of nodes
 
@@ -97,21 +140,23 @@ class FusionFeatures:
 
     def entries(self) -> list[WeighedEntry]:
         """Return the legal actions in order, as many as fit besides stopping: those that save most."""
+        offer = self.offer()
+        sequences = self.state.sequences
+        return [
+            WeighedEntry(sequences[e.action.computation], e, v)
+            for e, v in zip(offer.entries, offer.savings.tolist(), strict=True)
+        ]
+
+    def offer(self) -> Offer:
+        """Return the same as `entries` in two parts."""
         tables = [(s, t) for s in self.state.sequences.values() for t in s.tables(self.splits)]
-        parts = [(s, t.entries(), np.array(t.savings()) * s.weight) for s, t in tables]
-        savings = np.concatenate([p[2] for p in parts])
-        kept: npt.NDArray[Any] = np.arange(len(savings))
-        if len(savings) >= MAX_CANDIDATES:
+        entries = [e for _, t in tables for e in t.entries()]
+        savings = np.concatenate([np.array(t.savings()) * s.weight for s, t in tables])
+        if len(entries) >= MAX_CANDIDATES:
             kept = np.argsort(-savings, kind="stable")[: MAX_CANDIDATES - 1]
             kept.sort()
-        found, start = list[WeighedEntry](), 0
-        for s, entries, seconds in parts:
-            here = kept[(kept >= start) & (kept < start + len(entries))] - start
-            found += [
-                WeighedEntry(s, entries[n], v) for n, v in zip(here.tolist(), seconds[here].tolist(), strict=True)
-            ]
-            start += len(entries)
-        return found
+            entries, savings = [entries[n] for n in kept.tolist()], savings[kept]
+        return Offer(entries, savings)
 
     def _candidate(self, entry: Entry, saving: float) -> Candidate:
         action, producer, consumer = entry.action, entry.producer, entry.consumer
@@ -134,78 +179,91 @@ class FusionFeatures:
 
     # ---- the decision in numbers
 
-    def graph(self, entries: Sequence[WeighedEntry]) -> DecisionGraph:
+    def graph(self, offered: Sequence[WeighedEntry] | Offer) -> DecisionGraph:
         """Return what `decision_graph` returns for the candidates of these actions, much faster.
 
         The numbers of nodes and actions that are as before are not computed again, and what depends on the time of the
         whole program is applied to all rows at once.
         """
+        if not isinstance(offered, Offer):
+            offered = Offer([e.entry for e in offered], np.array([e.saving for e in offered]))
+        entries, count = offered.entries, len(offered.entries)
+        if len(self._table.nodes) >= MAX_KNOWN:
+            self._table = _NodeTable()
         total = max(self.total_seconds(), 1e-12)
-        nodes = self._neighbourhood(entries)
-        index = {i: n for n, i in enumerate(nodes)}
-        numbers = [self._numbers(i) for i in nodes]
-        edges = [(index[p], n) for n, f in enumerate(numbers) for p in f.producers if p in index][:MAX_EDGES]
-        rows = (
-            np.concatenate([f.row for f in numbers]).reshape(-1, NODE_FEATURES)
-            if nodes
-            else np.zeros((1, NODE_FEATURES))
-        )
+        table = self._table
+        features = np.array([self._features(e) for e in entries]).reshape(count, _FEATURES)
+        ends = features[:, 5:].astype(np.int64)
+        numbers = self._neighbourhood(ends)
+        nodes = np.array(numbers, dtype=np.int64)
+        place = table.place
+        place[nodes] = np.arange(len(nodes))
+        counts = [len(table.producers[n]) for n in numbers]
+        edges = np.empty((sum(counts), 2), np.int64)
+        edges[:, 0] = place[[p for n in numbers for p in table.producers[n]]]
+        edges[:, 1] = np.repeat(np.arange(len(nodes)), counts)
+        endpoints = np.full((count + 1, 2), -1, np.int64)
+        endpoints[:-1] = place[ends]
+        place[nodes] = -1
+        rows = table.rows[nodes] if numbers else np.zeros((1, NODE_FEATURES))
         scale = 1.0 / math.sqrt(total)
         rows[:, SHARE_COLUMN] *= scale
-        ends = [(index.get(e.entry.producer, -1), index.get(e.entry.consumer, -1)) for e in entries]
-        endpoints = np.array([*ends, (-1, -1)], dtype=np.int64)
-        savings = np.array([*(e.saving for e in entries), 0.0])
-        columns = CandidateColumns(len(entries) + 1)
+        savings = np.array([*offered.savings, 0.0])
+        columns = CandidateColumns(count + 1)
         if entries:
-            own = np.array([f.own for f in numbers])
+            own = table.own[nodes]
             own[:, 0] *= scale
             columns.set_fusions(
-                np.array([self._features(e.entry) for e in entries]), savings[:-1], total, own, endpoints[:-1],
-                np.array([f.users for f in numbers]), np.array([f.is_root for f in numbers]),
-            )  # fmt: skip
+                features[:, 1:5], offered.savings, total, own, endpoints[:-1], table.users[nodes], table.is_root[nodes]
+            )
         columns.set_stop()
         return DecisionGraph(
             nodes=rounded(rows),
-            edges=np.array(edges, dtype=np.int64).reshape(-1, 2),
+            edges=edges[edges[:, 0] >= 0][:MAX_EDGES],
             candidates=rounded(columns.rows),
             endpoints=endpoints,
             globals=rounded(np.array(global_row(savings, self, total, "fusion", ()))),
         )
 
     def _features(self, entry: Entry) -> tuple[float, ...]:
-        if entry.features is None:
-            same = entry.producer.shape.dimensions == entry.consumer.shape.dimensions
-            copies = self._copies(entry.producer, entry.consumer)
-            kind = KIND_COLUMNS[entry.action.kind]
-            entry.features = kind, float(same), len(entry.consumers), log_size(copies, 4)
-        found: tuple[float, ...] = entry.features
+        """Return the numbers of an action that stay, and those of its nodes in the table."""
+        found: tuple[float, ...] | None = entry.features
+        if found is None or found[0] != self._table.token:
+            table, producer, consumer = self._table, entry.producer, entry.consumer
+            same = producer.shape.dimensions == consumer.shape.dimensions
+            found = entry.features = (
+                table.token, KIND_COLUMNS[entry.action.kind], float(same), len(entry.consumers),
+                log_size(self._copies(producer, consumer), 4), table.of(producer), table.of(consumer),
+            )  # fmt: skip
         return found
 
-    def _neighbourhood(self, entries: Sequence[WeighedEntry]) -> list[HloInstruction]:
-        """Return the instructions of the actions, then their operands and users, up to MAX_NODES."""
-        found: dict[HloInstruction, None] = {}
-        for e in entries:
-            found[e.entry.producer] = None
-            found[e.entry.consumer] = None
-        for node in list(found):
-            if len(found) >= MAX_NODES:
-                break
-            numbers = self._numbers(node)
-            found.update(dict.fromkeys(numbers.producers))
-            found.update(dict.fromkeys(consumers_of(node)))
-        return list(found)[:MAX_NODES]
+    def _neighbourhood(self, ends: npt.NDArray[np.int64]) -> list[int]:
+        """Return the nodes of the actions, then their operands and users, up to MAX_NODES, with numbers of now."""
+        found: dict[int, None] = dict.fromkeys(ends.reshape(-1).tolist())
+        near = self._table.near
+        for n in list(found):
+            self._look(n)
+            if len(found) < MAX_NODES:
+                found.update(near[n])
+        numbers = list(found)[:MAX_NODES]
+        for n in numbers:
+            self._look(n)
+        return numbers
 
-    def _numbers(self, node: HloInstruction) -> _NodeNumbers:
-        """Return the numbers of a node, as if the whole program took a second."""
-        sequence = self._sequence(node)
-        stamp = sequence.stamps.get(node, 0)
-        found = self._known.get(node)
-        if found is None or found.stamp != stamp:
-            if len(self._known) >= MAX_KNOWN:
-                self._known.clear()
-            row = np.array(node_row(node, self, 1.0), dtype=np.float32)
-            own = EndpointNumbers(self, 1.0).of(node)
-            found = self._known[node] = _NodeNumbers(
-                stamp, tuple(producers_of(node)), len(consumers_of(node)), node.is_root, row, own
-            )
-        return found
+    def _look(self, n: int) -> None:
+        """Compute the numbers of a node, as if the whole program took a second, unless they are known."""
+        table = self._table
+        node = table.nodes[n]
+        stamp = self._sequence(node).stamps.get(node, 0)
+        if table.stamps[n] == stamp:
+            return
+        consumers, producers = consumers_of(node), tuple(map(table.of, producers_of(node)))
+        table.producers[n] = producers
+        table.near[n] = dict.fromkeys((*producers, *map(table.of, consumers)))
+        table.rows[n] = node_row(node, self, 1.0)
+        table.own[n] = EndpointNumbers(self, 1.0).of(node)
+        table.users[n], table.is_root[n] = len(consumers), node.is_root
+        table.stamps[n] = stamp
+
+
+_FEATURES = 7

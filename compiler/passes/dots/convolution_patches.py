@@ -29,17 +29,20 @@ class ConvolutionToPatches(RewritePass):
 
     The parts that are concatenated are the input's slices under each kernel element or, if these are fewer, under each
     window position. The patches of windows that do not overlap, as of patch embeddings, are a transpose of the input.
-    With one input and one output feature per group, the slices are scaled and added instead. Only for f32 and f64.
+    With one input and one output feature per group, the slices are scaled and added instead. If there are too many
+    elements, the batch is divided. Only for f32 and f64.
 
     Attributes:
         max_parts: maximum number of parts per convolution.
-        max_elements: maximum number of elements of all patches.
+        max_elements: maximum number of elements of all patches of a part of the batch.
+        max_batches: maximum number of parts of a batch.
     """
 
     name: ClassVar[str] = "convolution-to-patches"
     rules: ClassVar[RuleSet] = RULES
     max_parts: int = number_option(128, 0, 4096)
     max_elements: int = number_option(1 << 26, 0, 1 << 30)
+    max_batches: int = number_option(16, 1, 256)
 
     def rules_of(self) -> RulesOf:
         """Return the rules of the pass."""
@@ -59,9 +62,18 @@ class ConvolutionToPatches(RewritePass):
         if form.is_depthwise and math.prod(form.kernel) <= self.max_parts:
             return form.scaled_and_added(b)
         fewer = min(math.prod(form.kernel), math.prod(form.positions))
-        if not form.is_tiled and (fewer > self.max_parts or form.patch_elements > self.max_elements):
+        if not form.is_tiled and fewer > self.max_parts:
             return None
+        if not form.is_tiled and form.patch_elements > self.max_elements:
+            return self._divided(form, b)
         return form.product(b)
+
+    def _divided(self, form: _Form, b: Builder) -> HloInstruction | None:
+        """Return the convolutions of parts of the batch, concatenated, each with few enough elements."""
+        sizes = range(2, min(form.batch, self.max_batches) + 1)
+        fitting = (n for n in sizes if form.batch % n == 0 and form.patch_elements <= n * self.max_elements)
+        parts = None if form.by_batch else next(fitting, None)
+        return None if parts is None else form.in_batches(parts, b)
 
 
 @dataclass(frozen=True)
@@ -167,6 +179,21 @@ class _Form:
         if total is None:
             raise ValueError(f"the kernel of %{self.instruction.name} has no elements")
         return total
+
+    def in_batches(self, parts: int, b: Builder) -> HloInstruction:
+        """Build the same convolution of each of several equal parts of the batch."""
+        i, size = self.instruction, self.batch // parts
+        x, kernel = i.operands
+        axis, to = self._labels.lhs.index("b"), self._labels.out.index("b")
+        dims = tuple(size if d == to else n for d, n in enumerate(i.shape.dimensions))
+        made = []
+        for k in range(parts):
+            within = [
+                SliceDim(k * size, (k + 1) * size) if d == axis else SliceDim(0, n)
+                for d, n in enumerate(x.shape.dimensions)
+            ]
+            made.append(b.with_operands(i, [b.slice(x, within), kernel], Shape(self._type, dims)))
+        return b.concatenate(made, to)
 
     # ---- operands
 

@@ -58,8 +58,8 @@ class TopkByRank(RewritePass):
             b.add(Opcode.IOTA, shape=Shape(_S32, wanted), iota_dimension=len(rows)), direction="EQ",
         )  # fmt: skip
         at = b.add(Opcode.IOTA, shape=Shape(_S32, wanted), iota_dimension=len(rows) - 1)
-        values = _picked(b, chosen, b.broadcast(x, wanted, rows), Opcode.MAXIMUM, _least(t), module)
-        positions = _picked(b, chosen, at, Opcode.ADD, 0, module)
+        values = picked(b, chosen, b.broadcast(x, wanted, rows), len(rows) - 1, module)
+        positions = picked(b, chosen, at, len(rows) - 1, module)
         return b.add(Opcode.TUPLE, values, positions)
 
 
@@ -78,21 +78,19 @@ def _ranks(b: Builder, x: HloInstruction, largest: bool, module: HloModule) -> H
         b.add(Opcode.IOTA, shape=numbers, iota_dimension=rank - 1), direction="LT",
     )  # fmt: skip
     counted = b.add(Opcode.OR, before, b.add(Opcode.AND, equal, earlier))
-    return _reduced(b, b.convert(counted, _S32), Opcode.ADD, 0, rank, module)
+    return reduced(b, b.convert(counted, _S32), Opcode.ADD, 0, rank, module)
 
 
-def _picked(
-    b: Builder, chosen: HloInstruction, values: HloInstruction, opcode: Opcode, other: float, module: HloModule
-) -> HloInstruction:
-    """Return the only chosen value along the second dimension from the end."""
-    rest = b.splat(other, Shape(values.shape.element_type, values.shape.dimensions))
-    kept = b.add(Opcode.SELECT, chosen, values, rest)
-    return _reduced(b, kept, opcode, other, values.shape.rank - 2, module)
+def picked(b: Builder, chosen: HloInstruction, values: HloInstruction, dim: int, module: HloModule) -> HloInstruction:
+    """Return the only chosen value along a dimension."""
+    t = values.shape.element_type
+    opcode, other = (Opcode.OR, 0) if t is PrimitiveType.PRED else (Opcode.MAXIMUM, _least(t))
+    rest = b.splat(other, Shape(t, values.shape.dimensions))
+    return reduced(b, b.add(Opcode.SELECT, chosen, values, rest), opcode, other, dim, module)
 
 
-def _reduced(
-    b: Builder, x: HloInstruction, opcode: Opcode, start: float, dim: int, module: HloModule
-) -> HloInstruction:
+def reduced(b: Builder, x: HloInstruction, opcode: Opcode, start: float, dim: int, module: HloModule) -> HloInstruction:
+    """Return a reduction along one dimension."""
     scalar = Shape(x.shape.element_type)
     reducer = HloComputation(f"rank_{opcode.text}_{scalar.element_type.text}")
     reducer.root = reducer.add(opcode, [reducer.add_parameter(n, scalar) for n in range(2)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Any, TypeVar
 
 from compiler.errors import OptionError, UnknownNameError
@@ -62,3 +63,13 @@ def pass_text(hlo_pass: HloPass) -> str:
     if isinstance(hlo_pass, Swept):
         return f"{pass_text(hlo_pass.within)}@{hlo_pass.sweeps}"
     return hlo_pass.name + options_text(hlo_pass)
+
+
+def pass_texts(passes: str | Iterable[str]) -> tuple[str, ...]:
+    """Return passes given in a list or separated by commas, each as `pass_text` writes it.
+
+    Raises:
+        UnknownNameError, OptionError: there is no such pass or option.
+    """
+    found = make_passes(passes) if isinstance(passes, str) else map(make_pass, passes)
+    return tuple(map(pass_text, found))

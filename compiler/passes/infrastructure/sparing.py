@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from compiler.ir import HloInstruction, HloModule, Opcode
-from compiler.passes.infrastructure.base import HloPass
+from compiler.passes.infrastructure.base import HloPass, InstructionPass
 from compiler.passes.infrastructure.builder import Builder
 from compiler.passes.infrastructure.rewrite_limits import treatable
 from compiler.passes.infrastructure.rewriting import RewritePass, Rule, rewrite
@@ -14,13 +14,47 @@ from compiler.passes.infrastructure.rewriting import RewritePass, Rule, rewrite
 Keeps = Callable[[HloInstruction], bool]
 """Says whether an instruction is kept as it is."""
 
-KEPT_OPCODES = frozenset({Opcode.CONVOLUTION, Opcode.DOT, Opcode.REDUCE_WINDOW, Opcode.SCATTER, Opcode.TOPK})
+KEPT_OPCODES = frozenset(
+    {
+        Opcode.CONVOLUTION,
+        Opcode.DOT,
+        Opcode.REDUCE_WINDOW,
+        Opcode.RNG_BIT_GENERATOR,
+        Opcode.SCATTER,
+        Opcode.SORT,
+        Opcode.TOPK,
+    }
+)
 """Opcodes that may be kept; `Keeps` is only asked about these."""
 
 
 def sparing(hlo_pass: HloPass, keeps: Keeps) -> HloPass:
-    """Return a pass that applies the rules of a `RewritePass` except to kept instructions; return others unchanged."""
-    return Sparing(hlo_pass, keeps) if isinstance(hlo_pass, RewritePass) else hlo_pass
+    """Return a pass that rewrites all but kept instructions, if it rewrites single ones; return others unchanged."""
+    if isinstance(hlo_pass, RewritePass):
+        return Sparing(hlo_pass, keeps)
+    return SparingVisits(hlo_pass, keeps) if isinstance(hlo_pass, InstructionPass) else hlo_pass
+
+
+@dataclass(frozen=True)
+class SparingVisits:
+    """A pass that visits instructions, except for those that `keeps` selects; itself a pass."""
+
+    within: InstructionPass
+    keeps: Keeps
+
+    @property
+    def name(self) -> str:
+        """The name of the inner pass."""
+        return self.within.name
+
+    def run(self, module: HloModule) -> bool:
+        """Visit each instruction once, operands first; return whether the module changed."""
+        changed = False
+        for computation in treatable(module):
+            for i in computation.post_order():
+                if i.parent is computation and not (i.opcode in KEPT_OPCODES and self.keeps(i)):
+                    changed |= self.within.visit(i)
+        return changed
 
 
 @dataclass(frozen=True)

@@ -81,8 +81,8 @@ are adjacent here as individual passes.
 """
 
 LOWERING = (
-    "rng-expander", "complex-expander", "batch-norm-expander", "map-inliner", "select-and-scatter-expander",
-    "scan-expander",
+    "rng-expander", "complex-expander", "batch-norm-expander", "sort-by-rank", "map-inliner",
+    "select-and-scatter-expander", "scan-expander",
     "reduce-window-rewriter", "reduce-window-to-slices", "operand-upcaster", "convolution-to-dot",
     "convolution-to-patches", "topk-by-rank", "scatter-expander{simple=false}", "argmax-rewriter",
     "dot-strength-reduction{max_contracted=4096,max_multiplications=4096}",

@@ -28,12 +28,15 @@ class InstructionFusion(Walk):
     Attributes:
         may_duplicate: whether a producer that has other uses may be computed in each of them.
         code_duplication: greatest number of copies of a producer's code in one kernel; XLA's limit is 15.
+        keep_expensive: whether an expensive producer stays out of a kernel if it would be computed more than once, for
+            several users or for elements that one user reads repeatedly.
         region_limit: instructions between a producer and its users that are examined before the producer counts as
             one that cannot be fused on all paths.
     """
 
     may_duplicate: bool = True
     code_duplication: int = 15
+    keep_expensive: bool = True
     region_limit: int = 256
 
     def steps(self, state: FusionState) -> Iterator[FusionAction]:
@@ -41,27 +44,44 @@ class InstructionFusion(Walk):
         for sequence in state.sequences.values():
             kept = self._never_duplicated(sequence)
             work = nodes_of(sequence)
+            refused: set[HloInstruction] = set()  # what has no kernel with the present consumer, however that grows
             while work:
                 consumer = work.pop()
-                producer = None if consumer.parent is None else self._producer_for(sequence, consumer, kept)
+                producer = None if consumer.parent is None else self._producer_for(sequence, consumer, kept, refused)
                 if producer is None:
+                    refused = set()
                     continue
                 yield FusionAction("producer-consumer", sequence.computation.name, producer.name, (consumer.name,))
                 work.append(state.find(sequence.computation.name, state.made[-1][-1]))
 
     def _producer_for(
-        self, sequence: SequenceState, consumer: HloInstruction, kept: set[HloInstruction]
+        self,
+        sequence: SequenceState,
+        consumer: HloInstruction,
+        kept: set[HloInstruction],
+        refused: set[HloInstruction],
     ) -> HloInstruction | None:
-        """Return the last of the producers in post order that is fused into the consumer, or None."""
+        """Return the last of the producers in post order that is fused into the consumer, or None.
+
+        Producers that have no kernel with the consumer are added to `refused`. A kernel that computes more only has
+        more against another producer, and making the kernel again to see this takes time in the size of the kernel.
+        """
         if sequence.legality.refusal_of(consumer) is not None:
             return None
         for p in reversed(sequence.nodes.sorted(producers_of(consumer))):
-            if not (p in kept and has_other_use(p)) and self.why_not(sequence, p, consumer) is None:
+            if p in refused or (p in kept and has_other_use(p)) or self.rule_against(sequence, p, consumer) is not None:
+                continue
+            if not sequence.legality.is_refused("producer-consumer", p, consumer):
                 return p
+            refused.add(p)
         return None
 
     def why_not(self, sequence: SequenceState, producer: HloInstruction, consumer: HloInstruction) -> str | None:
         """Return the first reason against computing a producer within a consumer, or None."""
+        return self.rule_against(sequence, producer, consumer) or sequence.edge(producer, consumer).reason
+
+    def rule_against(self, sequence: SequenceState, producer: HloInstruction, consumer: HloInstruction) -> str | None:
+        """Return the first reason of these rules, without asking for a kernel of both."""
         refusal = sequence.legality.refusal_of(producer) or sequence.legality.refusal_of(consumer)
         if refusal is not None:
             return refusal
@@ -69,7 +89,7 @@ class InstructionFusion(Walk):
             reason = rule(self, sequence, producer, consumer)
             if reason is not None:
                 return reason
-        return sequence.edge(producer, consumer).reason
+        return None
 
     # ---- rules
 
@@ -80,11 +100,14 @@ class InstructionFusion(Walk):
             return None
         if not self.may_duplicate:
             return f"%{producer.name} has other uses"
-        return f"%{producer.name} is expensive and has other uses" if traits.is_expensive(producer) else None
+        kept = self.keep_expensive and traits.is_expensive(producer)
+        return f"%{producer.name} is expensive and has other uses" if kept else None
 
     def reused(self, sequence: SequenceState, producer: HloInstruction, consumer: HloInstruction) -> str | None:
         """Return a reason if an expensive producer would be computed several times within the consumer."""
-        if traits.is_expensive(producer) and traits.reads_repeatedly(sequence, producer, consumer):
+        if not self.keep_expensive or not traits.is_expensive(producer):
+            return None
+        if traits.reads_repeatedly(sequence, producer, consumer):
             return f"%{producer.name} is expensive, and %{consumer.name} reads its elements repeatedly"
         return None
 
@@ -131,9 +154,15 @@ class InstructionFusion(Walk):
             return False
         for node in sequence.nodes.sorted(between):
             for p in producers_of(node):
-                if (p is producer or p in between) and (p in kept or self.why_not(sequence, p, node) is not None):
+                if (p is producer or p in between) and (p in kept or not self._can_fuse(sequence, p, node)):
                     return False
         return True
+
+    def _can_fuse(self, sequence: SequenceState, producer: HloInstruction, consumer: HloInstruction) -> bool:
+        """Check whether `why_not` has no reason, without stating it."""
+        if self.rule_against(sequence, producer, consumer) is not None:
+            return False
+        return not sequence.legality.is_refused("producer-consumer", producer, consumer)
 
     def _between(self, sequence: SequenceState, producer: HloInstruction) -> set[HloInstruction] | None:
         """Return the users of a producer and what lies between it and them; None beyond the limit."""

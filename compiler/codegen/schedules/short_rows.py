@@ -1,0 +1,195 @@
+"""Loops over short rows in stages: what concerns whole rows is computed for many rows at once.
+
+A loop over short rows computes values of whole rows, such as a maximum of ten elements, one row after the other between
+short vector loops. Divided into blocks of rows, one vector loop computes such values of all rows of a block, and a
+second one all elements of the block if they are adjacent. Local arrays hold the values in between.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from compiler.codegen.nest import index as ix
+from compiler.codegen.nest import loop_ir as lir
+from compiler.codegen.nest.index import IndexExpr, Var
+from compiler.codegen.nest.loop_ir import Body, For, LoopKind
+from compiler.codegen.nest.scalar_ops import COMPUTE_BYTES
+from compiler.codegen.schedules.stages import MAX_ARRAYS, values_to_pass
+from compiler.ir.types import PrimitiveType as T
+
+ROWS, MIN_ROWS = 64, 16
+"""Rows of a block, and of the shortest loop over rows that is divided."""
+DIVISION_BYTES = 1 << 15
+"""Maximum size of the local arrays for which one loop is divided."""
+MOST_ROWS = 1024
+"""Rows of the longest reduction that is divided; their values are in local arrays all at once."""
+MIN_WORK = 16
+"""Statements of a row for which a stage of its own is worth its loads and stores."""
+LANES = 16
+"""Elements of a vector, for the comparison of what is computed in vectors and what is not."""
+FLAT_ROW, FLAT_WORK = 64, 8
+"""Elements below which the rows of a block become one loop, and the fewest statements of an element for that."""
+
+
+def split_rows(body: Body) -> Body:
+    """Return a nest, before it is bound, in which loops over short rows are divided where that saves work."""
+    out: list[lir.Stmt] = []
+    for s in body:
+        inner = lir.map_bodies(s, split_rows)
+        out += _split_reduce(inner) if isinstance(inner, lir.Reduce) else [_split(inner)]
+    return tuple(out)
+
+
+def rows_bound(s: For | lir.Reduce) -> int:
+    """Return an upper bound of the local memory that dividing one loop needs, in bytes."""
+    nested = len(s.vars) > 1 if isinstance(s, lir.Reduce) else any(isinstance(x, For) for x in s.body)
+    return DIVISION_BYTES if nested and lir.work_of(s.body) >= MIN_WORK else 0
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """A loop over rows.
+
+    Attributes:
+        var: its variable.
+        head: what concerns whole rows.
+        lets: the values of the head.
+        passed: those that the elements need and that are not cheap to compute again.
+        loops: the loops over the elements of a row.
+    """
+
+    var: Var
+    head: Body
+    lets: tuple[lir.Let, ...]
+    passed: tuple[lir.Let, ...]
+    loops: tuple[For, ...]
+
+    def needed(self, used: Sequence[lir.Stmt]) -> tuple[list[lir.Let], list[lir.Let]]:
+        """Return the passed values that statements need, and what they need besides."""
+        passed = {x.name for x in self.passed}
+        names, own = set(lir.names_used(tuple(used))), list[lir.Let]()
+        for x in reversed(self.lets):
+            if x.name in names and x.name not in passed:
+                own.append(x)
+                names.update(lir.names_of(x))
+        return [x for x in self.passed if x.name in names], own[::-1]
+
+
+def _split(s: lir.Stmt) -> lir.Stmt:
+    if not isinstance(s, For) or s.kind is not LoopKind.INDEPENDENT or s.base is not None or s.var.extent < MIN_ROWS:
+        return s
+    head = tuple(x for x in s.body if not isinstance(x, For))
+    loops = tuple(x for x in s.body if isinstance(x, For))
+    if not loops or not all(isinstance(x, lir.Let | lir.Store) for x in head) or not all(map(_is_simple, loops)):
+        return s
+    lets = tuple(x for x in head if isinstance(x, lir.Let))
+    if lir.work_of(lets) < MIN_WORK or 2 * lir.work_of(head) < sum(map(_vector_work, loops)):
+        return s
+    names = values_to_pass(lets, set(lir.names_used(loops)))
+    passed = tuple(x for x in lets if x.name in names)
+    if not passed or len(passed) > MAX_ARRAYS or _bytes_of(passed, ROWS) > DIVISION_BYTES:
+        return s
+    return _divided(_Rows(s.var, head, lets, passed, loops))
+
+
+def _split_reduce(s: lir.Reduce) -> list[lir.Stmt]:
+    """Return a reduction over several dimensions after a loop that computes what does not depend on the last one."""
+    *outer, last = s.vars
+    rows = math.prod(v.extent for v in outer)
+    if not MIN_ROWS <= rows <= MOST_ROWS or last.extent >= FLAT_ROW or not all(isinstance(x, lir.Let) for x in s.body):
+        return [s]
+    lets = [x for x in s.body if isinstance(x, lir.Let)]
+    inside = {last.name}
+    for x in lets:
+        if not inside.isdisjoint(lir.names_of(x)):
+            inside.add(x.name)
+    head = tuple(x for x in lets if x.name not in inside)
+    elements = tuple(x for x in lets if x.name in inside)
+    used = set(lir.names_used(elements)) | {r.value for r in s.reductions}
+    names = values_to_pass(head, used)
+    passed = [x for x in head if x.name in names]
+    if not passed or lir.work_of(head) < MIN_WORK or _bytes_of(passed, rows) > DIVISION_BYTES:
+        return [s]
+    at = ix.linearize(tuple(map(ix.of, outer)), tuple(v.extent for v in outer))
+    fresh = {v: Var(f"{v.name}h", v.extent) for v in outer}
+    nest: Body = (*head, *(lir.LocalStore(f"{x.name}_rows", at, x.name) for x in passed))
+    nest = lir.map_indices(nest, lambda i: i.substitute({v: ix.of(f) for v, f in fresh.items()}))
+    for v in reversed(outer):
+        nest = (For(fresh[v], LoopKind.INDEPENDENT, nest),)
+    again = _Rows(last, head, head, tuple(passed), ()).needed(elements)[1]
+    loads = [lir.Let(x.name, x.type, lir.LocalLoad(f"{x.name}_rows", at)) for x in passed]
+    arrays = [lir.LocalArray(f"{x.name}_rows", x.type, rows) for x in passed]
+    return [*arrays, *nest, replace(s, body=(*loads, *again, *elements))]
+
+
+def _is_simple(s: For) -> bool:
+    plain = s.kind is LoopKind.INDEPENDENT and s.base is None and not s.combined
+    return plain and all(isinstance(x, lir.Let | lir.Store) for x in s.body)
+
+
+def _vector_work(s: For) -> int:
+    return -(-s.var.extent // LANES) * lir.work_of(s.body)
+
+
+def _bytes_of(values: Sequence[lir.Let], elements: int) -> int:
+    return sum(COMPUTE_BYTES[x.type] for x in values) * elements
+
+
+def _divided(rows: _Rows) -> For:
+    v, size = rows.var, min(rows.var.extent, ROWS)
+    block = Var(f"{v.name}g", -(-v.extent // size))
+    start = ix.of(block) * size
+
+    def over(number: str, body: Body) -> For:
+        """Return a loop over the rows of a block; in `body`, the variable of the rows stands for the row."""
+        row = Var(f"{v.name}g{number}", size)
+        here = lir.map_indices(body, lambda i: i.substitute({v: start + ix.of(row), at: ix.of(row)}))
+        whole = v.extent % size == 0
+        return For(row, LoopKind.INDEPENDENT, here, base=None if whole else start, limit=None if whole else v.extent)
+
+    at = Var(f"{v.name}at", size)
+    arrays = {x.name: lir.LocalArray(f"{x.name}_rows", x.type, size) for x in rows.passed}
+    stores = tuple(lir.LocalStore(arrays[x.name].name, ix.of(at), x.name) for x in rows.passed)
+    out: list[lir.Stmt] = [*arrays.values(), over("h", (*rows.head, *stores))]
+    room = DIVISION_BYTES - _bytes_of(rows.passed, size)
+
+    def prologue(used: Sequence[lir.Stmt]) -> Body:
+        passed, own = rows.needed(used)
+        return (*(lir.Let(x.name, x.type, lir.LocalLoad(arrays[x.name].name, ix.of(at))) for x in passed), *own)
+
+    for n, loop in enumerate(rows.loops):
+        before = prologue((loop,))
+        values = [x for x in before if isinstance(x, lir.Let) and x.name in set(lir.names_used((loop,)))]
+        extent = loop.var.extent
+        needs = _bytes_of(values, size * extent)
+        if not _is_flat(loop, v) or needs > room or any(x.type is T.PRED for x in values):
+            out.append(over(str(n), (*before, loop)))
+            continue
+        room -= needs
+        element, flat = Var(f"{loop.var.name}e", extent), Var(f"{loop.var.name}f", size * extent)
+        spread = {x.name: lir.LocalArray(f"{x.name}_spread{n}", x.type, size * extent) for x in values}
+        to = ix.of(at) * extent + ix.of(element)
+        copies = tuple(lir.LocalStore(spread[x.name].name, to, x.name) for x in values)
+        loads = tuple(lir.Let(x.name, x.type, lir.LocalLoad(spread[x.name].name, ix.of(flat))) for x in values)
+        out += [*spread.values(), over(str(n), (*before, For(element, LoopKind.INDEPENDENT, copies)))]
+        body = lir.map_indices(loop.body, lambda i: i.substitute({v: start, loop.var: ix.of(flat)}))  # noqa: B023
+        whole = v.extent % size == 0
+        base, limit = (None, None) if whole else (start * extent, v.extent * extent)
+        out.append(For(flat, LoopKind.INDEPENDENT, (*loads, *body), base=base, limit=limit))
+    return For(block, LoopKind.INDEPENDENT, tuple(out))
+
+
+def _is_flat(s: For, row: Var) -> bool:
+    """Check whether the elements of rows are adjacent, and whether one loop over those of many rows is faster."""
+    n = s.var.extent
+    if n >= FLAT_ROW or n % LANES == 0 or lir.work_of(s.body) < FLAT_WORK:
+        return False
+    return all(_is_linear(i, row, s.var) for i in lir.indices_in(s.body))
+
+
+def _is_linear(i: IndexExpr, row: Var, element: Var) -> bool:
+    step = i.coefficient(element)
+    others = i - ix.of(element) * step - ix.of(row) * (step * element.extent)
+    return not {row, element} & set(others.variables())

@@ -1,0 +1,95 @@
+"""Decompositions of ATen ops without a lowering: those of PyTorch, and ours of ops for which it has none."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from compiler.frontends.torch_program import is_lowered
+
+__all__ = ["decompositions"]
+
+
+@functools.lru_cache(maxsize=1)
+def decompositions() -> dict[Any, Callable[..., Any]]:
+    """Return the decomposition of each op that has no lowering, by the overload of the op."""
+    tables: Any = importlib.import_module("torch._decomp")
+    known = {**_own(), **tables.decomposition_table, **tables.core_aten_decompositions()}
+    return {op: f for op, f in known.items() if not is_lowered(op)}
+
+
+def _own() -> dict[Any, Callable[..., Any]]:
+    torch: Any = importlib.import_module("torch")
+    table: dict[str, Callable[..., Any]] = {
+        "_weight_norm_interface_backward": _weight_norm_backward,
+        "_upsample_nearest_exact2d_backward": functools.partial(_nearest_exact_backward, torch),
+        "max_pool3d_with_indices_backward": functools.partial(_max_pool3d_backward, torch),
+        "masked_scatter_backward": functools.partial(_masked_scatter_backward, torch),
+        "_pdist_forward": functools.partial(_distances_of_pairs, torch),
+        "_pdist_backward": functools.partial(_distances_of_pairs_backward, torch),
+    }
+    return {getattr(torch.ops.aten, name).default: f for name, f in table.items() if hasattr(torch.ops.aten, name)}
+
+
+def _weight_norm_backward(grad: Any, v: Any, g: Any, norms: Any, dim: int) -> tuple[Any, Any]:
+    """Return the gradients of direction `v` and length `g` of the weight `v * g / norm(v)`."""
+    others = [d for d in range(v.dim()) if d != dim % v.dim()]
+    along = (grad * v).sum(others, keepdim=True)
+    by_v = g / norms * (grad - v * along / norms**2)
+    return by_v, along / norms
+
+
+def _nearest_exact_backward(
+    torch: Any, grad: Any, output_size: Sequence[int], input_size: Sequence[int], *scales: float | None
+) -> Any:
+    """Add the gradient of each pixel to the pixel that it was copied from."""
+    for k, n in enumerate(input_size[2:]):
+        scale = scales[k] if k < len(scales) else None
+        step = 1 / scale if scale else n / output_size[k]
+        places = ((torch.arange(output_size[k], dtype=torch.float32) + 0.5) * step).floor().long().clamp(max=n - 1)
+        sizes = list(grad.shape)
+        sizes[k + 2] = n
+        grad = grad.new_zeros(sizes).index_add(k + 2, places, grad)
+    return grad
+
+
+def _max_pool3d_backward(torch: Any, grad: Any, x: Any, *rest: Any) -> Any:
+    """Add the gradient of each maximum to its place, given by an index into the volume."""
+    del torch
+    indices, batch = rest[-1], list(x.shape[:-3])
+    flat = x.new_zeros([*batch, math.prod(x.shape[-3:])])
+    spread = flat.scatter_add(-1, indices.reshape([*batch, -1]), grad.reshape([*batch, -1]))
+    return spread.reshape(x.shape)
+
+
+def _masked_scatter_backward(torch: Any, grad: Any, mask: Any, sizes: Sequence[int]) -> Any:
+    """Return the gradient of the source, whose elements were written in order where the mask is true."""
+    count = math.prod(sizes)
+    chosen = mask.expand(grad.shape).reshape(-1)
+    places = torch.where(chosen, chosen.long().cumsum(0) - 1, count)
+    return grad.new_zeros([count + 1]).scatter_add(0, places, grad.reshape(-1))[:count].reshape(sizes)
+
+
+def _pairs(torch: Any, x: Any) -> tuple[Any, Any, Any]:
+    rows, columns = torch.triu_indices(x.shape[0], x.shape[0], 1).unbind(0)
+    return rows, columns, x[rows] - x[columns]
+
+
+def _distances_of_pairs(torch: Any, x: Any, p: float = 2.0) -> Any:
+    return torch.linalg.vector_norm(_pairs(torch, x)[2], p, dim=-1)
+
+
+def _distances_of_pairs_backward(torch: Any, grad: Any, x: Any, p: float, distances: Any) -> Any:
+    rows, columns, apart = _pairs(torch, x)
+    distance = distances[:, None]
+    if p == 1:
+        slope = apart.sign()
+    elif math.isinf(p):
+        slope = torch.where(apart.abs() == distance, apart.sign(), 0.0)
+    else:
+        slope = apart.sign() * (apart.abs() / distance) ** (p - 1)
+    share = torch.where(distance == 0, 0.0, slope) * grad[:, None]
+    return torch.zeros_like(x).index_add(0, rows, share).index_add(0, columns, -share)

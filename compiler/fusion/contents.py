@@ -1,0 +1,232 @@
+"""What nodes compute, as sets of original values, so that the kernel of a possible fusion is known without making it.
+
+As long as a fusion computes each original value once, and reads none that it computes, its body follows from the set of
+the values inside and from its outputs. Then fusing two nodes is a union of sets, and facts of the kernel are found from
+the instructions as they were before fusion. Such facts are kept by content: the same kernel is often reached by other
+actions. For all other fusions there is no content, and their bodies are made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import NamedTuple
+
+from compiler.analysis.kernel_summary import KernelSummary, summarize_instructions
+from compiler.analysis.structure import StructuralIds, is_commutative
+from compiler.codegen.build_target import BuildTarget
+from compiler.codegen.buildability import certainly_built
+from compiler.fusion.nodes import Nodes
+from compiler.fusion.rewriting import is_inlined_constant, is_multi_output
+from compiler.ir import HloComputation, HloInstruction, Opcode
+
+MAX_VALUES = 1024
+"""Largest number of values of a sequence whose nodes have contents."""
+MAX_KERNELS = 20_000
+"""Number of kernels whose facts are kept."""
+MAX_NODES = 200_000
+"""Number of nodes whose contents are kept."""
+_NOT_INSIDE = frozenset({Opcode.FUSION, Opcode.DYNAMIC_UPDATE_SLICE, Opcode.PARAMETER, Opcode.TUPLE})
+"""Opcodes of values that have no content: an update in place depends on who reads what it updates."""
+
+
+class Content(NamedTuple):
+    """The values that a kernel computes, as bits, without constants, and those that it yields, in order."""
+
+    inside: int
+    outputs: tuple[int, ...]
+
+
+class _Kernel:
+    """Facts of a kernel, found when they are asked for."""
+
+    __slots__ = ("asked", "built", "summary")
+
+    def __init__(self) -> None:
+        self.asked = False
+        self.built: bool | None = None
+        self.summary: KernelSummary | None = None
+
+
+class Contents:
+    """The contents of the nodes of one sequence; forks share what is known.
+
+    Args:
+        computation: the sequence before fusion; it is copied.
+        nodes: its nodes.
+        target: what kernels are built for.
+    """
+
+    def __init__(self, computation: HloComputation, nodes: Nodes, target: BuildTarget) -> None:
+        self._target = target
+        clone = computation.clone()
+        count = len(nodes.origins.values)
+        originals: list[HloInstruction | None] = [None] * count
+        self._reads, self._constants, self._excluded = [0] * count, [0] * count, 0
+        classes: dict[Hashable, int] = {}
+        class_of: dict[HloInstruction, int] = {}
+        ids = StructuralIds()
+        for i, values in nodes.values.items():
+            own, v = clone.find(i.name), values[0]
+            if own is None or len(values) > 1 or own.opcode in _NOT_INSIDE:
+                self._exclude(values)
+                continue
+            originals[v] = own
+            for o in i.operands:
+                n = nodes.value_of(o)
+                if not is_inlined_constant(o):
+                    self._reads[v] |= 1 << n
+                else:
+                    self._constants[v] |= 1 << n
+                    for inner in o.operands:
+                        self._constants[v] |= 1 << nodes.value_of(inner)
+        for i in clone.post_order():
+            operands = [class_of[o] for o in i.operands]
+            key = ids.key(i, tuple(sorted(operands) if is_commutative(i) else operands))
+            class_of[i] = classes.setdefault(key, len(classes))
+        met: dict[int, int] = {}
+        for v, own in enumerate(originals):
+            if own is not None and (first := met.setdefault(class_of[own], v)) != v:
+                self._exclude((first, v))  # a fusion of both computes one of them
+        self._originals = originals
+        self._is_constant = sum(1 << v for v, i in enumerate(originals) if i is not None and is_inlined_constant(i))
+        self._kernels: dict[Content, _Kernel] = {}
+        self._known: dict[int, int | None] = {}  # by revision
+
+    def _exclude(self, values: Sequence[int]) -> None:
+        for v in values:
+            self._excluded |= 1 << v
+
+    # ---- contents
+
+    def of(self, node: HloInstruction, nodes: Nodes) -> int | None:
+        """Return the values inside a node as bits, without constants; None if it has no content."""
+        revision = nodes.revision(node)
+        try:
+            return self._known[revision]
+        except KeyError:
+            pass
+        found: int | None = None
+        values = nodes.values[node]
+        if node.opcode is not Opcode.FUSION and self._originals[values[0]] is not None:
+            inside = (1 << values[0]) & ~self._is_constant
+            found = None if (inside | self._constants[values[0]]) & self._excluded else inside
+            if any(self._is_constant >> nodes.value_of(o) & 1 and not is_inlined_constant(o) for o in node.operands):
+                found = None  # a fusion yields the constant
+        self._remember(revision, found)
+        return found
+
+    def pair(self, kind: str, first: HloInstruction, second: HloInstruction, nodes: Nodes) -> Content | None:
+        """Return the content of the kernel that computes two nodes, or None if it has none.
+
+        Args:
+            kind: see `trial_fusion`.
+            first: the producer, or the earlier of two independent nodes.
+            second: the consumer, or the later node.
+            nodes: the nodes of the sequence.
+        """
+        a, b = self.of(first, nodes), self.of(second, nodes)
+        if a is None or b is None:
+            return None
+        outputs, inside = nodes.values[second], a | b
+        replaced = 0
+        if kind != "sibling":
+            for v in nodes.values[first]:
+                replaced |= 1 << v
+        if (self.reads(a) | self.reads(b)) & inside & ~replaced:
+            return None  # one reads what the other computes without yielding it
+        if kind != "producer-consumer":
+            outputs = (*outputs, *nodes.values[first])
+        elif is_multi_output(first):
+            inside = self._needed(outputs, inside)
+        return Content(inside, outputs)
+
+    def note(self, node: HloInstruction, inside: int | None, nodes: Nodes) -> None:
+        """Note what a node computes that was made of others, as far as it needs it for what it yields.
+
+        Args:
+            node: the node.
+            inside: values with all those that it computes; None if it has no content.
+            nodes: the nodes of the sequence.
+        """
+        if inside is not None:
+            values = nodes.values[node]
+            if any(self._is_constant >> v & 1 for v in values):
+                inside = None
+            elif len(values) > 1 or is_multi_output(node):
+                inside = self._needed(values, inside)
+        self._remember(nodes.revision(node), inside)
+
+    def _remember(self, revision: int, inside: int | None) -> None:
+        if len(self._known) >= MAX_NODES:
+            self._known.clear()  # the fusions of now have no content any more
+        self._known[revision] = inside
+
+    def reads(self, inside: int) -> int:
+        """Return the values that a kernel reads, as bits, without constants."""
+        found, rest, reads = 0, inside, self._reads
+        while rest:
+            low = rest & -rest
+            found |= reads[low.bit_length() - 1]
+            rest ^= low
+        return found & ~inside
+
+    def _needed(self, outputs: Sequence[int], inside: int) -> int:
+        found, work = 0, 0
+        for v in outputs:
+            work |= 1 << v
+        work &= inside
+        while work:
+            v = work.bit_length() - 1
+            found |= 1 << v
+            work = (work ^ (1 << v)) | (self._reads[v] & inside & ~found)
+        return found
+
+    # ---- kernels
+
+    def is_built(self, content: Content) -> bool | None:
+        """Return whether there is a kernel with a content; None if that is not certain."""
+        kernel = self._kernel(content)
+        if not kernel.asked:
+            kernel.asked = True
+            inside, outputs = self._instructions(content)
+            kernel.built = certainly_built(inside, outputs, self._target)
+        return kernel.built
+
+    def set_built(self, content: Content, built: bool) -> None:
+        """Note whether there is a kernel with a content."""
+        kernel = self._kernel(content)
+        kernel.asked, kernel.built = True, built
+
+    def summary(self, content: Content) -> KernelSummary:
+        """Return the summary of the kernel with a content; its inputs are in order of their values."""
+        kernel = self._kernel(content)
+        if kernel.summary is None:
+            kernel.summary = summarize_instructions(*self._instructions(content))
+        return kernel.summary
+
+    def _kernel(self, content: Content) -> _Kernel:
+        found = self._kernels.get(content)
+        if found is None:
+            if len(self._kernels) >= MAX_KERNELS:
+                self._kernels.clear()
+            found = self._kernels[content] = _Kernel()
+        return found
+
+    def _instructions(self, content: Content) -> tuple[list[HloInstruction], list[HloInstruction]]:
+        """Return the instructions of a kernel before fusion, operands first, and its outputs."""
+        mask, rest = content.inside, content.inside
+        while rest:
+            low = rest & -rest
+            mask |= self._constants[low.bit_length() - 1]
+            rest ^= low
+        for v in content.outputs:
+            mask |= 1 << v | self._constants[v]
+        found: list[HloInstruction] = []
+        while mask:
+            low = mask & -mask
+            i = self._originals[low.bit_length() - 1]
+            assert i is not None  # noqa: S101 - contents have no other values
+            found.append(i)
+            mask ^= low
+        outputs = [self._originals[v] for v in content.outputs]
+        return found, [o for o in outputs if o is not None]

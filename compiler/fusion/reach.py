@@ -1,0 +1,123 @@
+"""What depends on each node of a sequence, as bit masks, so that a question about a path is one operation on integers.
+
+Every node has bits of its own, and a mask of the bits of all nodes that depend on it. After a change the masks of the
+nodes near it are computed again, and those of what they read as long as something differs. A node that absorbs another
+one takes over its bits, so that most masks stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from heapq import heapify, heappop, heappush
+
+from compiler.analysis.order import TopologicalOrder
+from compiler.fusion.nodes import Nodes
+from compiler.fusion.rewriting import consumers_of, producers_of
+from compiler.ir import HloInstruction
+
+MAX_NODES = 1024
+"""Largest number of nodes with masks, whose size and number of updates grow with the sequence."""
+
+
+class Reach:
+    """The dependences between the nodes of a sequence.
+
+    Args:
+        nodes: the nodes.
+        order: their order.
+    """
+
+    def __init__(self, nodes: Nodes, order: TopologicalOrder) -> None:
+        self._nodes, self._order = nodes, order
+        self._bits: dict[int, int] = {}  # by revision, so that a node that comes back has its own again
+        self._below: dict[HloInstruction, tuple[int, int]] = {}  # the bits of each node, and those that depend on it
+        self._changed: dict[HloInstruction, None] = dict.fromkeys(nodes.values)
+        self._listeners: list[dict[HloInstruction, None]] = []
+        self._next = 0
+
+    def reaches(self, first: HloInstruction, last: HloInstruction) -> bool:
+        """Check whether `last` depends on `first`, directly or indirectly."""
+        below = self._masks()
+        return first is last or bool(below[first][1] & below[last][0])
+
+    def has_path_around(self, first: HloInstruction, last: HloInstruction) -> bool:
+        """Check whether a path other than the direct edge leads from `first` to `last`."""
+        below = self._masks()
+        wanted = below[last][0]
+        users: Iterable[HloInstruction] = consumers_of(first)
+        if extra := self._order.control_users(first):
+            users = (*users, *extra)
+        return any(u is not last and below[u][1] & wanted for u in users)
+
+    def bits(self, node: HloInstruction) -> int:
+        """Return the bits of a node."""
+        revision = self._nodes.revision(node)
+        found = self._bits.get(revision)
+        if found is None:
+            found = self._bits[revision] = 1 << self._next
+            self._next += 1
+        return found
+
+    def set_bits(self, node: HloInstruction, bits: int) -> None:
+        """Give a node the bits of those that it takes the place of."""
+        self._bits[self._nodes.revision(node)] = bits
+
+    def change(self, changed: Iterable[HloInstruction], around: Iterable[HloInstruction]) -> None:
+        """Note that nodes were made, changed, removed or put back, and whose consumers changed."""
+        self._changed.update(dict.fromkeys(changed))
+        self._changed.update(dict.fromkeys(around))
+
+    def listen(self) -> dict[HloInstruction, None]:
+        """Return a collection to which `update` adds the nodes whose masks change from now on."""
+        found: dict[HloInstruction, None] = {}
+        self._listeners.append(found)
+        return found
+
+    def _masks(self) -> dict[HloInstruction, tuple[int, int]]:
+        if self._changed:
+            self.update()
+        return self._below
+
+    def update(self) -> None:
+        """Bring all masks up to date."""
+        below, moved, nodes, rank = self._below, dict[HloInstruction, None](), self._nodes.values, self._order.rank
+        if self._next > 2 * len(nodes) + 256:
+            self._bits, self._next = {}, 0
+            self._changed.update(dict.fromkeys(nodes))
+        todo: dict[HloInstruction, None] = {}
+        for i in self._changed:
+            if i in nodes:
+                todo[i] = None
+                todo.update(dict.fromkeys(producers_of(i)))
+            elif below.pop(i, None) is not None:
+                moved[i] = None
+        self._changed = {}
+        # From the last rank to the first, so that each node is looked at after all that depends on it.
+        heap = [(-rank(i), n, i) for n, i in enumerate(todo)]
+        heapify(heap)
+        count = len(heap)
+        while heap:
+            i = heappop(heap)[2]
+            mask = self._mask(i)
+            now = (self.bits(i), mask)
+            if below.get(i) == now:
+                continue
+            below[i] = now
+            moved[i] = None
+            for p in (*producers_of(i), *i.control_predecessors) if i.control_predecessors else producers_of(i):
+                if p not in todo:
+                    todo[p] = None
+                    heappush(heap, (-rank(p), count, p))
+                    count += 1
+        for listener in self._listeners:
+            listener.update(moved)
+
+    def _mask(self, i: HloInstruction) -> int:
+        below, mask = self._below, 0
+        for u in consumers_of(i):
+            bits, further = below[u]
+            mask |= bits | further
+        for u in self._order.control_users(i):
+            bits, further = below[u]
+            mask |= bits | further
+        return mask

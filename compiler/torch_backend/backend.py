@@ -1,0 +1,112 @@
+"""Compiles graphs of TorchDynamo: AOT autograd traces forward and backward, and each graph becomes a program."""
+
+from __future__ import annotations
+
+import importlib
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from compiler.errors import UnsupportedError
+from compiler.frontends.torch_decompositions import decompositions
+from compiler.frontends.torch_graph import lower_graph
+from compiler.program_cache import cached_program
+from compiler.support.lru_dict import LruDict
+from compiler.torch_backend.calling import CompiledGraph
+from compiler.torch_backend.options import BackendOptions
+
+__all__ = ["compile_graph"]
+
+_SIZES = 64
+"""How many combinations of sizes of one graph with dynamic shapes stay compiled."""
+
+
+def compile_graph(
+    graph_module: Any, example_inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None, mode: Any = None
+) -> Callable[..., Any]:
+    """Compile a graph with its gradient; see `compiler.torch_backend.hlogym`."""
+    del mode  # modes choose among features of Inductor
+    chosen = BackendOptions.of(options)
+    if any(map(_is_dynamic, example_inputs)):
+        return _PerSize(graph_module, chosen)
+    return _with_gradient(graph_module, example_inputs, chosen)
+
+
+def _is_dynamic(value: Any) -> bool:
+    """Check whether an input is a symbolic number or a tensor with symbolic sizes."""
+    torch: Any = importlib.import_module("torch")
+    symbolic = (torch.SymInt, torch.SymFloat, torch.SymBool)
+    if isinstance(value, symbolic):
+        return True
+    return isinstance(value, torch.Tensor) and any(isinstance(d, symbolic) for d in (*value.shape, *value.stride()))
+
+
+class _PerSize:
+    """A graph with dynamic shapes, compiled again for each combination of sizes and numbers that it is called with."""
+
+    def __init__(self, graph_module: Any, options: BackendOptions) -> None:
+        self._graph_module, self._options = graph_module, options
+        self._compiled: LruDict[Any, Callable[..., Any]] = LruDict(_SIZES)
+
+    def __call__(self, *inputs: Any) -> Any:
+        key = tuple((tuple(x.shape), x.stride()) if hasattr(x, "stride") else x for x in inputs)
+        compiled = self._compiled.get(key)
+        if compiled is None:
+            compiled = _with_gradient(self._graph_module, inputs, self._options)
+            self._compiled[key] = compiled
+        return compiled(*inputs)
+
+
+def _with_gradient(graph_module: Any, inputs: Sequence[Any], options: BackendOptions) -> Callable[..., Any]:
+    common: Any = importlib.import_module("torch._dynamo.backends.common")
+    partitioners: Any = importlib.import_module("functorch.compile")
+    attention: Any = importlib.import_module("torch.nn.attention")
+    build = _GraphCompiler(options)
+    aot = common.aot_autograd(
+        fw_compiler=build,
+        bw_compiler=build,
+        partition_fn=partitioners.min_cut_rematerialization_partition,
+        decompositions=decompositions(),
+        keep_inference_input_mutations=True,
+    )
+    # Fused attention kernels of PyTorch have no decomposition in the backward pass.
+    with attention.sdpa_kernel(attention.SDPBackend.MATH):
+        compiled: Callable[..., Any] = aot(graph_module, inputs)
+    return compiled
+
+
+class _GraphCompiler:
+    """Compiles the forward and the backward graph of one function, which pass random states to each other."""
+
+    def __init__(self, options: BackendOptions) -> None:
+        self._options = options
+        self._by_torch = False
+
+    def __call__(self, graph_module: Any, inputs: Sequence[Any]) -> Any:
+        """Compile a graph of ATen ops, or return one that PyTorch runs op by op if it has an unsupported op."""
+        options = self._options
+        passes_states = any("rng_state" in str(n.target) for n in graph_module.graph.nodes)
+        if passes_states and self._by_torch:
+            return _run_by_torch(graph_module)
+        dispatch: Any = importlib.import_module("torch.utils._python_dispatch")
+        try:
+            with dispatch._disable_current_modes():  # constants of the graph are read
+                lowered = lower_graph(graph_module, draw_outside=options.fallback_random)
+                program = cached_program(lowered.module, options.backend, options.policy, options.cache)
+                return CompiledGraph(lowered, program)
+        except UnsupportedError as e:
+            is_backward = any(n.name.startswith("tangents") for n in graph_module.graph.nodes)
+            if not options.fallback or (passes_states and is_backward):
+                raise
+            self._by_torch = True
+            warnings.warn(
+                f"torch.compile(backend='hlogym'): PyTorch runs this graph op by op: {e} "
+                "(options={'fallback': False} raises this as an error)",
+                stacklevel=2,
+            )
+            return _run_by_torch(graph_module)
+
+
+def _run_by_torch(graph_module: Any) -> Any:
+    partitioners: Any = importlib.import_module("functorch.compile")
+    return partitioners.make_boxed_func(graph_module.forward)

@@ -1,0 +1,115 @@
+"""Measure kernels, train the cost model of kernels, and report how good it is.
+
+Examples:
+    python -m experiments.kernel_times collect --suite corpus/train,corpus/validation --out kernel_times.jsonl
+    python -m experiments.kernel_times train kernel_times.jsonl --out cost_model
+    python -m experiments.kernel_times report kernel_times.jsonl cost_model --out results/learning/cost_model.md
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from compiler.learned.kernel_cost import LearnedKernelCost
+from env.suites import load_suite
+from experiments.console import stdout
+from experiments.kernel_times.collect import CollectOptions, collect
+from experiments.kernel_times.dataset import DatasetError, KernelTimes, read_dataset
+from experiments.kernel_times.matrices import TimesMatrix, times_matrix
+from experiments.kernel_times.report import write_report
+from experiments.kernel_times.training import TrainingOptions, train
+
+MOST_NOISE = 0.1
+"""The second fastest sample of a time that is used is at most this much slower than the fastest."""
+
+
+def _collect(o: argparse.Namespace) -> None:
+    programs = load_suite(o.suite).programs
+    options = CollectOptions(choices=o.choices, threads=_numbers(o.threads), seconds=o.seconds, seed=o.seed)
+    for seen, kernels in collect(programs[: o.programs], o.out, options):
+        stdout.print(f"{seen} programs, {kernels} kernels")
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(n) for n in text.split(","))
+
+
+def _train(o: argparse.Namespace) -> None:
+    header, kernels, matrix, training = _rows(o)
+    options = TrainingOptions(members=o.members, epochs=o.epochs, seed=o.seed)
+    families = sorted({k.family for k in kernels if k.split == "train"})
+    facts = {
+        "command": "python -m experiments.kernel_times train", "data": {n: header.get(n) for n in _FACTS},
+        "kernels": int(sum(k.split == "train" for k in kernels)), "families": families, "programs": [],
+    }  # fmt: skip
+    model = train(matrix.rows(training), options, facts, max(_numbers(o.threads)))
+    model.save(o.out)
+    stdout.print(f"trained on {int(training.sum())} times of {len(families)} families; wrote {o.out}")
+
+
+_FACTS = ("command", "commit", "date", "machine", "c_compiler")
+
+
+def _report(o: argparse.Namespace) -> None:
+    header, kernels, matrix, training = _rows(o)
+    command = "python -m experiments.kernel_times report"
+    page = write_report(o.out, command, header, kernels, matrix, training, LearnedKernelCost.load(o.model))
+    sys.stdout.write(page)
+
+
+def _rows(o: argparse.Namespace) -> tuple[dict[str, object], list[KernelTimes], TimesMatrix, np.ndarray]:
+    """Return the header and the kernels of a dataset, its rows, and which of them are for training."""
+    header, kernels, _ = read_dataset(o.data)
+    wanted = _numbers(o.threads)
+    kept = [k.with_threads(wanted) for k in kernels]
+    kernels = [k for k in kept if k.times]
+    if not any(k.split == "train" for k in kernels):
+        raise DatasetError(f"{o.data} has no kernels of training programs")
+    matrix = times_matrix(kernels, o.data.with_suffix(".features.npz"), o.noise)
+    training = np.array([k.split == "train" for k in kernels])[matrix.kernel]
+    return header, kernels, matrix, training
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run from the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(required=True)
+    command = commands.add_parser("collect", help="measure kernels of programs")
+    add = command.add_argument
+    add("--suite", default="corpus/train,corpus/validation", help="comma-separated suites (default: %(default)s)")
+    add("--out", type=Path, required=True, help="dataset to write or to continue")
+    add("--choices", type=int, default=8, help="choices per kernel (default: %(default)s)")
+    add("--threads", default="1", help="comma-separated numbers of threads; more than 1 only on a quiet machine")
+    add("--programs", type=int, default=None, help="number of programs (default: all)")
+    add("--seconds", type=float, default=None, help="time limit (default: none)")
+    add("--seed", type=int, default=0, help="seed of random fusions and choices (default: %(default)s)")
+    command.set_defaults(run=_collect)
+    command = commands.add_parser("train", help="train a model on the kernels of training programs")
+    add = command.add_argument
+    add("data", type=Path, help="dataset that collect wrote")
+    add("--out", type=Path, required=True, help="folder of the model")
+    add("--threads", default="1", help="numbers of threads whose times are used (default: %(default)s)")
+    add("--noise", type=float, default=MOST_NOISE, help="times with more noise are ignored (default: %(default)s)")
+    add("--members", type=int, default=TrainingOptions.members, help="networks (default: %(default)s)")
+    add("--epochs", type=int, default=TrainingOptions.epochs, help="passes over the data (default: %(default)s)")
+    add("--seed", type=int, default=0, help="seed of weights and batches (default: %(default)s)")
+    command.set_defaults(run=_train)
+    command = commands.add_parser("report", help="write how good a model is on kernels of validation programs")
+    add = command.add_argument
+    add("data", type=Path, help="dataset that collect wrote")
+    add("model", type=Path, help="folder of the model")
+    add("--out", type=Path, default=Path("results/learning/cost_model.md"), help="page (default: %(default)s)")
+    add("--threads", default="1", help="numbers of threads whose times are used (default: %(default)s)")
+    add("--noise", type=float, default=MOST_NOISE, help="times with more noise are ignored (default: %(default)s)")
+    command.set_defaults(run=_report)
+    o = parser.parse_args(arguments)
+    o.run(o)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,82 @@
+"""Learn expansions and loops from measured deviations: contextual bandits with immediate rewards.
+
+python -m experiments.learning.bandits collect [--config F.yaml] [--data F.jsonl]
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from env.measurement import Measurer, MeasurerOptions
+from env.store import PlanStore
+from env.suites import ManifestError, Program, load_suite
+from experiments.headroom import drawn_by_family
+from experiments.learning.deviations import measured_row
+from experiments.learning.drawn_programs import write_drawn_programs
+from experiments.learning.settings import DEFAULT_FILE, LearningSettings, read_settings
+from experiments.yardstick.rows import Row, collect
+
+__all__ = ["collect_samples", "learnable_programs", "main"]
+
+DATA = Path("runs/learning/deviations.jsonl")
+TIMEOUT = 30.0
+"""Seconds after which a program counts as failed: nothing that small programs need takes so long."""
+
+
+def learnable_programs(suite: str, per_family: int, seed: int) -> list[Program]:
+    """Return programs that may guide what is learned, in a random order.
+
+    Raises:
+        ManifestError: the suite has programs that are held out for tests.
+    """
+    programs = drawn_by_family(load_suite(suite).programs, per_family, seed=seed)
+    if any(p.split == "test" for p in programs):
+        raise ManifestError(f"{suite} has programs held out for tests, which must not guide what is learned")
+    return programs
+
+
+def collect_samples(settings: LearningSettings, data: Path) -> list[Row]:
+    """Measure deviations of the programs of the settings; files of an interrupted run are continued.
+
+    Those of the suite are written to `data`, those of the drawn programs beside it.
+
+    Raises:
+        ResultError: a file has other settings, or cannot be read or written.
+        MeasurementError: nothing can be measured on this machine.
+    """
+    s = settings.collect
+    drawn = write_drawn_programs(data.with_name("drawn"), s.products, s.loops, settings.seed)
+    parts = [(drawn_data(data), list(load_suite(str(drawn)).programs))]
+    parts.append((data, learnable_programs(s.suite, s.per_family, settings.seed)))
+    options = MeasurerOptions(settings.backend, s.rounds, TIMEOUT, seed=settings.seed, seconds=s.seconds)
+    facts = {"backend": settings.backend, "seed": settings.seed, **asdict(s)}
+    found: list[Row] = []
+    with Measurer(PlanStore(":memory:"), options) as measurer:
+        for path, programs in parts:
+            found += collect(
+                path, facts, programs, lambda p: measured_row(measurer, p, s, settings.seed), len(programs)
+            )
+    return found
+
+
+def drawn_data(data: Path) -> Path:
+    """Return the file with the measurements of drawn programs that belongs to the file of the suite."""
+    return data.with_name(f"{data.stem}_drawn{data.suffix}")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run from the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("action", choices=["collect"])
+    parser.add_argument("--config", type=Path, default=DEFAULT_FILE, help="settings (default: %(default)s)")
+    parser.add_argument("--data", type=Path, default=DATA, help="file of measurements (default: %(default)s)")
+    o = parser.parse_args(arguments)
+    settings = read_settings(o.config)
+    collect_samples(settings, o.data)
+
+
+if __name__ == "__main__":
+    main()

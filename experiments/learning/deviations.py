@@ -1,0 +1,118 @@
+"""Measured deviations from the default plan: the data on which expansions and loops are learned.
+
+Each sample is one change of one decision, with what a policy sees of it and how the run time of the whole program
+changed. Sites of a program that look the same are changed together, as a policy would.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from agents.deviations import Deviation, PlanBuilder
+from compiler.errors import HlogymError
+from compiler.ir import HloModule
+from compiler.learned.features.sites import UNROLLED_COLUMN, default_loop, expansion_rows, loop_rows
+from compiler.session import CompilationSession
+from compiler.text import parse
+from env.measurement import Measurer
+from env.suites import Program
+from experiments.learning.settings import CollectSettings
+from experiments.yardstick.rows import Row
+
+__all__ = ["Change", "SitePhase", "changes_of", "measured_row"]
+
+SitePhase: TypeAlias = Literal["expansions", "loops"]
+
+
+@dataclass(frozen=True)
+class Change:
+    """A choice that is not the default, for all sites of a program that look the same.
+
+    Attributes:
+        phase: the kind of decision.
+        sites: ids.
+        choice: what is chosen.
+        default: what the rules choose.
+        row: the features of the site and the choice.
+    """
+
+    phase: SitePhase
+    sites: tuple[str, ...]
+    choice: str
+    default: str
+    row: tuple[float, ...] = field(repr=False)
+
+    @property
+    def deviation(self) -> Deviation:
+        """The plan, as a difference to the default plan."""
+        chosen = dict.fromkeys(self.sites, self.choice)
+        return Deviation(expansions=chosen) if self.phase == "expansions" else Deviation(loops=chosen)
+
+
+def changes_of(module: HloModule, backend: str, instructions: int, longest: float) -> list[Change]:
+    """Return every change of one decision about expansions or loops, in the order of the sites.
+
+    There are none for a module with more `instructions` after the passes or an estimated time beyond `longest` seconds,
+    and none that unrolls a loop to more than half as many instructions: these take long to build or to check.
+
+    Raises:
+        HlogymError: the module cannot be compiled.
+    """
+    if module.instruction_count > 4 * instructions:
+        return []
+    session = CompilationSession(module, backend=backend)
+    session.run_passes()
+    if session.module.instruction_count > instructions or session.cost().seconds > longest:
+        return []
+    found: dict[tuple[SitePhase, str, str, tuple[float, ...]], list[str]] = {}
+    for site in session.expansions():
+        for choice, row in zip(site.choices, expansion_rows(site) or (), strict=False):
+            if choice != site.default:
+                found.setdefault(("expansions", choice, site.default, tuple(row)), []).append(site.id)
+    for loop in session.loops():
+        default = default_loop(loop)
+        for choice, row in zip(loop.choices, loop_rows(loop, session.module) or (), strict=False):
+            if choice != default and row[UNROLLED_COLUMN] <= instructions / 2:
+                found.setdefault(("loops", choice, default, tuple(row)), []).append(loop.id)
+    return [Change(phase, tuple(ids), choice, default, row) for (phase, choice, default, row), ids in found.items()]
+
+
+def measured_row(measurer: Measurer, program: Program, settings: CollectSettings, seed: int) -> Row:
+    """Measure some changes of a program, drawn at random; return them with their speedups over the default.
+
+    Raises:
+        HlogymError: the program cannot be measured.
+    """
+    module = parse(program.text(), filename=str(program.path))
+    backend = measurer.options.backend
+    changes = changes_of(module, backend, settings.instructions, settings.longest)
+    if not changes:
+        return {"skipped": "there is nothing to choose"}
+    drawn = random.Random(f"{seed} {program.name}").sample(changes, min(settings.changes, len(changes)))
+    default = measurer.measure_reference(program)
+    samples = list(_samples(measurer, program, module, drawn))
+    return {"family": program.family, "seconds": default.time.value, "samples": samples}
+
+
+def _samples(measurer: Measurer, program: Program, module: HloModule, changes: Sequence[Change]) -> Iterator[Row]:
+    for change in changes:
+        facts = {
+            "phase": change.phase, "sites": len(change.sites), "choice": change.choice, "default": change.default,
+            "row": list(change.row),
+        }  # fmt: skip
+        try:
+            plan = PlanBuilder(module, measurer.options.backend).build(change.deviation).plan
+            found = measurer.measure(program, plan)
+        except HlogymError as e:
+            yield {**facts, "failure": " ".join(str(e).split())[:200]}
+            continue
+        if found.verdict is None:
+            yield {**facts, "failure": found.reason[:200]}
+            continue
+        speedup = found.verdict.speedup
+        error = math.log(speedup.high / speedup.low) / 4 if 0 < speedup.low < speedup.high < math.inf else 0.0
+        yield {**facts, "log": math.log(speedup.value), "error": error, "counts": found.verdict.counts}

@@ -1,0 +1,59 @@
+"""Make the policy that ships, from measurements to the validated folder, by one command.
+
+    python -m experiments.learning.retrain [--config F.yaml] [--data F.jsonl] [--kernels FOLDER] [-o FOLDER]
+
+Collects deviations from the default plan, fits the parts, writes the folder, validates it against the rules, and writes
+it again with the result. Each stage continues where an interrupted run stopped. With `--default`, the policy also
+decides where users name none, on the backend that it was validated on; measure on a quiet machine before.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from compiler.learned.whole_folder import SHIPPED
+from compiler.policy import load_whole
+from experiments.console import stdout
+from experiments.learning.bandits import DATA, collect_samples
+from experiments.learning.settings import DEFAULT_FILE, read_settings
+from experiments.learning.training import next_version, read_rows, train_policy, write_policy
+from experiments.learning.validate import FOLDER, validate_policy, write_validation
+
+__all__ = ["main"]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run from the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add("--config", type=Path, default=DEFAULT_FILE, help="settings (default: %(default)s)")
+    add("--data", type=Path, default=DATA, help="file of measurements (default: %(default)s)")
+    add("--kernels", type=Path, default=None, help="folder of a model of kernel times, to be the part for kernels")
+    add("-o", "--output", type=Path, default=SHIPPED, help="folder to write (default: that of the policy that ships)")
+    add("--version", default=None, help="version (default: one more than that of the folder)")
+    add("--no-collect", action="store_true", help="train on the measurements there are")
+    add("--no-validate", action="store_true", help="write the policy without validation; the rules stay the default")
+    add("--default", action="store_true", help="let the policy decide when none is named, if validation allows it")
+    add("--page", type=Path, default=FOLDER / "learned.md", help="page of the validation (default: %(default)s)")
+    o = parser.parse_args(arguments)
+    settings = read_settings(o.config)
+    rows = read_rows(o.data) if o.no_collect else collect_samples(settings, o.data)
+    version = o.version or next_version(o.output)
+    trained = train_policy(rows, settings)
+    extra = {} if o.kernels is None else {"kernels": o.kernels}
+    write_policy(o.output, trained, version, extra)
+    stdout.print(f"policy    {o.output} (version {version}: {', '.join([*trained.bandits, *extra])})", soft_wrap=True)
+    if o.no_validate:
+        return
+    s = settings.validate
+    found = validate_policy(load_whole(o.output), settings.backend, s, o.page.with_suffix(".jsonl"), settings.seed)
+    command = f"python -m experiments.learning.validate --policy learned --suite {s.suite} --per-family {s.per_family}"
+    write_validation(found, f"learned@{version}", command, o.page)
+    write_policy(o.output, trained, version, extra, found.to_json(), o.default)
+    stdout.print("\n".join(found.lines()), markup=False, soft_wrap=True)
+
+
+if __name__ == "__main__":
+    main()

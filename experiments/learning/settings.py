@@ -1,0 +1,131 @@
+"""Settings of learning, read from a YAML file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
+from pathlib import Path
+from typing import Any, TypeVar, get_type_hints
+
+import yaml
+
+from experiments.config import ConfigError
+
+__all__ = ["DEFAULT_FILE", "CollectSettings", "LearningSettings", "TrainSettings", "ValidateSettings", "read_settings"]
+
+DEFAULT_FILE = Path(__file__).parent / "learning.yaml"
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class CollectSettings:
+    """Which deviations are measured.
+
+    Attributes:
+        suite: comma-separated suites, without programs held out for tests.
+        per_family: number of programs of each family at most.
+        products, loops: number of programs drawn around a product, and around a loop, besides those of the suite.
+        changes: number of deviations per program at most.
+        instructions: programs with more of them after the passes are left out, and so are loops that would be unrolled
+            to more than half as many.
+        longest: programs with a longer estimated time, in seconds, are left out, because the interpreter is slow.
+        rounds: ABBA blocks per measurement at most.
+        seconds: time limit of these blocks.
+    """
+
+    suite: str = "corpus/train"
+    per_family: int = 40
+    products: int = 150
+    loops: int = 100
+    changes: int = 3
+    instructions: int = 160
+    longest: float = 0.002
+    rounds: int = 7
+    seconds: float = 0.1
+
+
+@dataclass(frozen=True)
+class TrainSettings:
+    """How the models are fitted.
+
+    Attributes:
+        trees: number of trees of a forest.
+        depth: greatest depth of a tree.
+        leaf: least number of samples in a leaf.
+        rules_depth: greatest number of conditions of a rule.
+        folds: number of parts of cross-validation, each with families of its own.
+        slower: share of the changed programs that may become slower beyond the noise floor in cross-validation.
+    """
+
+    trees: int = 32
+    depth: int = 8
+    leaf: int = 4
+    rules_depth: int = 4
+    folds: int = 8
+    slower: float = 0.05
+
+
+@dataclass(frozen=True)
+class ValidateSettings:
+    """How a policy is compared with the rules.
+
+    Attributes:
+        suite: comma-separated suites, without programs held out for tests.
+        per_family: number of programs of each family at most.
+        rounds: ABBA blocks per program at most.
+        seconds: time limit of these blocks.
+        not_worse: share of programs that must not be slower beyond the noise floor before a policy may be the default.
+    """
+
+    suite: str = "corpus/validation"
+    per_family: int = 14
+    rounds: int = 15
+    seconds: float = 0.3
+    not_worse: float = 0.98
+
+
+@dataclass(frozen=True)
+class LearningSettings:
+    """All settings; the file has a section for each group."""
+
+    backend: str = "cpu"
+    seed: int = 0
+    collect: CollectSettings = field(default_factory=CollectSettings)
+    train: TrainSettings = field(default_factory=TrainSettings)
+    validate: ValidateSettings = field(default_factory=ValidateSettings)
+
+
+def read_settings(file: Path = DEFAULT_FILE) -> LearningSettings:
+    """Return the settings of a YAML file; what it leaves out has its default.
+
+    Raises:
+        ConfigError: it cannot be read, has an unknown setting, or a value of another type.
+    """
+    try:
+        data = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"cannot read {file}: {error.strerror}") from error
+    except (yaml.YAMLError, UnicodeError, RecursionError) as error:
+        raise ConfigError(f"{file} is not YAML: {' '.join(str(error).split())}") from error
+    return _made(LearningSettings, {} if data is None else data, str(file))
+
+
+def _made(kind: type[_T], data: Any, where: str) -> _T:
+    if not isinstance(data, Mapping):
+        raise ConfigError(f"{where} must be a group of settings, not {data!r:.80}")
+    types = get_type_hints(kind)
+    unknown = [name for name in data if name not in types]
+    if unknown:
+        raise ConfigError(f"{where}: unknown setting {unknown[0]!r:.80}; settings are {', '.join(types)}")
+    values: dict[str, Any] = {}
+    for f in fields(kind):  # type: ignore[arg-type]  # every group is a dataclass
+        if f.name not in data:
+            continue
+        value, wanted = data[f.name], types[f.name]
+        if isinstance(wanted, type) and is_dataclass(wanted):
+            values[f.name] = _made(wanted, value, f"{where}: {f.name}")
+        elif isinstance(value, bool) or not isinstance(value, (int, float) if wanted is float else wanted):
+            raise ConfigError(f"{where}: {f.name} must be of type {wanted.__name__}, not {value!r:.80}")
+        else:
+            values[f.name] = wanted(value)
+    return kind(**values)

@@ -1,0 +1,274 @@
+"""Searches over all decisions at equal budgets: the speedup over the default plan by measurements and by seconds.
+
+    python -m experiments.searches [--config experiments/configs/searches.yaml] [--out results/searches/SUITE.md]
+
+Each search, with and without a cost model, measures plans of each program with each seed. The best plan within each
+part of the budget is measured again in a fresh process, beside the default plan; a gain that does not pass the gate
+there is none. Writes a page, a plot, and rows in .jsonl from which an interrupted run continues.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from agents.deviations import PlanBuilder
+from agents.search import draws_of
+from agents.search_run import Budget, SearchRun, run_search
+from agents.searches import NO_MODEL, PlanSearch, PolicySamples, make_search
+from compiler.learned.fusion_policy import LearnedFusionPolicy, load_policy
+from compiler.plan import CompilationPlan
+from compiler.text import parse
+from env.measurement import Measurer, MeasurerOptions
+from env.store import PlanStore
+from env.suites import ManifestError, Program, load_suite
+from env.summaries import SpeedupSummary, summarise
+from experiments.settings_file import read_settings
+from experiments.yardstick.rows import Row, collect, write_page
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["SearchSettings", "contenders", "main", "search_row", "shown_path", "summaries"]
+
+CONFIG = Path(__file__).parent / "configs" / "searches.yaml"
+FOLDER = Path("results/searches")
+LEARNED = "learned+search"
+
+
+@dataclass(frozen=True)
+class SearchSettings:
+    """The settings of the experiment, as its configuration file has them.
+
+    Attributes:
+        suite: comma-separated suites.
+        programs: number of programs, drawn at random; 0: all.
+        searches: searches with options, as `hlogym tune --search` takes them.
+        models: cost models with which each of them runs; none: without one.
+        policy: folder of a learned policy, whose samples are compared too; empty: none.
+        measurements, seconds: parts of the budget at which results are read.
+        seeds: number of seeds of each search.
+        seed: the first of them; also draws the programs.
+        backend: the backend to compile for.
+        rounds: ABBA blocks of a measurement at most.
+        block_seconds: time limit of the blocks of a measurement.
+    """
+
+    suite: str = "validation"
+    programs: int = 0
+    searches: tuple[str, ...] = ("random", "greedy", "local", "beam", "annealing", "evolution")
+    models: tuple[str, ...] = (NO_MODEL, "analytic")
+    policy: str = ""
+    measurements: tuple[int, ...] = (10, 30, 100, 300)
+    seconds: tuple[float, ...] = (30.0, 120.0)
+    seeds: int = 3
+    seed: int = 0
+    backend: str = "cpu"
+    rounds: int = 25
+    block_seconds: float = 0.5
+
+    @property
+    def parts(self) -> list[tuple[str, int | None, float]]:
+        """The parts of the budget: label, measurements and seconds."""
+        counted = [(f"{n} measurements", n, float("inf")) for n in self.measurements]
+        return [*counted, *((f"{s:g} s", None, s) for s in self.seconds)]
+
+
+def contenders(settings: SearchSettings, seed: int) -> dict[str, PlanSearch]:
+    """Return the searches by label.
+
+    Raises:
+        UnknownNameError, OptionError: a search or a cost model that does not exist.
+    """
+    found: dict[str, PlanSearch] = {}
+    for text in settings.searches:
+        for model in settings.models:
+            name, _, options = text.partition("{")
+            given = ",".join(filter(None, [options.removesuffix("}"), f"model={model}"]))
+            found[text if model == NO_MODEL else f"{text} + {model}"] = make_search(f"{name}{{{given}}}", seed)
+    if settings.policy:
+        found[LEARNED] = PolicySamples(seed=seed)
+    return found
+
+
+def search_row(
+    make_measurer: Callable[[], Measurer],
+    program: Program,
+    settings: SearchSettings,
+    policy: LearnedFusionPolicy | None = None,
+) -> Row:
+    """Run every search on a program and return the confirmed speedups: by search, then one list per seed.
+
+    Raises:
+        HlogymError: the program cannot be measured.
+    """
+    budget = Budget(max(settings.measurements, default=1 << 30), _limit(settings))
+    runs: dict[str, list[SearchRun]] = {}
+    for seed in range(settings.seed, settings.seed + settings.seeds):
+        order = list(contenders(settings, seed).items())
+        # Compiled code is kept between searches, so none of them should always be the first.
+        random.Random(f"{program.name} {seed}").shuffle(order)
+        for name, search in order:
+            draws = draws_of(policy, settings.backend) if policy is not None and name == LEARNED else None
+            builder = PlanBuilder(parse(program.text(), filename=str(program.path)), settings.backend, draws)
+            with make_measurer() as measurer:  # without the times that another search has measured
+                measurer.measure_reference(program)
+                runs.setdefault(name, []).append(run_search(search, builder, program, measurer, budget))
+    with make_measurer() as measurer:
+        return _confirmed(measurer, program, settings, runs)
+
+
+def _confirmed(
+    measurer: Measurer, program: Program, settings: SearchSettings, runs: Mapping[str, Sequence[SearchRun]]
+) -> Row:
+    default = measurer.measure_reference(program)
+    confirmed: dict[str, float] = {}
+
+    def speedup(plan: CompilationPlan | None) -> float:
+        if plan is None:
+            return 1.0
+        text = plan.to_json()
+        if text not in confirmed:
+            found = measurer.measure(program, plan, remeasure=True)
+            confirmed[text] = 1.0 if found.seconds is None else found.speedup
+        return confirmed[text]
+
+    found = {
+        name: {
+            "speedups": [[speedup(run.best(n, s)) for _, n, s in settings.parts] for run in mine],
+            "measurements": [run.measurements for run in mine],
+            "failures": [run.failures for run in mine],
+            "seconds": [run.trials[-1].seconds if run.trials else 0.0 for run in mine],
+        }
+        for name, mine in runs.items()
+    }
+    return {"seconds": default.time.value, "searches": found}
+
+
+def _limit(settings: SearchSettings) -> float:
+    """Return the seconds after which a search ends; no limit if measurements are counted, which may take longer."""
+    return float("inf") if settings.measurements else max(settings.seconds)
+
+
+def summaries(rows: Sequence[Row], parts: int) -> dict[str, list[SpeedupSummary]]:
+    """Return for each search the summary of the speedups at each part of the budget."""
+    whole = [r for r in rows if "searches" in r]
+    names = dict.fromkeys(n for r in whole for n in r["searches"])
+    found: dict[str, list[SpeedupSummary]] = {}
+    for name in names:
+        mine = {r["program"]: r["searches"][name]["speedups"] for r in whole if name in r["searches"]}
+        found[name] = [summarise({p: [[s[k]] for s in seeds] for p, seeds in mine.items()}) for k in range(parts)]
+    return found
+
+
+def _table(rows: Sequence[Row], settings: SearchSettings) -> list[list[str]]:
+    labels = [label for label, _, _ in settings.parts]
+    table = [["search", *labels, "slower than the default", "measurements", "failed", "seconds per measurement"]]
+    for name, each in summaries(rows, len(labels)).items():
+        mine = [r["searches"][name] for r in rows if "searches" in r]
+        measured, failed, seconds = (sum(sum(m[k]) for m in mine) for k in ("measurements", "failures", "seconds"))
+        cells = [f"{s.mean.value:.3f}x [{s.mean.low:.3f}, {s.mean.high:.3f}]" for s in each]
+        slower = f"{max(s.slower for s in each):.0%}"
+        table.append([name, *cells, slower, str(measured), str(failed), f"{seconds / max(1, measured):.2f}"])
+    return table
+
+
+def plot(rows: Sequence[Row], settings: SearchSettings) -> Figure:
+    """Plot the geometric mean of each search by measurements and by seconds, with intervals."""
+    from matplotlib.figure import Figure as NewFigure
+
+    counted = len(settings.measurements)
+    axes_of = (("measurements", settings.measurements, 0), ("seconds", settings.seconds, counted))
+    panels = [p for p in axes_of if p[1]]
+    figure = NewFigure(figsize=(5.5 * len(panels), 4), layout="constrained")
+    found = summaries(rows, len(settings.parts))
+    for axes, (label, at, first) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+        for n, (name, each) in enumerate(found.items()):
+            means = [s.mean for s in each[first : first + len(at)]]
+            with_model = " + " in name
+            color = f"C{list(dict.fromkeys(k.partition(' + ')[0] for k in found)).index(name.partition(' + ')[0])}"
+            style = "--" if with_model else "-"
+            axes.plot(at, [m.value for m in means], style, marker="o", markersize=3, color=color, label=name)
+            if all(m.is_known for m in means):
+                x = [a * (1 + 0.01 * n) for a in at]  # next to each other, so that all intervals can be seen
+                axes.vlines(x, [m.low for m in means], [m.high for m in means], color=color, linewidth=0.8)
+        axes.axhline(1.0, color="#555555", linewidth=1)
+        axes.set_xscale("log")
+        axes.set_xlabel(label)
+        axes.set_xticks(list(at), [f"{a:g}" for a in at])
+        axes.minorticks_off()
+        axes.set_ylabel("confirmed speedup, geometric mean")
+    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside right center", fontsize=8)
+    return figure
+
+
+def drawn(settings: SearchSettings) -> list[Program]:
+    """Return the programs of the experiment.
+
+    Raises:
+        ManifestError: some of them are held out for tests.
+    """
+    programs = list(load_suite(settings.suite).programs)
+    if any(p.split == "test" for p in programs):
+        raise ManifestError(
+            f"{settings.suite} has programs held out for tests; `hlogym evaluate` compares searches on them"
+        )
+    if settings.programs:
+        random.Random(settings.seed).shuffle(programs)
+        programs = programs[: settings.programs]
+    return programs
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run from the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--config", type=Path, default=CONFIG, help="settings in YAML (default: %(default)s)")
+    parser.add_argument("--out", type=Path, default=None, help="page to write (default: results/searches/SUITE.md)")
+    o = parser.parse_args(arguments)
+    settings = read_settings(o.config, SearchSettings)
+    contenders(settings, settings.seed)  # reports a wrong name before any work is done
+    programs = drawn(settings)
+    policy = load_policy(settings.policy) if settings.policy else None
+    out = o.out or FOLDER / f"{settings.suite.replace(',', '-').replace('/', '-')}.md"
+    options = MeasurerOptions(backend=settings.backend, rounds=settings.rounds, seconds=settings.block_seconds)
+    stored = {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(settings).items()}
+    begin = time.monotonic()
+    rows = collect(
+        out.with_suffix(".jsonl"), stored, programs,
+        lambda p: search_row(lambda: Measurer(PlanStore(":memory:"), options), p, settings, policy), len(programs),
+    )  # fmt: skip
+    failed = [f"- not measured: {r['program']}: {r['failure']}" for r in rows if "failure" in r]
+    lines = [
+        f"Speedup over the default plan, geometric mean over {sum('searches' in r for r in rows)} programs and "
+        f"{settings.seeds} seeds with 95% intervals (bootstrap over programs and seeds). All searches start from the "
+        "default plan and may change every decision. The best plan within each part of the budget was measured again "
+        f"in a fresh process; a difference counts {options.gate}, and is 1 otherwise. `+ analytic`: of eight proposed "
+        "plans the one with the least time by the cost model is measured.",
+        "",
+        *failed,
+    ]
+    if any("searches" in r for r in rows):
+        from experiments.plots import save_figure
+
+        save_figure(plot(rows, settings), out.with_suffix(".svg"))
+        lines.append(f"![speedup by budget]({out.with_suffix('.svg').name})")
+    command = f"python -m experiments.searches --config {shown_path(o.config)}"
+    sys.stdout.write(write_page(out, "Searches at equal budgets", command, lines, _table(rows, settings)))
+    sys.stderr.write(f"{time.monotonic() - begin:.0f} s\n")
+
+
+def shown_path(path: Path) -> str:
+    """Return the path of a configuration file as a page names it: from the root of the repository, or its name."""
+    root = Path(__file__).resolve().parent.parent
+    resolved = path.resolve()
+    return str(resolved.relative_to(root)) if resolved.is_relative_to(root) else path.name
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,277 @@
+"""Searches over all decisions: their plans are legal, they find what is faster, and they keep to their budgets."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from agents.deviations import GROUPS, Deviation, PlanBuilder
+from agents.plan_space import PlanSpace, read_groups
+from agents.search import NoPlanError, Starts, find_plan
+from agents.search_run import Budget, SearchRun, run_search
+from agents.searches import SEARCHES, PlanSearch, describe_searches, make_search
+from compiler.api import compile as compile_hlo
+from compiler.errors import OptionError, UnknownNameError
+from compiler.fusion.policies import NoFusion, RandomFusion
+from compiler.plan import CompilationPlan
+from compiler.policy import Policy
+from compiler.session import CompilationSession
+from compiler.text import parse
+from env.measurement import KernelTime, Measurement, Measurer
+from env.reference import Reference
+from env.service import MeasuringService
+from env.suites import Program, load_suite
+from tests.env.scripted import FAILED, taking
+from tests.env.small_programs import CHAIN, LOOP
+from tests.env.test_kernels import COLUMNS
+
+Knobs = Mapping[str, int]
+
+
+class _Timed(Measurer):
+    """Times the plans of a program by a function of the knobs of their kernels, and keeps them."""
+
+    def __init__(self, text: str, times: Callable[[Knobs], float | None]) -> None:
+        super().__init__()
+        self.text, self.times = text, times
+        self.plans: list[CompilationPlan] = []
+
+    def measure(self, program: Any, plan: CompilationPlan | None, remeasure: bool = False) -> Measurement:
+        del program, remeasure
+        if plan is not None:
+            self.plans.append(plan)
+        seconds = self.times({} if plan is None else _schedule(plan))
+        return FAILED if seconds is None else replace(taking(seconds), kernels=(KernelTime("s", "k", 1.0, seconds),))
+
+
+def _distance(knobs: Knobs) -> float:
+    """Return a time that is least, 2/6.5, for 64 columns and tiles of 8; the default plan takes 1."""
+    return (2 + abs(knobs.get("columns", 256) - 64) / 64 + abs(knobs.get("tile", 32) - 8) / 16) / 6.5
+
+
+def _program(folder: Path, text: str) -> Program:
+    (folder / "p.hlo").write_text(text)
+    return load_suite(folder).programs[0]
+
+
+def _run(search: PlanSearch, measurer: _Timed, folder: Path, budget: Budget, **options: Any) -> SearchRun:
+    builder = PlanBuilder(parse(measurer.text), "cpu")
+    return run_search(search, builder, _program(folder, measurer.text), measurer, budget, **options)
+
+
+def _schedule(plan: CompilationPlan) -> dict[str, int]:
+    return {k: v for row in plan.kernels.values() for c in row.values() for k, v in c.schedule.items()}
+
+
+@pytest.fixture
+def columns() -> _Timed:
+    return _Timed(COLUMNS, _distance)
+
+
+# ---- plans
+
+
+def test_no_deviation_is_the_default_plan() -> None:
+    for text in (CHAIN, LOOP, COLUMNS):
+        found = PlanBuilder(parse(text), "cpu").build(Deviation())
+        symbols = [k.symbol for k in compile_hlo(text, plan=found.plan).kernels]
+        assert symbols == [k.symbol for k in compile_hlo(text).kernels]
+
+
+def test_a_kept_compilation_leads_to_the_same_plans_as_a_new_one() -> None:
+    builder = PlanBuilder(parse(CHAIN), "cpu")
+    space = PlanSpace(builder, GROUPS, seed=1)
+    for n in range(20):
+        built = space.walked(space.start, n % 5)
+        again = PlanBuilder(parse(CHAIN), "cpu").build(built.deviation)
+        assert again.text == built.text
+
+
+def test_a_plan_starts_from_the_decisions_of_a_policy() -> None:
+    def policy(seed: int | None) -> Policy:
+        return Policy("drawn", fusion=NoFusion() if seed is None else RandomFusion(seed, max_actions=1))
+
+    builder = PlanBuilder(parse(CHAIN), "cpu", policy)
+    assert len(builder.build(Deviation()).plan.steps) == 0
+    assert len(builder.build(Deviation(draw=3)).plan.steps) == 1
+    assert len(PlanSpace(builder, GROUPS).start.possible) > 0
+
+
+@pytest.mark.parametrize("name", SEARCHES)
+@pytest.mark.parametrize("group", ["loops", "all"])
+def test_proposed_plans_are_different_and_compute_the_same(name: str, group: str, tmp_path: Path) -> None:
+    text = LOOP if group == "loops" else CHAIN
+    times = itertools.count(1)
+    measurer = _Timed(text, lambda _: 0.9 ** next(times))  # each plan is faster, so that deviations pile up
+    run = _run(make_search(f"{name}{{groups={group}}}", seed=2), measurer, tmp_path, Budget(4))
+    assert 1 <= run.measurements == len(measurer.plans) <= 4
+    assert len({p.to_json() for p in measurer.plans}) == len(measurer.plans)
+    module = parse(text)
+    inputs = [np.random.default_rng(n).normal(size=s.dimensions).astype(s.dtype)
+              for n, s in enumerate(module.entry.parameter_shapes)]  # fmt: skip
+    reference = Reference.of(module, inputs)
+    for plan in measurer.plans:
+        assert reference.difference(compile_hlo(text, plan=plan)(*inputs)) is None
+
+
+def test_a_crossing_takes_each_decision_from_one_of_two_plans() -> None:
+    builder = PlanBuilder(parse(COLUMNS), "cpu")
+    space = PlanSpace(builder, ("kernels",), seed=0)
+    near = list(space.neighbours(space.start, {}))
+    first = next(b for b in near if _schedule(b.plan) == {"columns": 64})
+    second = next(b for b in near if _schedule(b.plan) == {"tile": 8})
+    found = [space.crossed(first, second) for _ in range(20)]
+    schedules = [tuple(sorted(_schedule(b.plan).items())) for b in found if b is not None]
+    assert set(schedules) == {(), (("columns", 64),), (("tile", 8),), (("columns", 64), ("tile", 8))}
+
+
+# ---- searches
+
+
+@pytest.mark.parametrize("name", [n for n in SEARCHES if n != "random"])
+def test_a_search_finds_fast_kernels(name: str, columns: _Timed, tmp_path: Path) -> None:
+    run = _run(make_search(f"{name}{{groups=kernels}}", 0), columns, tmp_path, Budget(100))
+    best = run.best()
+    assert best is not None
+    assert _distance(_schedule(best)) < 0.4
+    assert best == run.finalists.plans[0]
+
+
+def test_equal_seeds_give_equal_plans(tmp_path: Path) -> None:
+    def plans(seed: int) -> list[str]:
+        run = _run(make_search("evolution", seed), _Timed(COLUMNS, _distance), tmp_path, Budget(12))
+        return [t.plan.to_json() for t in run.trials]
+
+    assert plans(3) == plans(3) != plans(4)
+
+
+def test_greedy_search_starts_with_the_heaviest_kernel_and_ends_where_nothing_is_faster(
+    columns: _Timed, tmp_path: Path
+) -> None:
+    columns.times = lambda k: 1.0 / (1 + k.get("columns", 0))
+    greedy = make_search("greedy{groups=kernels}")
+    assert _schedule(_run(greedy, columns, tmp_path, Budget(1)).trials[0].plan).keys() == {"columns"}
+    columns.times = lambda k: 0.995 if k else 1.0
+    run = _run(make_search("greedy{groups=kernels}"), columns, tmp_path, Budget(1000))
+    near = PlanSpace(PlanBuilder(parse(COLUMNS), "cpu"), ("kernels",))
+    assert run.measurements == len(list(near.neighbours(near.start, {}))) < 1000
+
+
+def test_failed_plans_are_counted_and_not_kept(columns: _Timed, tmp_path: Path) -> None:
+    columns.times = lambda k: None if "tile" in k else _distance(k)
+    run = _run(make_search("greedy{groups=kernels}"), columns, tmp_path, Budget(60))
+    assert run.failures > 0
+    assert "all wrong" in run.reason
+    best = run.best()
+    assert best is not None
+    assert "tile" not in _schedule(best)
+    assert _schedule(best)["columns"] == 64
+
+
+def test_annealing_moves_to_a_slower_plan_while_it_is_hot(columns: _Timed, tmp_path: Path) -> None:
+    columns.times = lambda k: 1.0 + 0.001 * len(k)
+    hot = _run(make_search("annealing{groups=kernels,hot=1000,cold=1000}", 1), columns, tmp_path, Budget(10))
+    cold = _run(make_search("annealing{groups=kernels,hot=1e-9,cold=1e-9}", 1), columns, tmp_path, Budget(10))
+    assert max(len(_schedule(t.plan)) for t in hot.trials) > 1
+    assert max(len(_schedule(t.plan)) for t in cold.trials) == 1
+
+
+# ---- budgets and cost models
+
+
+def test_the_best_plan_within_a_part_of_the_budget(columns: _Timed, tmp_path: Path) -> None:
+    clock = itertools.count()
+    run = _run(make_search("greedy{groups=kernels}"), columns, tmp_path, Budget(1000, 30.0), now=lambda: next(clock))
+    assert 0 < run.measurements < 30
+    assert [t.seconds for t in run.trials] == sorted(t.seconds for t in run.trials)
+    relative = [t.relative for t in run.trials]
+    for n in range(run.measurements):
+        best = run.best(n)
+        least = min((r for r in relative[:n] if r is not None), default=1.0)
+        assert best == (run.trials[relative.index(least)].plan if least < 1 else None)
+        assert run.best(seconds=run.trials[n].seconds) == run.best(n + 1)
+
+
+def test_the_plan_of_a_policy_is_measured_first(tmp_path: Path) -> None:
+    program, measurer = _program(tmp_path, CHAIN), _Timed(CHAIN, lambda _: 0.5)
+    builder = PlanBuilder(parse(CHAIN), "cpu", lambda _: Policy("none", fusion=NoFusion()))
+    run = run_search(make_search("local{groups=fusion}"), builder, program, measurer, Budget(3))
+    assert [len(t.plan.steps) for t in run.trials] == [0, 1, 1]
+
+
+def test_a_cost_model_chooses_the_plans_that_are_measured(tmp_path: Path) -> None:
+    def seconds(plan: CompilationPlan) -> float:
+        session = CompilationSession(parse(CHAIN))
+        session.replay(plan)
+        return session.cost().seconds
+
+    def measured(options: str) -> list[float]:
+        search = make_search(f"random{{groups=fusion{options}}}", 0)
+        run = _run(search, _Timed(CHAIN, lambda _: 1.0), tmp_path, Budget(3))
+        return sorted(seconds(t.plan) for t in run.trials)
+
+    assert sum(measured(",model=analytic,drawn=20")) < sum(measured(""))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("locale", "unknown search 'locale'; did you mean 'local'"),
+        ("local{depth=3}", "search 'local' has no option 'depth'"),
+        ("beam{width=0}", "option width of a search must be positive"),
+        ("local{groups=kernel}", "unknown group of decisions 'kernel'; did you mean 'kernels'"),
+        ("local{model=analytical}", "unknown cost model 'analytical'; did you mean 'analytic'"),
+    ],
+)
+def test_options_are_checked(text: str, message: str) -> None:
+    with pytest.raises((UnknownNameError, OptionError), match=message):
+        make_search(text)
+
+
+def test_options_are_described_and_groups_read() -> None:
+    assert "population=16" in describe_searches()["evolution"][1]
+    assert read_groups("fusion+loops") == ("loops", "fusion")
+    assert read_groups("all") == GROUPS
+
+
+# ---- strategies
+
+
+@pytest.fixture
+def failing() -> Iterator[_Timed]:
+    class Fails(_Timed):
+        def measure(self, program: Any, plan: CompilationPlan | None, remeasure: bool = False) -> Measurement:
+            return taking(1.0) if plan is None else FAILED
+
+    yield Fails(CHAIN, lambda _: None)
+
+
+def test_a_search_in_which_every_plan_fails_says_why(failing: _Timed, tmp_path: Path) -> None:
+    with pytest.raises(NoPlanError, match=r"each of the 3 plans .* has failed; the last reason: .*all wrong"):
+        find_plan("local", Starts("cpu"), _program(tmp_path, CHAIN), failing, 3)
+
+
+def test_a_search_that_finds_nothing_faster_returns_the_default_plan(tmp_path: Path) -> None:
+    program, starts = _program(tmp_path, CHAIN), Starts("cpu")
+    found = find_plan("beam{width=2}", starts, program, _Timed(CHAIN, lambda k: 1.0), 3)
+    assert found.measurements == 3
+    assert found.plan.steps == find_plan("default", starts, program, _Timed(CHAIN, lambda k: 1.0), 0).plan.steps
+
+
+@pytest.mark.parametrize("name", ["random", "local", "evolution"])
+def test_several_workers_measure_proposed_plans_at_once(name: str, tmp_path: Path) -> None:
+    program, measurer = _program(tmp_path, COLUMNS), _Timed(COLUMNS, _distance)
+    builder = PlanBuilder(parse(COLUMNS), "cpu")
+    with MeasuringService(3, make=lambda *_: _Timed(COLUMNS, _distance)) as service:
+        search = make_search(f"{name}{{groups=kernels}}")
+        run = run_search(search, builder, program, measurer, Budget(20), service=service)
+    assert run.measurements == 20
+    assert len({t.plan.to_json() for t in run.trials}) == 20
+    assert run.best() is not None
+    assert not measurer.plans  # only the workers have measured

@@ -1,0 +1,61 @@
+"""Tests of the answers about plain reductions, against lowering and binding them."""
+
+import numpy as np
+
+from compiler.codegen.buildability import is_refused, kernel_refusal
+from compiler.codegen.lowering.lower import roots_of
+from compiler.codegen.lowering.plain_reductions import is_certainly_built
+from compiler.ir import HloComputation, Opcode
+from compiler.text import parse
+from tests.codegen.random_fusions import random_fusion
+
+SUM = "add { a = f32[] parameter(0)\n b = f32[] parameter(1)\n ROOT r = f32[] add(a, b) }"
+
+
+def test_certain_answers_are_those_of_the_code_generator() -> None:
+    answers = []
+    for seed in range(400):
+        fused = random_fusion(np.random.default_rng(seed))
+        built = is_certainly_built(fused.post_order(), roots_of(fused))
+        assert built in (None, kernel_refusal(fused) is None)
+        answers.append(built)
+    assert True in answers
+    assert False in answers
+
+
+def _fused(body: str) -> HloComputation:
+    return parse(f"HloModule m\n{SUM}\nENTRY main {{\n{body}\n}}").entry
+
+
+def test_softmax_is_certain_to_be_built() -> None:
+    fused = _fused("""
+        x = f32[64,100] parameter(0)
+        zero = f32[] constant(0)
+        e = f32[64,100] exponential(x)
+        s = f32[64] reduce(e, zero), dimensions={1}, to_apply=add
+        b = f32[64,100] broadcast(s), dimensions={0}
+        ROOT d = f32[64,100] divide(e, b)""")
+    assert is_certainly_built(fused.post_order(), roots_of(fused)) is True
+    assert not is_refused(fused)
+
+
+def test_a_transposed_result_of_a_reduction_needs_the_code_generator() -> None:
+    fused = _fused("""
+        x = f32[100,100] parameter(0)
+        zero = f32[] constant(0)
+        s = f32[100] reduce(x, zero), dimensions={1}, to_apply=add
+        b = f32[100,100] broadcast(s), dimensions={1}
+        ROOT d = f32[100,100] divide(x, b)""")
+    assert is_certainly_built(fused.post_order(), roots_of(fused)) is None
+    assert is_refused(fused)  # each sum would be computed for each row
+
+
+def test_reductions_of_other_dimensions_are_certainly_refused() -> None:
+    fused = _fused("""
+        x = f32[64,100] parameter(0)
+        zero = f32[] constant(0)
+        s = f32[64] reduce(x, zero), dimensions={1}, to_apply=add
+        t = f32[100] reduce(x, zero), dimensions={0}, to_apply=add
+        ROOT d = (f32[64], f32[100]) tuple(s, t)""")
+    assert fused.root.opcode is Opcode.TUPLE
+    assert is_certainly_built(fused.post_order(), roots_of(fused)) is False

@@ -1,0 +1,108 @@
+"""The hlogym backend of torch.compile: its entry point, options, fallback and cache."""
+
+import importlib.metadata
+import tomllib
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from compiler import api, program_cache, torch_backend
+from compiler.torch_backend import backend, calling
+from tests.torch_backend.compiled import assert_close, compiled
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_entry_point_names_the_backend() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    value = project["entry-points"]["torch_dynamo_backends"]["hlogym"]
+    point = importlib.metadata.EntryPoint("hlogym", value, "torch_dynamo_backends")
+    assert point.load() is torch_backend.hlogym
+
+
+def matrix_exponential(x: Any) -> Any:
+    return torch.linalg.matrix_exp(x) * 2
+
+
+def test_a_graph_with_an_unsupported_op_runs_by_pytorch_with_a_warning() -> None:
+    x = torch.randn(3, 3, requires_grad=True)
+    with pytest.warns(UserWarning, match=r"PyTorch runs this graph op by op.*aten\.linalg_matrix_exp"):
+        found = compiled(matrix_exponential, fallback=True)(x)
+    assert_close(found, matrix_exponential(x))
+
+
+def test_without_fallback_an_unsupported_op_is_an_error() -> None:
+    with pytest.raises(torch._dynamo.exc.BackendCompilerFailed, match=r"UnsupportedError.*aten\.linalg_matrix_exp"):
+        compiled(matrix_exponential)(torch.randn(3, 3))
+
+
+def test_graph_breaks_and_results_of_unknown_size() -> None:
+    def f(x: Any) -> Any:
+        x = x * 2
+        torch._dynamo.graph_break()
+        if x.sum() > 0:
+            return x[x > 1] + 1
+        return x - 1
+
+    call = compiled(f)
+    for x in (torch.ones(3), -torch.ones(3)):
+        assert_close(call(x), f(x))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"polcy": "none"}, "no option 'polcy'"), ({"cache": "yes"}, "option 'cache' of the hlogym backend is a bool")],
+)
+def test_wrong_options_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(torch._dynamo.exc.BackendCompilerFailed, match=message):
+        compiled(lambda x: x + 1, **options)(torch.ones(2))
+
+
+def test_the_policy_decides_fusion(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernels: list[int] = []
+    original = calling.CompiledGraph
+
+    def seen(lowered: Any, executable: Any) -> Any:
+        kernels.append(len(executable.kernels))
+        return original(lowered, executable)
+
+    monkeypatch.setattr(backend, "CompiledGraph", seen)
+    for policy in ("none", "priority"):
+        compiled(lambda x: (x.exp() * 2).sum(0), policy=policy)(torch.ones(4, 5))
+    assert kernels[0] > kernels[1]
+
+
+def test_programs_are_found_in_memory_and_on_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HLOGYM_CACHE", str(tmp_path))
+    program_cache.forget_programs()
+    builds: list[int] = []
+    original = api.compile
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        builds.append(1)
+        return original(*args, **kwargs)
+
+    monkeypatch.setattr(program_cache, "compile_program", counted)
+
+    def run() -> None:
+        assert_close(compiled(lambda x: x.sin() + 1)(torch.ones(5)), torch.ones(5).sin() + 1)
+
+    run()
+    run()  # in memory
+    program_cache.forget_programs()
+    run()  # on disk
+    assert len(builds) == 1
+    (folder,) = (tmp_path / "programs").iterdir()
+    for file in [p for p in folder.rglob("*") if p.is_file()]:
+        file.write_text("damaged")
+    program_cache.forget_programs()
+    run()
+    assert len(builds) == 2
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        compiled(lambda x: x.cos() + 1, cache=False)(torch.ones(5))
+    assert len(list((tmp_path / "programs").iterdir())) == 1
+    program_cache.forget_programs()

@@ -1,0 +1,199 @@
+"""Calls of functions compiled by the hlogym backend: memory, random numbers, shapes, and what autograd sees."""
+
+import threading
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from tests.torch_backend.compiled import assert_close, compiled
+
+x34 = torch.arange(12, dtype=torch.float32).reshape(3, 4)
+
+
+def test_outputs_alias_what_they_alias_in_eager_mode() -> None:
+    def f(x: Any) -> Any:
+        return x.view(-1), x[1:], (x * 2).t(), x, x.expand(2, 3, 4)
+
+    x = x34.clone()
+    found = compiled(f)(x)
+    assert_close(found, f(x))
+    assert found[3] is x
+    found[0][0] = 9
+    assert x[0, 0] == 9
+    assert found[1].data_ptr() == x[1:].data_ptr()
+
+
+def test_inputs_of_any_layout() -> None:
+    def f(a: Any, b: Any) -> Any:
+        return a @ b + a.sum(), a * 2
+
+    call, x = compiled(f), torch.randn(6, 8)
+    once = torch.randn(1, 4).expand(4, 4)
+    for a, b in ((x[::2, ::2], x[:4, 1:5]), (x.t(), x), (once, once), (x[:0], torch.zeros(8, 2))):
+        assert_close(call(a, b), f(a, b))
+
+
+def test_channels_last_stays_channels_last() -> None:
+    conv: Any = nn.Conv2d(3, 4, 3)
+    conv = conv.to(memory_format=torch.channels_last)
+    x = torch.randn(2, 3, 8, 8).to(memory_format=torch.channels_last)
+    found = compiled(conv)(x)
+    assert found.is_contiguous(memory_format=torch.channels_last)
+    assert_close(found, conv(x))
+
+
+def test_inputs_are_updated_in_place() -> None:
+    def f(x: Any, y: Any) -> Any:
+        x.add_(y)
+        x[0] = 5
+        return x.sum()
+
+    call, y = compiled(f), torch.randn(3, 4)
+    for x in (x34.clone(), torch.ones(6, 8)[::2, ::2], torch.ones(4, 3).t()):
+        wanted = x.clone(memory_format=torch.preserve_format)
+        version = x._version
+        assert_close(call(x, y), f(wanted, y))
+        assert_close(x.contiguous(), wanted.contiguous())
+        assert x._version > version  # so that autograd notices
+
+
+def test_an_update_of_an_input_that_overlaps_another() -> None:
+    def f(x: Any, y: Any) -> Any:
+        x.mul_(2)
+        return y + 1
+
+    base, wanted = torch.ones(6), torch.ones(6)
+    assert_close(compiled(f)(base[:4], base[2:]), f(wanted[:4], wanted[2:]))
+    assert_close(base, wanted)
+    twice, wanted = torch.ones(3), torch.ones(3)
+    assert_close(compiled(f)(twice, twice), f(wanted, wanted))
+
+
+def test_the_seed_determines_dropout_and_the_backward_pass_uses_the_same_mask() -> None:
+    layer = nn.Linear(8, 8)
+    with torch.no_grad():
+        layer.weight.copy_(torch.eye(8))
+        layer.bias.zero_()
+    module = nn.Sequential(layer, nn.Dropout(0.5))
+    call, x = compiled(module), torch.rand(64, 8) + 1
+    torch.manual_seed(3)
+    first = call(x)
+    torch.manual_seed(3)
+    again, then = call(x), call(x)
+    assert torch.equal(first, again)
+    assert not torch.equal(first, then)
+    assert 0.3 < float((first == 0).float().mean()) < 0.7
+    x.requires_grad_()
+    y = call(x)
+    y.sum().backward()
+    assert_close(x.grad, 2.0 * (y != 0))
+
+
+def test_checkpoints_draw_the_same_numbers_again() -> None:
+    module = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5), nn.Tanh())
+    x = torch.randn(16, 8, requires_grad=True)
+    y = compiled(lambda x: checkpoint(module, x, use_reentrant=False))(x)
+    y.sum().backward()
+    assert_close(x.grad, ((1 - y.detach() ** 2) * 2 * (y != 0)) @ module[0].weight)
+
+
+def test_numbers_that_pytorch_draws_equal_those_of_eager_mode() -> None:
+    module, x = nn.Dropout(0.3), torch.ones(50, 3)
+
+    def f(x: Any) -> Any:
+        return module(x) + torch.rand_like(x), torch.randn(4), torch.randint(0, 9, (5,)), torch.randperm(6)
+
+    call = compiled(f, fallback_random=True)
+    torch.manual_seed(7)
+    found = call(x)
+    torch.manual_seed(7)
+    assert_close(found, f(x))
+
+
+def test_sizes_that_change() -> None:
+    call = compiled(lambda x: (x.view(x.shape[0] * 2, -1) * 2).sum(0))
+    for n in range(2, 14):  # more sizes than PyTorch would recompile for
+        assert_close(call(torch.ones(n, 2)), torch.full((1,), 4.0 * n))
+    call = compiled(lambda x: x * x.shape[0])
+    for n in (3, 5):
+        x = torch.ones(n, 4)
+        torch._dynamo.mark_dynamic(x, 0)
+        assert_close(call(x), x * n)
+    layer = nn.Linear(4, 4)
+    call = compiled(layer, dynamic=True)
+    for n in (2, 3):
+        x = torch.randn(n, 4, requires_grad=True)
+        call(x).sum().backward()
+        assert_close(x.grad, layer.weight.sum(0).repeat(n, 1))
+
+
+def test_python_numbers_that_change() -> None:
+    call = compiled(lambda x, k: x * k)
+    for k in (1, 2, 3, 0.5, 0.7):
+        assert_close(call(torch.ones(3), k), torch.ones(3) * k)
+
+
+def test_grad_modes() -> None:
+    layer, x = nn.Linear(4, 4), torch.randn(2, 4)
+    call = compiled(layer)
+    with torch.no_grad():
+        assert not call(x).requires_grad
+    with torch.inference_mode():
+        y = call(x)
+        assert y.is_inference()
+    y = call(x)
+    y.sum().backward(retain_graph=True)
+    y.sum().backward()
+    assert_close(layer.bias.grad, torch.full((4,), 4.0))
+
+
+def test_autocast() -> None:
+    module, x = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8)), torch.randn(4, 8)
+    call = compiled(module)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found, wanted = call(x), module(x)
+    assert found.dtype == torch.bfloat16
+    assert_close(found, wanted, 5e-2)
+    found.float().sum().backward()
+    gradients = [p.grad for p in module.parameters()]
+    module.zero_grad()
+    wanted.float().sum().backward()
+    assert_close(gradients, [p.grad for p in module.parameters()], 5e-2)
+
+
+@pytest.mark.parametrize("backend", ["cpu", "interpreter"])
+def test_element_types(backend: str) -> None:
+    def f(a: Any, b: Any, c: Any, d: Any) -> Any:
+        return a @ a.t(), b * 2, c + 1, d.real * d.imag, c > 1, (d * d.conj()).abs()
+
+    args = (
+        torch.randn(3, 4, dtype=torch.bfloat16), torch.randn(3, dtype=torch.float16), torch.arange(3),
+        torch.randn(5, dtype=torch.complex64),
+    )  # fmt: skip
+    found = compiled(f, backend=backend)(*args)
+    assert_close(found, f(*args), 3e-2)
+    assert_close(compiled(lambda x: x * 2, backend=backend)(args[3].conj()), (args[3].conj() * 2).resolve_conj())
+
+
+def test_several_threads() -> None:
+    layer, x = nn.Linear(4, 4), torch.randn(2, 4)
+    call = compiled(layer)
+    wanted = layer(x).detach()
+    found: list[bool] = []
+
+    def run() -> None:
+        with torch.no_grad():
+            found.extend(torch.allclose(call(x), wanted, atol=1e-5) for _ in range(50))
+
+    with torch.no_grad():
+        call(x)
+    threads = [threading.Thread(target=run) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 150
+    assert all(found)
