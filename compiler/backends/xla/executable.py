@@ -24,7 +24,7 @@ from compiler.runtime.thunks import Thunk
 
 
 class XlaExecutable:
-    """A program that stock XLA compiled; it has no kernels and no thunks of ours.
+    """A program that stock XLA compiled; it has no kernels and no thunks of its own.
 
     Args:
         module: the module after our passes. Its fusions, if it has any, are handed to XLA:CPU as they are; those for
@@ -36,7 +36,7 @@ class XlaExecutable:
 
     Raises:
         BackendError: JAX is not installed, XLA refuses the program, or there are fusions and the device is not a CPU.
-        UnsupportedError: a library call of the program cannot stand beside fusions.
+        UnsupportedError: a library call of the program cannot run beside fusions.
     """
 
     backend = "xla"
