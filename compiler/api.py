@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from compiler.analysis.devices import device_refusal
+from compiler.backends.backend import OwnDefaults
 from compiler.backends.registry import find_backend
 from compiler.errors import ArgumentError, UnsupportedError
 from compiler.expansions import ChooseExpansion, ExpansionPolicy
@@ -73,7 +74,8 @@ def compile(  # users know it by this name
 
     Args:
         module: HLO text, or a module, which is not changed.
-        backend: "cpu" (C compiled by gcc), "cuda" (CUDA C++ launched by CuPy), "interpreter" (numpy), or "auto":
+        backend: "cpu" (C compiled by gcc), "cuda" (CUDA C++ launched by CuPy), "xla" (stock XLA through jaxlib,
+            after our passes, and with our fusions if a policy of fusions is given), "interpreter" (numpy), or "auto":
             cuda where there is a GPU, else cpu.
         pipeline: the passes before fusion: a PassPipeline, a list of passes or names, or None for those of `policy`.
         fusion_policy: a FusionPolicy, a function that chooses as one, a name, the parts for fusion and loops of a
@@ -204,6 +206,10 @@ def decide(
         session.run_kernel_selector(kernel_selector)
 
 
+def _default_loops(own: OwnDefaults | None) -> LoopPolicy:
+    return KernelLoops() if own is None else own.default_loops()
+
+
 def decide_all(session: CompilationSession, policy: Policy, keep_fusions: bool = False) -> None:
     """Make every decision of a session with a policy; the rules decide the phases for which it has no part.
 
@@ -212,6 +218,7 @@ def decide_all(session: CompilationSession, policy: Policy, keep_fusions: bool =
         policy: for its backend.
         keep_fusions: the module is fused already: run no passes, and decide only the phases that have a part.
     """
+    own = session.own_defaults
     if not keep_fusions:
         session.run_passes(policy.passes)
     if policy.expansions is not None:
@@ -220,12 +227,13 @@ def decide_all(session: CompilationSession, policy: Policy, keep_fusions: bool =
         session.run_loop_policy(policy.loops)
     elif not keep_fusions:
         # A learned policy decides loops too; a policy that only fuses leaves them to the default.
-        session.run_loop_policy(policy.fusion if isinstance(policy.fusion, LoopPolicy) else KernelLoops())
+        session.run_loop_policy(policy.fusion if isinstance(policy.fusion, LoopPolicy) else _default_loops(own))
     if policy.fusion is not None:
         session.run_fusion_policy(policy.fusion)
     elif not keep_fusions:
-        session.run_fusion_policy(make_policy(DEFAULT_POLICY))
-        session.decided_by["fusion"] = DEFAULT_POLICY
+        name = DEFAULT_POLICY if own is None else own.default_fusion
+        session.run_fusion_policy(make_policy(name))
+        session.decided_by["fusion"] = name
     if policy.kernels is not None:
         session.run_kernel_selector(policy.kernels)
     session.decided_by.update({phase: by for phase in policy.parts if (by := policy.decider(phase))})

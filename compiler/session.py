@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from compiler.analysis.cost_model import Cost, DeviceModel, module_cost
+from compiler.backends.backend import OwnDefaults
 from compiler.backends.registry import BACKENDS, build_target, find_backend, known_backend
 from compiler.codegen.languages import C, find_language
 from compiler.codegen.schedules.kernel_choice import BoundKernel, KernelChoice
@@ -91,9 +92,10 @@ class CompilationSession:
     Args:
         module: the module to compile; the session works on a copy.
         backend: name of the backend that `finish` builds for.
-        pipeline: the passes that `run_passes()` runs by default; None means `default_pipeline()`.
+        pipeline: the passes that `run_passes()` runs by default; None means those of the backend, which
+            are `default_pipeline()` for most.
         device: the device model that estimates costs; None means that of the backend.
-        cleanup: the passes that run after loop decisions that changed the module; None means `default_pipeline()`.
+        cleanup: the passes that run after loop decisions that changed the module; None means those of the backend.
     """
 
     def __init__(
@@ -134,7 +136,16 @@ class CompilationSession:
     def run_passes(self, pipeline: Pipeline = None) -> bool:
         """Run a pipeline, by default the session's; return whether the module changed."""
         self._enter("passes")
-        return self._run_passes(as_pipeline(pipeline if pipeline is not None else self._pipeline), _Passes)
+        chosen = pipeline if pipeline is not None else self._pipeline
+        return self._run_passes(self._default_pipeline() if chosen is None else as_pipeline(chosen), _Passes)
+
+    def _default_pipeline(self) -> HloPass:
+        return self._backend.default_pipeline() if isinstance(self._backend, OwnDefaults) else default_pipeline()
+
+    @property
+    def own_defaults(self) -> OwnDefaults | None:
+        """The backend, if its default decisions differ from those of the others."""
+        return self._backend if isinstance(self._backend, OwnDefaults) else None
 
     def apply_pass(self, name: str | HloPass) -> bool:
         """Run one pass, given as an object or as text; return whether the module changed.
@@ -257,7 +268,8 @@ class CompilationSession:
         if self._state is None:
             self._enter("fusion")
             if any(isinstance(d, LoopChoice) and d.choice != KEEP for d in self._decisions):
-                self._run_passes(as_pipeline(self._cleanup), _LoopCleanup)
+                cleanup = self._default_pipeline() if self._cleanup is None else as_pipeline(self._cleanup)
+                self._run_passes(cleanup, _LoopCleanup)
             self._start_fusion()
         if self._state is None:
             raise SessionError("fusion has not started")

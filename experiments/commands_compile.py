@@ -10,8 +10,9 @@ import typer
 
 __all__ = ["register"]
 
-Program = Annotated[str, typer.Argument(metavar="FILE.hlo", help="HLO file, or name of a program in the suites.")]
-Backend = Annotated[str, typer.Option(help="cpu, cuda, interpreter, or auto (cuda if there is a GPU, otherwise cpu).")]
+_PROGRAM = "File of HLO, HloProto or StableHLO, dump folder of XLA, name of a program in the suites, or - for stdin."
+Program = Annotated[str, typer.Argument(metavar="FILE.hlo", help=_PROGRAM)]
+Backend = Annotated[str, typer.Option(help="cpu, cuda, xla, interpreter, or auto (cuda if there is a GPU, else cpu).")]
 
 
 def _local(policy: str | None) -> str | None:

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from compiler.api import decide_all
+from compiler.backends.xla.fused_modules import module_for_xla
 from compiler.policy import resolve_policy
 from compiler.session import CompilationSession
-from experiments.fused_for_xla import module_for_xla
 from experiments.inputs import read_plan
 
 if TYPE_CHECKING:

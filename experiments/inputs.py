@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
+import io
+import sys
+import tempfile
 import zlib
 from collections.abc import Sequence
 from difflib import get_close_matches
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from zipfile import BadZipFile, is_zipfile
@@ -18,7 +23,8 @@ from compiler.ir.verifier import verify
 from compiler.support.files import atomic_file
 from compiler.text import parse
 from env.suites import Program, find_program, program_in, random_inputs
-from experiments.results import ResultError
+from env.suites.dumps import Dump, dump_of, dump_program_name
+from experiments.results import STANDARD_OUTPUT, ResultError, write_bytes
 
 if TYPE_CHECKING:
     from compiler.plan import CompilationPlan
@@ -29,28 +35,41 @@ __all__ = [
 ]  # fmt: skip
 
 
+STANDARD_INPUT = "-"
+MOST_SHOWN = 20
+"""How many modules of a dump a message lists."""
+
+
 class InputError(HlogymError, ValueError):
     """A file named on the command line that cannot be used."""
 
 
 def program_of(name: str) -> Program:
-    """Return the program of an HLO file or the program of that name in the quickstart suite.
+    """Return the program that an argument of the command line names.
 
-    If the folder of the file has a suite manifest, the program has the input specifications of its suite.
+    If the folder of a file has a suite manifest, the program has the input specifications of its suite.
+
+    Args:
+        name: a program of the suites, a file (HLO text with any ending, a proto of XLA, StableHLO), a folder that XLA
+            dumped and that has one module (or `FOLDER:NAME`, `FOLDER:NAME:after`), or `-` for standard input.
 
     Raises:
         UnknownNameError: there is no such program.
-        InputError: there is no such file, or it is not an HLO file.
+        InputError: there is no such file, or the folder is not a dump with one module; the message lists its modules.
     """
+    if name == STANDARD_INPUT:
+        return program_in(_standard_input())
     path = Path(name)
     if path.suffix != ".hlo":
         try:
             return find_program(name)
         except UnknownNameError:
+            if (dump := dump_of(name)) is not None:
+                return program_in(_only_module(name, dump))
             if path.is_dir():
                 raise InputError(f"{name} is a folder; name one of the files in it") from None
             if path.exists():
-                raise InputError(f"{name} is not a program: the name of an HLO file ends in .hlo") from None
+                return program_in(path)
             raise
     if path.is_dir():
         raise InputError(f"{name} is a folder; name one of the files in it")
@@ -61,17 +80,45 @@ def program_of(name: str) -> Program:
     return program_in(path)
 
 
+def _only_module(name: str, dump: Dump) -> Path:
+    """Return the file of a dump's only module."""
+    if len(dump.files) == 1:
+        return dump.files[0]
+    stage = "after" if dump.after else "before"
+    if not dump.files:
+        raise InputError(f"{name}: there is no such module {stage} optimization among the dumps in {dump.folder}")
+    shown = "".join(f"\n  {dump_program_name(f)} ({f.stat().st_size:,} bytes)" for f in dump.files[:MOST_SHOWN])
+    more = len(dump.files) - MOST_SHOWN
+    rest = f"\n  ... and {more} more" if more > 0 else ""
+    end = ":after" if dump.after else ""
+    raise InputError(
+        f"{dump.folder} has {len(dump.files)} modules {stage} optimization; name one, such as "
+        f"{dump.folder}:{dump_program_name(dump.files[-1])}{end}:{shown}{rest}"
+    )
+
+
+@cache
+def _standard_input() -> Path:
+    """Return a file with what was read from standard input, which is removed at the end of the process."""
+    data = sys.stdin.buffer.read()
+    if not data.strip():
+        raise InputError("standard input is empty; a program was expected")
+    folder = tempfile.TemporaryDirectory(prefix="hlogym-")
+    atexit.register(folder.cleanup)
+    path = Path(folder.name) / "stdin.hlo"
+    path.write_bytes(data)
+    return path
+
+
 def read_module(program: Program) -> HloModule:
     """Parse a program, which need not be valid; errors name its file.
 
     Raises:
         HloSyntaxError: the HLO text is malformed.
-        InputError: the file is not UTF-8 text.
+        ProgramFileError: the file is in none of the known formats.
+        BackendError: its format needs JAX, which is not installed.
     """
-    try:
-        return parse(program.text(), filename=str(program.path))
-    except UnicodeDecodeError as error:
-        raise InputError(f"{program.path} is not text: {error.reason} at byte {error.start}") from error
+    return parse(program.text(), filename=str(program.path))
 
 
 def read_valid_module(program: Program) -> HloModule:
@@ -79,7 +126,8 @@ def read_valid_module(program: Program) -> HloModule:
 
     Raises:
         HloSyntaxError: the HLO text is malformed.
-        InputError: the module is not valid HLO, or the file is not UTF-8 text.
+        InputError: the module is not valid HLO.
+        ProgramFileError: the file is in none of the known formats.
     """
     module = read_module(program)
     try:
@@ -138,6 +186,11 @@ def save_outputs(path: Path, outputs: Sequence[npt.NDArray[Any]]) -> None:
     Raises:
         ResultError: the file cannot be written.
     """
+    if path == STANDARD_OUTPUT:
+        archive = io.BytesIO()
+        np.savez(archive, **{f"out{i}": np.asarray(o) for i, o in enumerate(outputs)})  # type: ignore[arg-type]
+        write_bytes(path, archive.getvalue())
+        return
     try:
         with atomic_file(path) as file:
             np.savez(file, **{f"out{i}": np.asarray(o) for i, o in enumerate(outputs)})  # type: ignore[arg-type]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +21,7 @@ from compiler.support.json_reading import read_object
 from compiler.support.safe_names import markdown_cell, one_line
 from env.statistics import Interval
 from env.summaries import Nested, SpeedupSummary, probability_of_improvement, summarise
-from experiments.console import error_console, factor, timing
+from experiments.console import error_console, factor, stdout, timing
 
 __all__ = [
     "Evaluation",
@@ -36,6 +37,8 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+STANDARD_OUTPUT = Path("-")
+"""The output file that means standard output."""
 REFERENCE = "default"
 """The strategy that all speedups are relative to: what `compile` does without arguments."""
 FORMER_REFERENCE = "none"
@@ -294,11 +297,14 @@ def check_writable(folder: Path) -> None:
 
 
 def check_output(output: Path, *inputs: Path) -> None:
-    """Check that a file can be written, before any work is done.
+    """Check that a file can be written, before any work is done; `-` is standard output, and messages go to stderr.
 
     Raises:
         ResultError: the file cannot be written, or it is one of the inputs, which would be overwritten.
     """
+    stdout.stderr = output == STANDARD_OUTPUT  # what else is printed must not mix with the file
+    if output == STANDARD_OUTPUT:
+        return
     if output.is_dir():
         raise ResultError(f"cannot write {output}: it is a folder; name a file")
     if output.exists() and any(i.exists() and output.samefile(i) for i in inputs):
@@ -322,6 +328,10 @@ def write_bytes(path: Path, data: bytes) -> None:
     Raises:
         ResultError: the file cannot be written.
     """
+    if path == STANDARD_OUTPUT:
+        sys.stdout.buffer.write(data)
+        sys.stdout.flush()
+        return
     try:
         write_file(path, data)
     except OSError as error:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from compiler.analysis.cost_model import DeviceModel
 from compiler.codegen.schedules.kernel_choice import KernelBindings
 from compiler.codegen.schedules.schedule import Schedule
 from compiler.ir.instruction import HloInstruction
 from compiler.ir.module import HloModule
+from compiler.loops import LoopPolicy
+from compiler.passes.infrastructure.base import HloPass
 from compiler.plan import CompilationPlan
 from compiler.runtime.executable import Executable
 from compiler.runtime.program_files import ProgramFolder
@@ -82,4 +84,24 @@ class Backend(Protocol):
 
     def load(self, folder: ProgramFolder) -> Executable:
         """Return the executable saved in a folder; raise SavedProgramError if it cannot run on this machine."""
+        ...
+
+
+@runtime_checkable
+class OwnDefaults(Protocol):
+    """A backend whose default decisions differ from those of the others.
+
+    Attributes:
+        default_fusion: name of the fusion policy of `compile` if none is given.
+    """
+
+    @property
+    def default_fusion(self) -> str: ...
+
+    def default_pipeline(self) -> HloPass:
+        """Return the passes of `compile` if none are given."""
+        ...
+
+    def default_loops(self) -> LoopPolicy:
+        """Return the loop policy of `compile` if none is given."""
         ...

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 Output = Literal["like", "jax", "numpy"]
 OUTPUTS = ("like", "jax", "numpy")
-BACKENDS = ("auto", "cpu")
+BACKENDS = ("auto", "cpu", "xla")
 
 
 @overload
@@ -50,7 +50,7 @@ def jit(  # users know it by this name
         donate_argnums: positions of arguments whose memory results may take over; a JAX array is deleted by the call,
             and a numpy array that owns its memory is overwritten.
         donate_argnames: the same by name.
-        backend: "cpu" or "auto", which means the same for arrays on the CPU.
+        backend: "cpu" or "auto", which means the same for arrays on the CPU; "xla" runs our passes in front of XLA.
         policy: who decides, as in `compile`.
         plan: decisions to replay, for a function that is called with one signature.
         options: see `CompileOptions`.
@@ -69,7 +69,7 @@ def jit(  # users know it by this name
         raise ArgumentError(f"output must be one of {', '.join(OUTPUTS)}, not {output!r}")
     if backend not in BACKENDS:
         raise ArgumentError(f"hlogym.jit runs on the backends {', '.join(BACKENDS)}, not {backend!r}")
-    settings = Settings("cpu", policy, plan, options, tuple(sorted(decisions.items())))
+    settings = Settings("xla" if backend == "xla" else "cpu", policy, plan, options, tuple(sorted(decisions.items())))
     from compiler.jit.arguments import Arguments  # these import JAX
     from compiler.jit.function import JitFunction
 

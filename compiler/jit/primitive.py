@@ -22,9 +22,14 @@ import jax
 import jax.extend.core as jex
 import jax.numpy as jnp
 import numpy as np
+from jax._src.interpreters.mlir import merge_mlir_modules
 from jax.interpreters import ad, batching, mlir
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import func
 
 from compiler.backends.cpu import xla_call
+from compiler.backends.xla.executable import XlaExecutable
+from compiler.backends.xla.library import xla
 from compiler.frontends.inlining import is_inlining
 from compiler.jit.lowering import compile_jaxpr, spec
 from compiler.jit.programs import Program, Settings
@@ -265,6 +270,8 @@ def _lower(ctx: Any, *operands: Any, jaxpr: Any, settings: Settings, donated: tu
         return _lower_inline(ctx, *operands, jaxpr=jaxpr)
     program = compiled(jaxpr, settings, donated)
     executable = program.executable
+    if isinstance(executable, XlaExecutable):
+        return _lower_hlo(ctx, executable.given, *operands)
     if xla_call.why_not_callable(executable) is not None:
         return mlir.lower_fun(functools.partial(_call_back, program, jaxpr), multiple_results=True)(ctx, *operands)
     _register_handler()
@@ -273,6 +280,14 @@ def _lower(ctx: Any, *operands: Any, jaxpr: Any, settings: Settings, donated: tu
     aliases = {source: n for n, source in enumerate(xla_call.donors(executable)) if source >= 0}
     rule = jax.ffi.ffi_lowering(xla_call.TARGET, operand_output_aliases=aliases)
     return rule(ctx, *operands, key=np.int64(program.key))
+
+
+def _lower_hlo(ctx: Any, text: str, *operands: Any) -> Any:
+    """Put HLO text into the module that JAX lowers, as a function that is called."""
+    source = ir.Module.parse(xla().stablehlo(text))
+    name = merge_mlir_modules(ctx.module_context.module, "hlogym", source, ctx.module_context.symbol_table)
+    types = [mlir.aval_to_ir_type(ctx.module_context, a) for a in ctx.avals_out]
+    return list(func.CallOp(types, ir.FlatSymbolRefAttr.get(name), operands).results)
 
 
 def _call_back(program: Program, jaxpr: Any, *args: Any) -> Any:

@@ -20,6 +20,7 @@ from compiler.api import CompileOptions, compile
 from compiler.backends.cpu import toolchain
 from compiler.backends.cpu.executable import CpuExecutable
 from compiler.backends.registry import find_backend, load
+from compiler.backends.xla.executable import XlaExecutable
 from compiler.errors import HlogymError
 from compiler.ir.module import HloModule
 from compiler.plan import CompilationPlan
@@ -66,11 +67,11 @@ class Settings:
         options = asdict(self.options or CompileOptions())
         return "\n".join([self.backend, repr(named), repr(self.decisions), repr(sorted(options.items())), plan])
 
-    def compile(self, module: HloModule) -> CpuExecutable:
+    def compile(self, module: HloModule) -> CpuExecutable | XlaExecutable:
         """Compile a module."""
         given = {"policy": self.policy, "plan": self.plan, "options": self.options, **dict(self.decisions)}
         executable = compile(module, self.backend, **{k: v for k, v in given.items() if v is not None})
-        assert isinstance(executable, CpuExecutable)  # noqa: S101
+        assert isinstance(executable, CpuExecutable | XlaExecutable)  # noqa: S101
         return executable
 
 
@@ -86,7 +87,7 @@ class Program:
         settings: how it was compiled; the reference keeps the identity of the settings.
     """
 
-    executable: CpuExecutable
+    executable: CpuExecutable | XlaExecutable
     key: int
     seconds: float
     loaded: bool
@@ -133,11 +134,11 @@ class ProgramCache:
     def _make(self, key: str, settings: Settings, module: Callable[[], HloModule], on_disk: bool) -> Program:
         start = time.perf_counter()
         folder = _folder() / _digest(key, _identity(settings.backend)) if on_disk else None
-        executable = None if folder is None else _load(folder)
+        executable: CpuExecutable | XlaExecutable | None = None if folder is None else _load(folder)
         loaded = executable is not None
         if executable is None:
             executable = settings.compile(module())
-            if folder is not None:
+            if folder is not None and isinstance(executable, CpuExecutable):
                 _save(executable, folder)
         number = int(key[:15], 16) + 1
         return Program(executable, number, time.perf_counter() - start, loaded, settings)

@@ -16,7 +16,7 @@ from typing import Any, get_args
 import ml_dtypes
 import numpy as np
 
-from compiler.errors import HloSyntaxError, UnsupportedError
+from compiler.errors import HlogymError, HloSyntaxError, UnsupportedError
 from compiler.interpreter.custom_calls import CUSTOM_CALLS
 from compiler.interpreter.machine import describe, find_evaluator
 from compiler.ir import HloModule, Opcode, Trait
@@ -25,6 +25,7 @@ from compiler.ir.verifier import check_module
 from compiler.support.safe_names import why_no_name
 from compiler.text import parse
 from env.suites.input_specs import INPUT_SPECS
+from env.suites.program_files import read_hlo_text
 from env.suites.suite import Split, Tolerance
 
 __all__ = ["content_problems", "duplicate_names", "entry_problems", "input_problems", "path_problem"]
@@ -187,9 +188,11 @@ def content_problems(path: Path) -> list[str]:
 def _facts(path: Path, size: int, changed: int) -> _Facts:
     del size, changed  # part of the key
     try:
-        text = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        return _Facts((f"{path} is not UTF-8 text: {error.reason} at byte {error.start}",))
+        text = read_hlo_text(path)
+    except HloSyntaxError as error:
+        return _Facts((f"{path}: {error.message}",))
+    except HlogymError as error:
+        return _Facts((str(error) if str(path) in str(error) else f"{path}: {error}",))
     except OSError as error:
         return _Facts((f"cannot read {path}: {error.strerror}",))
     try:

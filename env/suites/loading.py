@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
@@ -14,6 +15,7 @@ from compiler.support.plugins import extension_names, find_extension
 from compiler.support.safe_names import why_no_name
 from env.suites.built import PROGRAM_SUITES, find_built, load_built
 from env.suites.checks import content_problems, duplicate_names, entry_problems, input_problems, path_problem
+from env.suites.dumps import Dump, dump_of, dump_program_name
 from env.suites.input_specs import input_spec_from_json
 from env.suites.sealing import require_file_open
 from env.suites.suite import ManifestError, Program, Suite, Tolerance
@@ -50,8 +52,9 @@ def load_suite(name: str | Path) -> Suite:
     Programs in the user's folders and files are read and checked; each file is checked once until it changes.
 
     Args:
-        name: one of SUITE_NAMES, or a folder of HLO files with or without a manifest, or an HLO file; or several of
-            these separated by commas.
+        name: one of SUITE_NAMES, or a folder of HLO files with or without a manifest, or a folder that XLA dumped (see
+            `env.suites.dumps`), or a file in one of the formats of `env.suites.program_files`; or several of these
+            separated by commas.
 
     Raises:
         UnknownNameError: neither the name of a suite, nor a folder, nor an HLO file.
@@ -68,17 +71,22 @@ def load_suite(name: str | Path) -> Suite:
         return declared
     if isinstance(name, str) and "," in name and not path.exists():
         return _joined(name)
-    if path.suffix == ".hlo" and path.is_file():
+    if path.is_file():
         require_file_open(path)
         return _bare_suite(path.stem, path, [path])
     if str(name).strip() and path.is_dir():
         require_file_open(path)
         suite = _load_folder(path)
         if not suite.programs:
-            raise ManifestError(f"the folder {path} has no .hlo files")
+            raise ManifestError(f"the folder {path} has no .hlo files, and XLA dumped none into it")
         return suite
+    if (dump := dump_of(name)) is not None:
+        require_file_open(dump.folder)
+        if not dump.files:
+            raise ManifestError(f"{name}: XLA dumped no such module into the folder {dump.folder}")
+        return _dumped_suite(dump)
     known = [*SUITE_NAMES, *extension_names(GROUP)]
-    raise UnknownNameError("suite, folder of .hlo files or .hlo file", str(name), known)
+    raise UnknownNameError("suite, folder of .hlo files or file", str(name), known)
 
 
 def declared_suite(name: str) -> Suite | None:
@@ -130,7 +138,7 @@ def program_in(path: Path) -> Program:
         if problems := [*entry_problems(entry), *_input_problems(path, entry)]:
             raise ManifestError.of(manifest, [f"program {entry.get('name')!r:.80}: {p}" for p in problems])
         return _program(path.parent, entry)
-    return _bare_program(path, path.stem)
+    return _bare_program(path, _file_name(path))
 
 
 def find_program(name: str | Path) -> Program:
@@ -145,7 +153,7 @@ def find_program(name: str | Path) -> Program:
     path = Path(name)
     if path.suffix == ".hlo" and path.is_file():
         require_file_open(path)
-        return _bare_program(path, path.stem)
+        return _bare_program(path, _file_name(path))
     programs = {p.name: p for folder in reversed(_FOLDERS) for p in _named_suite(folder).programs}
     if str(name) not in programs:
         if (built := find_built(str(name))) is not None:
@@ -177,7 +185,10 @@ def _load_folder(folder: Path, check_contents: bool = True) -> Suite:
     name = folder.resolve().name
     manifest = folder / "manifest.json"
     if not manifest.exists():
-        return _bare_suite(name, folder, sorted(folder.glob("*.hlo")))
+        files = sorted(folder.glob("*.hlo"))
+        if not files and (dump := dump_of(folder)) is not None and dump.files:
+            return _dumped_suite(dump)
+        return _bare_suite(name, folder, files)
     entries = read_object(manifest, ManifestError).get("programs")
     if not isinstance(entries, list) or not entries:
         raise ManifestError.of(manifest, ["'programs' must be a list of at least one program"])
@@ -226,14 +237,30 @@ def _program(folder: Path, entry: Mapping[str, Any]) -> Program:
 def _bare_suite(name: str, where: Path, paths: Sequence[Path]) -> Suite:
     problems = []
     for path in paths:
-        reason = why_no_name(path.stem)
+        reason = why_no_name(_file_name(path))
         found = [f"{reason}; rename the file"] if reason is not None else content_problems(path)
-        problems += [f"program {path.stem!r:.80}: {p}" for p in found]
-    problems += [f"there are several programs called {name!r:.80}" for name in duplicate_names(p.stem for p in paths)]
+        problems += [f"program {_file_name(path)!r:.80}: {p}" for p in found]
+    names = map(_file_name, paths)
+    problems += [f"there are several programs called {name!r:.80}" for name in duplicate_names(names)]
     if problems:
         raise ManifestError.of(where, problems)
     return Suite(name, tuple(_bare_program(path, name) for path in paths))
 
 
+def _dumped_suite(dump: Dump) -> Suite:
+    """Return the modules of a dump that can be measured, and warn of the others: JAX dumps trivial ones too."""
+    problems = {path: content_problems(path) for path in dump.files}
+    kept = [path for path, found in problems.items() if not found]
+    left_out = [f"{_file_name(path)} ({found[0]})" for path, found in problems.items() if found]
+    if kept and left_out:
+        warnings.warn(f"{dump.folder}: modules left out of the suite: {'; '.join(left_out)}", stacklevel=3)
+    return _bare_suite(dump.folder.resolve().name, dump.folder, kept or dump.files)
+
+
 def _bare_program(path: Path, suite: str) -> Program:
-    return Program(path.stem, suite, "extra", path, "")
+    return Program(_file_name(path), suite, "extra", path, "")
+
+
+def _file_name(path: Path) -> str:
+    """Return the name of the program in a file: that of the module for dumps of XLA, else without the ending."""
+    return dump_program_name(path) or path.stem

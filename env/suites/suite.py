@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeAlias
 
 from compiler.errors import HlogymError, UnknownNameError
 from env.suites.input_specs import InputSpec
+from env.suites.program_files import read_hlo_text
 
 __all__ = ["ManifestError", "Program", "Split", "Suite", "Tolerance"]
 
@@ -93,8 +94,8 @@ class Program:
         return f"program {self.name!r} ({self.path})"
 
     def text(self) -> str:
-        """Return the HLO text of the program."""
-        return self.path.read_text(encoding="utf-8")
+        """Return the program as HLO text; see `env.suites.program_files.read_hlo_text` for the errors."""
+        return read_hlo_text(self.path)
 
 
 @dataclass(frozen=True)

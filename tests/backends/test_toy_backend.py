@@ -87,7 +87,7 @@ def test_a_backend_is_one_folder(tmp_path: Path) -> None:
         "[-2.0, -2.0, -2.0] 1 toy",
         "[-2.0, -2.0, -2.0] 2",
         "True",
-        "True True ['cpu', 'cuda', 'interpreter', 'toy']",
+        "True True ['cpu', 'cuda', 'interpreter', 'toy', 'xla']",
         "transpose loop 0 ['generated', 'generated{tile=8}', 'generated{tile=16}']",
         "True",
     ]

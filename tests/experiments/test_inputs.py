@@ -30,7 +30,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("empty", "empty is a folder; name one of the files in it"),
         ("missing.hlo", "there is no file missing.hlo"),
         ("shap.hlo", "there is no file shap.hlo; did you mean shape.hlo?"),
-        ("notes.txt", "notes.txt is not a program: the name of an HLO file ends in .hlo"),
     ],
 )
 def test_what_is_no_program_is_reported(name: str, message: str) -> None:

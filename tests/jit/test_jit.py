@@ -409,7 +409,7 @@ def test_wrong_settings_are_refused() -> None:
         jit(lambda x: x, donate_argnames="y")
     with pytest.raises(ArgumentError, match="output must be one of like, jax, numpy"):
         jit(lambda x: x, output="torch")
-    with pytest.raises(ArgumentError, match="backends auto, cpu, not 'tpu'"):
+    with pytest.raises(ArgumentError, match="backends auto, cpu, xla, not 'tpu'"):
         jit(lambda x: x, backend="tpu")
     with pytest.raises(ArgumentError, match="takes a function, not a int"):
         jit(3)  # type: ignore[call-overload]

@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import Any
 
 from compiler import CompileOptions, compile, parse
+from compiler.backends.xla.fused_modules import FusedXlaProgram, module_for_xla, xla_refusal
 from compiler.errors import HlogymError
 from compiler.ir import HloInstruction, HloModule, Opcode
 from env.reference import Reference
 from env.suites import Program, load_suite, random_inputs
-from experiments.fused_for_xla import FusedXlaProgram, module_for_xla, xla_refusal
 from experiments.provenance import provenance
 
 EQUAL = "equal"

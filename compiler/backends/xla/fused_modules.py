@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from compiler.errors import BackendError, UnsupportedError
+from compiler.backends.xla.library import run, xla
+from compiler.errors import UnsupportedError
 from compiler.ir import HloInstruction, HloModule, Opcode
 from compiler.ir.computation import HloComputation
 from compiler.passes.dots.outlining import outline
 
-if TYPE_CHECKING:
-    import numpy.typing as npt
+__all__ = ["DISABLED_PASSES", "FusedXlaProgram", "module_for_xla", "slow_in_xla", "xla_refusal"]
 
-__all__ = ["FusedXlaProgram", "module_for_xla", "xla_refusal"]
+DISABLED_PASSES = "layout-assignment,convolution-canonicalization"
+"""The passes of XLA that do not run on a fused module.
 
-_DISABLED_PASSES = "layout-assignment,convolution-canonicalization"
-"""XLA's layout assignment removes the layouts inside of fusions, which its emitters need. Ours are all row-major.
-
-Convolutions are not canonicalized, because that relies on layout assignment.
+Layout assignment removes the layouts inside of fusions, which XLA's emitters need; ours are all row-major. The
+canonicalization of convolutions relies on layout assignment.
 """
 _REFUSED = {
     Opcode.GATHER: "XLA:CPU takes no general gather inside of a fusion",
@@ -38,10 +37,27 @@ def xla_refusal(fusion: HloInstruction) -> str | None:
     return next((_REFUSED[i.opcode] for i in body.instructions if i.opcode in _REFUSED), None)
 
 
-def module_for_xla(module: HloModule) -> HloModule:
+def slow_in_xla(fusion: HloInstruction) -> str | None:
+    """Return why XLA:CPU should not get one of our fusions, or None: no code for it, or code that repeats work."""
+    body: HloComputation = fusion.attributes["calls"]
+    repeated = next((i for i in body.instructions if i.opcode in _REPEATED and _feeds_more(i)), None)
+    if repeated is not None:
+        return f"XLA:CPU computes %{repeated.name} again for every element that uses it"
+    return xla_refusal(fusion)
+
+
+def _feeds_more(i: HloInstruction) -> bool:
+    """Check whether an instruction is used in its fusion other than as a result."""
+    return any(u.opcode is not Opcode.TUPLE or not u.is_root for u in i.users)
+
+
+_REPEATED = (Opcode.REDUCE, Opcode.REDUCE_WINDOW, Opcode.DOT, Opcode.CONVOLUTION)
+
+
+def module_for_xla(module: HloModule, refusal: Callable[[HloInstruction], str | None] = xla_refusal) -> HloModule:
     """Return a copy of a fused module that XLA:CPU accepts, with the same fusions where it has code for them.
 
-    Fusions with an `xla_refusal` are dissolved. Donations are dropped, because XLA would overwrite the arguments.
+    Fusions with a `refusal` are dissolved. Donations are dropped, because XLA would overwrite the arguments.
 
     Raises:
         UnsupportedError: a library call of the program needs column-major arrays, which only XLA's layout assignment
@@ -52,7 +68,7 @@ def module_for_xla(module: HloModule) -> HloModule:
         found.header.pop(entry, None)
     for computation in list(found.control_flow_computations()):
         for i in list(computation.instructions):
-            if i.opcode is Opcode.FUSION and xla_refusal(i) is not None:
+            if i.opcode is Opcode.FUSION and refusal(i) is not None:
                 computation.replace_uses(i, computation.inline(i.attributes["calls"], i.operands))
                 computation.remove(i)
         for i in list(computation.instructions):
@@ -122,9 +138,7 @@ def _expanded_logistic(body: HloComputation, i: HloInstruction) -> HloInstructio
 
 
 class FusedXlaProgram:
-    """A module with fusions that XLA:CPU compiled.
-
-    XLA adds fusions of its own around them.
+    """A fused module that XLA:CPU compiled as it is; XLA adds fusions of its own around ours.
 
     Args:
         text: HLO text, such as `str(module_for_xla(exe.module))`.
@@ -137,30 +151,9 @@ class FusedXlaProgram:
     """
 
     def __init__(self, text: str) -> None:
-        try:
-            import jax
-            from jax._src import xla_bridge
-            from jax._src.lib import _jax, hlo  # type: ignore[attr-defined]  # no public name compiles HLO text
-        except ImportError as error:
-            raise BackendError("XLA is not installed here; pip install 'hlogym[jax]'") from error
-        # Without this, programs that call LAPACK crash the process.
-        importlib.import_module("jaxlib.cpu._lapack").initialize()
-        self._jax = jax
-        client: Any = xla_bridge.get_backend("cpu")
-        self._device = client.devices()[0]
-        options = _jax.CompileOptions()
-        options.env_option_overrides = [("xla_disable_hlo_passes", _DISABLED_PASSES)]
-        try:
-            proto = hlo.hlo_module_from_text(text).as_serialized_hlo_module_proto()
-            mlir = _jax.mlir.xla_computation_to_mlir_module(hlo.XlaComputation(proto))
-            self._executable = client.compile_and_load(mlir, _jax.DeviceList((self._device,)), options)
-        except (RuntimeError, ValueError) as error:
-            raise BackendError(f"XLA refuses the program: {(str(error).splitlines() or ['?'])[0]}") from error
-        self.text = str(self._executable.hlo_modules()[0].to_string())
+        self._loaded = xla().compile(text, DISABLED_PASSES)
+        self.text = str(self._loaded.hlo_modules()[0].to_string())
 
-    def __call__(self, *arrays: npt.NDArray[Any]) -> Sequence[npt.NDArray[Any]]:
+    def __call__(self, *arrays: NDArray[Any]) -> Sequence[NDArray[Any]]:
         """Run the program and return the leaves of its result in order."""
-        with self._jax.enable_x64(True):
-            buffers = [self._jax.device_put(np.asarray(a), self._device) for a in arrays]
-        shards = self._executable.execute_sharded(buffers).disassemble_into_single_device_arrays()
-        return [np.asarray(s[0]) for s in shards]
+        return [np.asarray(o) for o in run(self._loaded, [xla().put(np.asarray(a)) for a in arrays])]

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from compiler import compile, parse
+from compiler.backends.xla.fused_modules import FusedXlaProgram, module_for_xla, xla_refusal
 from compiler.errors import UnsupportedError
 from compiler.ir import HloModule, Opcode
 from env.reference import Reference
 from env.suites import find_program, random_inputs
-from experiments.fused_for_xla import FusedXlaProgram, module_for_xla, xla_refusal
 from tests.oracle import XlaError, run_xla
 
 
