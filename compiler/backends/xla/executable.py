@@ -18,6 +18,7 @@ from compiler.errors import ArgumentError, BackendError
 from compiler.ir import HloModule, Opcode
 from compiler.plan import CompilationPlan
 from compiler.runtime.executable import ThunkSamples, ThunkTime, check_arguments, check_signature, parameter_leaves
+from compiler.runtime.executable_text import executable_html, executable_text
 from compiler.runtime.explanation import Explanation
 from compiler.runtime.memory import ProgramMemory
 from compiler.runtime.thunks import Thunk
@@ -56,6 +57,12 @@ class XlaExecutable:
             )
         self.given = str(with_flat_entry(module_for_xla(module, slow_in_xla) if fused else module))
         self._loaded = self._xla.compile(self.given, DISABLED_PASSES if fused else "")
+
+    def __repr__(self) -> str:
+        return executable_text(self)
+
+    def _repr_html_(self) -> str:
+        return executable_html(self)
 
     @property
     def text(self) -> str:
