@@ -340,7 +340,7 @@ class Legality:
         """
         a, b = self.facts(first), self.facts(second)
         several = kind != "producer-consumer" or len(a.outputs) + len(b.outputs) > 2
-        # Not the summaries: a kernel writes into a parameter of its own, the caller that else reads the array.
+        # Not the summaries: a kernel writes into a parameter of its own, whatever else reads the array.
         in_place = any(o.opcode is Opcode.DYNAMIC_UPDATE_SLICE for i in (first, second) for o in outputs_of(i))
         if a.looped_reduction or b.looped_reduction or (in_place and several):
             return True
