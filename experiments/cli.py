@@ -7,13 +7,14 @@ import sys
 from contextlib import AbstractContextManager, nullcontext
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Annotated, Any
 
 if __name__ == "__main__":
     # `python -m` searches the current folder first, where a user's `env.py` or `numpy.py` would shadow the real module.
     _here = os.path.realpath(os.curdir)
     if _here != os.path.dirname(os.path.dirname(os.path.realpath(__file__))):  # noqa: PTH120 - pathlib is not loaded yet
         sys.path[:] = [p for p in sys.path if p and os.path.realpath(p) != _here]
+
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup

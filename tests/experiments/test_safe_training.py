@@ -170,7 +170,7 @@ def test_an_invalid_output_fails_before_any_work(
         raise AssertionError("work was started")
 
     work = (
-        "bench.drawn_reference", "run.compile_program", "view.decided_session", "tune.PlanStore", "reduce.Measurer",
+        "bench.drawn_reference", "run.compile_program", "view.decided_session", "tune.PlanBuilder", "reduce.Measurer",
     )  # fmt: skip
     for place in work:
         monkeypatch.setattr(f"experiments.{place}", worked)

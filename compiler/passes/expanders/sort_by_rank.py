@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from compiler.ir import HloInstruction, HloModule, Opcode, PrimitiveType, Shape
+from compiler.ir import HloComputation, HloInstruction, HloModule, Opcode, PrimitiveType, Shape
 from compiler.passes.expanders.topk_by_rank import picked, reduced
 from compiler.passes.infrastructure.base import number_option
 from compiler.passes.infrastructure.builder import Builder
@@ -48,6 +48,8 @@ class SortByRank(RewritePass):
             return None
         if not all(_is_picked(o.shape.element_type) for o in i.operands):
             return None
+        if not _is_transitive(i.attributes["to_apply"]):
+            return None
         (along,) = i.attributes["dimensions"]
         length = shape.dimensions[along]
         if length > self.max_length or shape.num_elements * length > self.max_pairs:
@@ -65,6 +67,15 @@ class SortByRank(RewritePass):
             for o in i.operands
         ]
         return sorted_rows[0] if len(sorted_rows) == 1 else b.add(Opcode.TUPLE, *sorted_rows)
+
+
+def _is_transitive(comparator: HloComputation) -> bool:
+    """Check whether elements that precede neither of each other are equal: comparisons of NaN by size are not so."""
+    compared = [i for i in comparator.post_order() if i.opcode is Opcode.COMPARE]
+    calls = any(i.called_computations() for i in comparator.post_order())
+    return not calls and all(
+        not i.operand(0).shape.element_type.is_float or i.attr("type") == "TOTALORDER" for i in compared
+    )
 
 
 def _is_picked(t: PrimitiveType) -> bool:
