@@ -16,7 +16,7 @@ from compiler.errors import HlogymError, UnknownNameError
 from compiler.learned.fusion_policy import LearnedFusionPolicy
 from compiler.plan import CompilationPlan
 from compiler.policy import Policy, load_policy, resolve_policy
-from env.measurement import MeasurementError, Measurer, MeasurerOptions
+from env.measurement import MeasurementError, Measurer, MeasurerOptions, ReferenceFailedError
 from env.statistics import Interval
 from env.store import default_store_path
 from env.suites import Program, load_suite
@@ -218,7 +218,7 @@ def compare_strategies(
         step(f"{program.name}: {name}")
         try:
             found[name] = find_plan(name, starts, program, measurer, budget, policy, seed)
-        except NoPlanError as error:
+        except (NoPlanError, ReferenceFailedError) as error:
             failures[name] = " ".join(str(error).split())
     if found_plans is not None:
         found_plans.update({name: f.plan for name, f in found.items()})

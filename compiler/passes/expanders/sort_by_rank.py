@@ -24,6 +24,8 @@ class SortByRank(RewritePass):
     The rank of an element is the number of elements that the comparator puts before it, or that it puts neither before
     nor after it and that are earlier; the result is stable. A row of n elements takes n * n comparisons.
 
+    Sorts that compare floating-point numbers by size are kept, because NaN is neither before nor after any of them.
+
     Attributes:
         max_length: maximum length of a row.
         max_pairs: maximum number of comparisons of all rows.
