@@ -35,7 +35,7 @@ class Condition:
 
     def holds(self, row: Sequence[float]) -> bool:
         """Check whether a row fulfils the condition."""
-        return (row[self.feature] <= self.bound) is self.at_most
+        return bool(row[self.feature] <= self.bound) is self.at_most
 
     def text(self, features: Sequence[Feature], row: Sequence[float] | None = None) -> str:
         """Return the condition with its unit, and with the value of a row if there is one."""

@@ -50,8 +50,8 @@ def data(threshold: float, noise: float = 0.02) -> list[Sample]:
     found = []
     for number in range(120):
         rows = rng.uniform(1, 100)
-        if abs(rows - threshold) < 4:  # each fold finds a threshold that is right for the others
-            continue
+        while abs(rows - threshold) < 4:  # so that each fold finds a threshold that is right for the others
+            rows = rng.uniform(1, 100)
         found.append(sample(rows, (0.4 if rows > threshold else -0.4) + rng.gauss(0, noise), number))
     return found
 
