@@ -82,9 +82,10 @@ def _split(s: lir.Stmt) -> lir.Stmt:
         return s
     head = tuple(x for x in s.body if not isinstance(x, For))
     loops = tuple(x for x in s.body if isinstance(x, For))
-    if not loops or not all(isinstance(x, lir.Let | lir.Store) for x in head) or not all(map(_is_simple, loops)):
-        return s
     lets = tuple(x for x in head if isinstance(x, lir.Let))
+    # The elements load cheap values again, so nothing may be stored before: a result may take over an argument's memory.
+    if len(loops) != 1 or len(lets) != len(head) or not all(map(_is_simple, loops)):
+        return s
     if lir.work_of(lets) < MIN_WORK or 2 * lir.work_of(head) < sum(map(_vector_work, loops)):
         return s
     names = values_to_pass(lets, set(lir.names_used(loops)))
