@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
@@ -48,51 +48,34 @@ def rows_bound(s: For | lir.Reduce) -> int:
     return DIVISION_BYTES if nested and lir.work_of(s.body) >= MIN_WORK else 0
 
 
-@dataclass(frozen=True)
-class _Rows:
-    """A loop over rows.
-
-    Attributes:
-        var: its variable.
-        head: what concerns whole rows.
-        lets: the values of the head.
-        passed: those that the elements need and that are not cheap to compute again.
-        loops: the loops over the elements of a row.
-    """
-
-    var: Var
-    head: Body
-    lets: tuple[lir.Let, ...]
-    passed: tuple[lir.Let, ...]
-    loops: tuple[For, ...]
-
-    def needed(self, used: Sequence[lir.Stmt]) -> tuple[list[lir.Let], list[lir.Let]]:
-        """Return the passed values that statements need, and what they need besides."""
-        passed = {x.name for x in self.passed}
-        names, own = set(lir.names_used(tuple(used))), list[lir.Let]()
-        for x in reversed(self.lets):
-            if x.name in names and x.name not in passed:
-                own.append(x)
-                names.update(lir.names_of(x))
-        return [x for x in self.passed if x.name in names], own[::-1]
+def _needed(
+    lets: Sequence[lir.Let], passed: Sequence[lir.Let], used: Sequence[lir.Stmt]
+) -> tuple[list[lir.Let], list[lir.Let]]:
+    """Return those of the passed values that statements need, and the other values that they need besides."""
+    kept = {x.name for x in passed}
+    names, own = set(lir.names_used(tuple(used))), list[lir.Let]()
+    for x in reversed(lets):
+        if x.name in names and x.name not in kept:
+            own.append(x)
+            names.update(lir.names_of(x))
+    return [x for x in passed if x.name in names], own[::-1]
 
 
 def _split(s: lir.Stmt) -> lir.Stmt:
     if not isinstance(s, For) or s.kind is not LoopKind.INDEPENDENT or s.base is not None or s.var.extent < MIN_ROWS:
         return s
-    head = tuple(x for x in s.body if not isinstance(x, For))
-    loops = tuple(x for x in s.body if isinstance(x, For))
-    lets = tuple(x for x in head if isinstance(x, lir.Let))
-    # The elements load cheap values again, so nothing may be stored before: a result may take over an argument's memory.
-    if len(loops) != 1 or len(lets) != len(head) or not all(map(_is_simple, loops)):
+    lets = tuple(x for x in s.body if isinstance(x, lir.Let))
+    loops = [x for x in s.body if isinstance(x, For)]
+    # The elements load cheap values again, so nothing is stored before them: it may take over an argument's memory.
+    if len(loops) != 1 or len(lets) + 1 != len(s.body) or not _is_simple(loops[0]):
         return s
-    if lir.work_of(lets) < MIN_WORK or 2 * lir.work_of(head) < sum(map(_vector_work, loops)):
+    if lir.work_of(lets) < MIN_WORK or 2 * lir.work_of(lets) < _vector_work(loops[0]):
         return s
-    names = values_to_pass(lets, set(lir.names_used(loops)))
+    names = values_to_pass(lets, set(lir.names_used((loops[0],))))
     passed = tuple(x for x in lets if x.name in names)
     if not passed or len(passed) > MAX_ARRAYS or _bytes_of(passed, ROWS) > DIVISION_BYTES:
         return s
-    return _divided(_Rows(s.var, head, lets, passed, loops))
+    return _divided(s.var, lets, passed, loops[0])
 
 
 def _split_reduce(s: lir.Reduce) -> list[lir.Stmt]:
@@ -119,7 +102,7 @@ def _split_reduce(s: lir.Reduce) -> list[lir.Stmt]:
     nest = lir.map_indices(nest, lambda i: i.substitute({v: ix.of(f) for v, f in fresh.items()}))
     for v in reversed(outer):
         nest = (For(fresh[v], LoopKind.INDEPENDENT, nest),)
-    again = _Rows(last, head, head, tuple(passed), ()).needed(elements)[1]
+    again = _needed(head, passed, elements)[1]
     loads = [lir.Let(x.name, x.type, lir.LocalLoad(f"{x.name}_rows", at)) for x in passed]
     arrays = [lir.LocalArray(f"{x.name}_rows", x.type, rows) for x in passed]
     return [*arrays, *nest, replace(s, body=(*loads, *again, *elements))]
@@ -138,48 +121,47 @@ def _bytes_of(values: Sequence[lir.Let], elements: int) -> int:
     return sum(COMPUTE_BYTES[x.type] for x in values) * elements
 
 
-def _divided(rows: _Rows) -> For:
-    v, size = rows.var, min(rows.var.extent, ROWS)
+def _divided(v: Var, lets: tuple[lir.Let, ...], passed: tuple[lir.Let, ...], loop: For) -> For:
+    """Return a loop over rows as a loop over blocks of rows.
+
+    Args:
+        v: the variable of the rows.
+        lets: the values of a row.
+        passed: those that the elements need and that are not cheap to compute again.
+        loop: the loop over the elements of a row.
+    """
+    size = min(v.extent, ROWS)
     block = Var(f"{v.name}g", -(-v.extent // size))
-    start = ix.of(block) * size
+    start, whole = ix.of(block) * size, v.extent % size == 0
+    at = Var(f"{v.name}at", size)
 
     def over(number: str, body: Body) -> For:
         """Return a loop over the rows of a block; in `body`, the variable of the rows stands for the row."""
         row = Var(f"{v.name}g{number}", size)
         here = lir.map_indices(body, lambda i: i.substitute({v: start + ix.of(row), at: ix.of(row)}))
-        whole = v.extent % size == 0
         return For(row, LoopKind.INDEPENDENT, here, base=None if whole else start, limit=None if whole else v.extent)
 
-    at = Var(f"{v.name}at", size)
-    arrays = {x.name: lir.LocalArray(f"{x.name}_rows", x.type, size) for x in rows.passed}
-    stores = tuple(lir.LocalStore(arrays[x.name].name, ix.of(at), x.name) for x in rows.passed)
-    out: list[lir.Stmt] = [*arrays.values(), over("h", (*rows.head, *stores))]
-    room = DIVISION_BYTES - _bytes_of(rows.passed, size)
-
-    def prologue(used: Sequence[lir.Stmt]) -> Body:
-        passed, own = rows.needed(used)
-        return (*(lir.Let(x.name, x.type, lir.LocalLoad(arrays[x.name].name, ix.of(at))) for x in passed), *own)
-
-    for n, loop in enumerate(rows.loops):
-        before = prologue((loop,))
-        values = [x for x in before if isinstance(x, lir.Let) and x.name in set(lir.names_used((loop,)))]
-        extent = loop.var.extent
-        needs = _bytes_of(values, size * extent)
-        if not _is_flat(loop, v) or needs > room or any(x.type is T.PRED for x in values):
-            out.append(over(str(n), (*before, loop)))
-            continue
-        room -= needs
-        element, flat = Var(f"{loop.var.name}e", extent), Var(f"{loop.var.name}f", size * extent)
-        spread = {x.name: lir.LocalArray(f"{x.name}_spread{n}", x.type, size * extent) for x in values}
-        to = ix.of(at) * extent + ix.of(element)
-        copies = tuple(lir.LocalStore(spread[x.name].name, to, x.name) for x in values)
-        loads = tuple(lir.Let(x.name, x.type, lir.LocalLoad(spread[x.name].name, ix.of(flat))) for x in values)
-        out += [*spread.values(), over(str(n), (*before, For(element, LoopKind.INDEPENDENT, copies)))]
-        body = lir.map_indices(loop.body, lambda i: i.substitute({v: start, loop.var: ix.of(flat)}))  # noqa: B023
-        whole = v.extent % size == 0
-        base, limit = (None, None) if whole else (start * extent, v.extent * extent)
-        out.append(For(flat, LoopKind.INDEPENDENT, (*loads, *body), base=base, limit=limit))
-    return For(block, LoopKind.INDEPENDENT, tuple(out))
+    arrays = {x.name: lir.LocalArray(f"{x.name}_rows", x.type, size) for x in passed}
+    stores = tuple(lir.LocalStore(arrays[x.name].name, ix.of(at), x.name) for x in passed)
+    loaded, own = _needed(lets, passed, (loop,))
+    before = (*(lir.Let(x.name, x.type, lir.LocalLoad(arrays[x.name].name, ix.of(at))) for x in loaded), *own)
+    used = set(lir.names_used((loop,)))
+    values = [x for x in before if x.name in used]
+    extent = loop.var.extent
+    room = DIVISION_BYTES - _bytes_of(passed, size)
+    out: list[lir.Stmt] = [*arrays.values(), over("h", (*lets, *stores))]
+    if not _is_flat(loop, v) or _bytes_of(values, size * extent) > room or any(x.type is T.PRED for x in values):
+        return For(block, LoopKind.INDEPENDENT, (*out, over("0", (*before, loop))))
+    element, flat = Var(f"{loop.var.name}e", extent), Var(f"{loop.var.name}f", size * extent)
+    spread = {x.name: lir.LocalArray(f"{x.name}_spread", x.type, size * extent) for x in values}
+    to = ix.of(at) * extent + ix.of(element)
+    copies = tuple(lir.LocalStore(spread[x.name].name, to, x.name) for x in values)
+    loads = tuple(lir.Let(x.name, x.type, lir.LocalLoad(spread[x.name].name, ix.of(flat))) for x in values)
+    body = lir.map_indices(loop.body, lambda i: i.substitute({v: start, loop.var: ix.of(flat)}))
+    base, limit = (None, None) if whole else (start * extent, v.extent * extent)
+    elements = For(flat, LoopKind.INDEPENDENT, (*loads, *body), base=base, limit=limit)
+    spreading = over("0", (*before, For(element, LoopKind.INDEPENDENT, copies)))
+    return For(block, LoopKind.INDEPENDENT, (*out, *spread.values(), spreading, elements))
 
 
 def _is_flat(s: For, row: Var) -> bool:
