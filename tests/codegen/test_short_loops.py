@@ -151,6 +151,29 @@ larger {{
     checked(REDUCED.format(t=t, n=n, least=least), Schedule(vector=vector, stages=0), larger)
 
 
+@pytest.mark.parametrize("accumulators", range(1, 17))
+def test_any_number_of_accumulators(accumulators: int) -> None:
+    text = """
+    a = f32[3,1000] parameter(0)
+    zero = f32[] constant(0)
+    ROOT s = f32[3] reduce(a, zero), dimensions={1}, to_apply=add_f32
+    """
+    checked(text, Schedule(accumulators=accumulators, threads=0), SUM)
+
+
+@pytest.mark.parametrize("count", range(1, 9))
+def test_any_number_of_reductions_in_one_loop(count: int) -> None:
+    shifted = "\n".join(
+        f"c{n} = f32[] constant({n})\nw{n} = f32[3,1000] broadcast(c{n}), dimensions={{}}\n"
+        f"m{n} = f32[3,1000] multiply(a, w{n})\n"
+        f"r{n} = f32[3] reduce(m{n}, zero), dimensions={{1}}, to_apply=add_f32"
+        for n in range(count)
+    )
+    types, names = ", ".join(["f32[3]"] * count), ", ".join(f"r{n}" for n in range(count))
+    text = f"a = f32[3,1000] parameter(0)\nzero = f32[] constant(0)\n{shifted}\nROOT r = ({types}) tuple({names})"
+    checked(text, Schedule(threads=0), SUM)
+
+
 def test_reductions_of_many_rows_are_not_divided() -> None:
     text = """
     a = f32[{rows},4096] parameter(0)
