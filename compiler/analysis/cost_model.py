@@ -37,7 +37,7 @@ class DeviceModel:
         parallel_launch: additional seconds to launch it on all units.
         grain: elements per unit below which an additional unit does not help.
         loop_iteration: seconds of overhead per iteration of a while loop.
-        counted_iteration: the same if the trip count is known, so that nobody has to wait for the condition; None: as
+        counted_iteration: the same if the trip count is known, so that nothing waits for the condition; None: as
             `loop_iteration`.
         lanes: elements in flight that a unit needs for its full rate. One element alone waits for the result of each
             operation, so fewer elements compute proportionally slower; 0: none.

@@ -1,7 +1,7 @@
 """A learned policy for fusions and loops, exported as a folder with weights and a description, and run with NumPy.
 
-policy.json          format, feature version, network shape, names of the passes in the order of their slots, provenance;
-                     for some the fusion policy that completes what the network began, and the device of its features
+policy.json          format, feature version, network shape, names of the passes in the order of their slots,
+                     provenance; for some the fusion policy that completes what the network began, and the device model
 policy.safetensors   weights, float32
 """
 
@@ -48,7 +48,7 @@ MOST_DECISIONS = 400
 class LearnedFusionPolicy:
     """Takes the action with the highest score, until stopping has it; decides loops in the same way.
 
-    If it has a completion, that policy goes on where the network stops: the network makes the fusions that rules miss,
+    If it has a completion, that policy takes over where the network stops: the network makes the fusions that rules miss,
     and the rules make those that are obvious.
 
     Attributes:
@@ -57,8 +57,8 @@ class LearnedFusionPolicy:
         device: device model by which loops are priced; None: the CPU's.
         seed: None takes the best action; an integer seeds draws from the policy's distribution, for searches.
         name: the name that plans record.
-        completion: the name and options of the fusion policy that goes on where the network stops, or after
-            MOST_DECISIONS of its decisions; empty: none.
+        completion: the name of the fusion policy that takes over where the network stops, or after MOST_DECISIONS of its
+            decisions, or several with commas, one after the other; empty: none.
     """
 
     network: PointerNetwork
@@ -74,7 +74,7 @@ class LearnedFusionPolicy:
         self._features: FusionFeatures | None = None
         self._undone = 0
         self._decisions = 0
-        self._rest: FusionPolicy | None = None  # while it goes on
+        self._rest: FusionPolicy | None = None  # while it takes over
 
     def choose_loop(self, site: LoopSite, module: HloModule) -> str:
         """Return one of `site.choices`."""
@@ -136,7 +136,7 @@ def save_policy(
         shape: of the network.
         weights: of the network, by name.
         provenance: how it was made.
-        completion: the fusion policy that goes on where the network stops; empty: none.
+        completion: the fusion policy that takes over where the network stops; empty: none.
         device: the device model by which it sees loops, by name; empty: the CPU's.
 
     Raises:
@@ -175,9 +175,9 @@ def load_policy(path: str | Path) -> LearnedFusionPolicy:
 
 
 def _completion(name: Any) -> str:
-    """Return the name of a completion; it must be one of the compiler's policies, which decide at once."""
-    if name == "" or (isinstance(name, str) and name in POLICIES and name not in SEARCHES):
-        return str(name)
+    """Return the names of a completion; they must be policies of the compiler that decide at once."""
+    if isinstance(name, str) and (not name or all(n in POLICIES and n not in SEARCHES for n in name.split(","))):
+        return name
     raise PolicyError(f"there is no fusion policy {short_repr(name)} that could complete it")
 
 
