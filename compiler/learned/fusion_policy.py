@@ -48,8 +48,8 @@ MOST_DECISIONS = 400
 class LearnedFusionPolicy:
     """Takes the action with the highest score, until stopping has it; decides loops in the same way.
 
-    If it has a completion, that policy takes over where the network stops: the network makes the fusions that rules miss,
-    and the rules make those that are obvious.
+    If it has a completion, that policy takes over where the network stops: the network makes the fusions that rules
+    miss, and the rules make those that are obvious.
 
     Attributes:
         network: scores candidates.
@@ -57,8 +57,8 @@ class LearnedFusionPolicy:
         device: device model by which loops are priced; None: the CPU's.
         seed: None takes the best action; an integer seeds draws from the policy's distribution, for searches.
         name: the name that plans record.
-        completion: the name of the fusion policy that takes over where the network stops, or after MOST_DECISIONS of its
-            decisions, or several with commas, one after the other; empty: none.
+        completion: the name of the fusion policy that takes over where the network stops, or after MOST_DECISIONS of
+            its decisions, or several with commas, one after the other; empty: none.
     """
 
     network: PointerNetwork

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 
 from compiler.errors import HlogymError
 from compiler.fusion.policies import DEFAULT_POLICY, make_policy
+from compiler.fusion.protocol import FusionPolicy, run_policy
+from compiler.fusion.state import FusionState
 from compiler.ir import HloModule
 from compiler.learned.fusion_policy import LearnedFusionPolicy
-from compiler.loops import KERNEL, KernelLoops, LoopSite, UnrollLoops
+from compiler.loops import KERNEL, KernelLoops, LoopPolicy, LoopSite, UnrollLoops
 from compiler.session import CompilationSession
 from compiler.text import parse
 from env.suites import Program
@@ -20,9 +22,7 @@ __all__ = [
     "RULES",
     "Times",
     "UnrolledLoops",
-    "learned_seconds",
     "predicted",
-    "rules_seconds",
     "speedups",
 ]
 
@@ -60,31 +60,53 @@ class UnrolledLoops:
         return UnrollLoops(8).choose_loop(site, module)
 
 
-def rules_seconds(program: Program, backend: str, rules: str) -> float:
-    """Return the predicted seconds of the plan of some of RULES."""
-    session = CompilationSession(parse(program.text()), backend)
-    session.run_passes()
-    session.run_loop_policy(UnrolledLoops() if rules == RULES[2] else KernelLoops())
-    session.run_fusion_policy(make_policy(DEFAULT_POLICY if rules == RULES[0] else RESHAPES_FIRST))
-    return session.fusion.seconds()
+class Starts:
+    """The starts of fusion of one program, by what was decided about its loops; what is learned of one is not lost.
 
+    Args:
+        program: the program.
+        backend: whose kernels and device model decide.
+    """
 
-def learned_seconds(program: Program, backend: str, policy: LearnedFusionPolicy) -> float:
-    """Return the predicted seconds of the plan of a policy, which also decides loops."""
-    session = CompilationSession(parse(program.text()), backend)
-    session.run_passes()
-    session.run_loop_policy(policy)
-    session.run_fusion_policy(policy)
-    return session.fusion.seconds()
+    def __init__(self, program: Program, backend: str) -> None:
+        self._module, self._backend = parse(program.text()), backend
+        self._states: dict[tuple[str, ...], FusionState] = {}
+
+    def seconds(self, loops: LoopPolicy, fusion: FusionPolicy) -> float:
+        """Return the predicted seconds of the plan of policies."""
+        state = self._states.get(())  # of a program without loops
+        if state is None:
+            session = CompilationSession(self._module, self._backend)
+            session.run_passes()
+            session.run_loop_policy(loops)
+            choices = tuple(f"{c.id} {c.choice}" for c in session.plan.loop_choices)
+            state = self._states.get(choices)
+            if state is None:
+                state = self._states[choices] = session.fusion
+        run_policy(state, fusion)
+        seconds = state.seconds()
+        while state.history:
+            state.undo()
+        return seconds
+
+    def of_rules(self, rules: str) -> float:
+        """Return the predicted seconds of the plan of some of RULES."""
+        loops = UnrolledLoops() if rules == RULES[2] else KernelLoops()
+        return self.seconds(loops, make_policy(DEFAULT_POLICY if rules == RULES[0] else RESHAPES_FIRST))
+
+    def of_policy(self, policy: LearnedFusionPolicy) -> float:
+        """Return the predicted seconds of the plan of a policy that decides loops and fusion."""
+        return self.seconds(policy, policy)
 
 
 def predicted(program: Program, backend: str, policies: Mapping[str, Sequence[LearnedFusionPolicy]]) -> Times | None:
     """Return the times of a program by the rules and by policies; None if it takes none or cannot be compiled."""
     try:
-        seconds = {name: rules_seconds(program, backend, name) for name in RULES}
+        starts = Starts(program, backend)
+        seconds = {name: starts.of_rules(name) for name in RULES}
         if not all(seconds.values()):
             return None
-        learned = {name: [learned_seconds(program, backend, p) for p in seeds] for name, seeds in policies.items()}
+        learned = {name: [starts.of_policy(p) for p in seeds] for name, seeds in policies.items()}
     except HlogymError:
         return None
     return Times(program.name, program.family or program.name, seconds, learned)

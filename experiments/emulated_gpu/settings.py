@@ -22,6 +22,7 @@ class EmulatedSettings:
         test: suite of the held-out programs.
         train_per_family, validation_per_family, test_per_family: number of programs of each family at most.
         loops_per_family: number of training programs with loops, of which only the loops are learned.
+        search_test: whether the search also runs on test programs, for comparison.
         evaluations: plans that the search of fusions tries per program at most.
         work: the same times the instructions of the program, at most: the rules take time proportional to them.
         instructions: loops are not unrolled beyond so many instructions, and larger programs are left out of training.
@@ -49,6 +50,7 @@ class EmulatedSettings:
     validation_per_family: int = 3
     test_per_family: int = 6
     loops_per_family: int = 5
+    search_test: bool = True
     evaluations: int = 300
     work: int = 3000
     instructions: int = 250

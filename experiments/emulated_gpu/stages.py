@@ -15,7 +15,7 @@ from compiler.learned.fusion_policy import LearnedFusionPolicy, load_policy, sav
 from compiler.learned.whole_folder import write_whole
 from compiler.text import parse
 from experiments.console import error_console
-from experiments.emulated_gpu.comparison import learned_seconds
+from experiments.emulated_gpu.comparison import Starts
 from experiments.emulated_gpu.learning import imitate, make_network, numpy_network, reinforce
 from experiments.emulated_gpu.mapping import Searched, drawn, search_suite, with_loops
 from experiments.emulated_gpu.plans import open_session
@@ -103,7 +103,7 @@ def _kept(
 
 def gain(policy: LearnedFusionPolicy, searched: Sequence[Searched], settings: EmulatedSettings) -> float:
     """Return the geometric mean of the predicted speedup of a policy over the rules."""
-    logs = [math.log(s.found.rules / learned_seconds(s.program, settings.backend, policy)) for s in searched]
+    logs = [math.log(s.found.rules / Starts(s.program, settings.backend).of_policy(policy)) for s in searched]
     return math.exp(sum(logs) / max(1, len(logs)))
 
 

@@ -13,7 +13,7 @@ from compiler.fusion.protocol import run_policy
 from compiler.learned.fusion_policy import load_policy
 from compiler.text import parse
 from env.suites import load_suite
-from experiments.emulated_gpu.comparison import learned_seconds, rules_seconds
+from experiments.emulated_gpu.comparison import Starts
 from experiments.emulated_gpu.learning import batch_of, imitate, make_network, numpy_network, reinforce
 from experiments.emulated_gpu.mapping import Searched, search_suite
 from experiments.emulated_gpu.page import evaluate
@@ -129,11 +129,9 @@ def test_learning_writes_a_policy_with_which_the_compiler_decides(suite: Path, t
     settings = replace(TINY, train=str(suite), validation=str(suite), test=str(suite))
     learn(settings, tmp_path)
     program = load_suite(str(suite)).find("slices")
-    best = max(
-        rules_seconds(program, "cuda", "rules")
-        / learned_seconds(program, "cuda", load_policy(policy_folder(tmp_path, kind, seed)))
-        for kind in KINDS for seed in range(2)
-    )  # fmt: skip
+    starts = Starts(program, "cuda")
+    policies = [load_policy(policy_folder(tmp_path, kind, seed)) for kind in KINDS for seed in range(2)]
+    best = max(starts.of_rules("rules") / starts.of_policy(p) for p in policies)
     assert best == pytest.approx(2, rel=0.05)
     executable = compile(SLICES_BEHIND_RESHAPES, backend="cuda", policy=tmp_path / WHOLE)
     assert executable.plan is not None
