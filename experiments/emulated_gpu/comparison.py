@@ -91,7 +91,7 @@ class Starts:
 
     def of_rules(self, rules: str) -> float:
         """Return the predicted seconds of the plan of some of RULES."""
-        loops = UnrolledLoops() if rules == RULES[2] else KernelLoops()
+        loops: LoopPolicy = UnrolledLoops() if rules == RULES[2] else KernelLoops()
         return self.seconds(loops, make_policy(DEFAULT_POLICY if rules == RULES[0] else RESHAPES_FIRST))
 
     def of_policy(self, policy: LearnedFusionPolicy) -> float:

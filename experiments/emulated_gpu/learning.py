@@ -101,14 +101,13 @@ def imitate(
 
 def _regression(scores: torch.Tensor, part: Sequence[Sample]) -> torch.Tensor:
     """Return the logistic loss of the candidates that were tried, weighted by what they gain or lose."""
-    rows, columns, others, gains = [], [], [], []
-    for n, s in enumerate(part):
-        for c in np.flatnonzero(np.isfinite(s.gains)).tolist():
-            if c != s.usual:
-                rows.append(n)
-                columns.append(c)
-                others.append(s.usual)
-                gains.append(float(s.gains[c]))
+    pairs = [
+        (n, c, s.usual, float(s.gains[c]))
+        for n, s in enumerate(part)
+        for c in np.flatnonzero(np.isfinite(s.gains)).tolist()
+        if c != s.usual
+    ]
+    rows, columns, others, gains = zip(*pairs, strict=True)
     r, gain = torch.tensor(rows), torch.tensor(gains)
     margin = scores[r, torch.tensor(columns)] - scores[r, torch.tensor(others)]
     weights = (LEAST_WEIGHT + gain.abs()).clamp(max=1.0)
@@ -193,7 +192,9 @@ def reinforce(
     order, rng = random.Random(seed), np.random.default_rng(seed)
     optimizer = torch.optim.Adam(network.parameters(), settings.tuning_rate)
     for _ in range(settings.iterations):
-        policy, taken, returns = numpy_network(network), [], []
+        policy = numpy_network(network)
+        taken: list[tuple[DecisionGraph, int, float, float]] = []
+        returns: list[float] = []
         for state, rules in order.sample(list(states), min(settings.programs, len(states))):
             rolls = [roll_out(state, policy, settings.completion, rng) for _ in range(settings.rollouts)]
             gains = np.array([math.log(rules / r.seconds) for r in rolls])

@@ -76,7 +76,7 @@ def evaluate(settings: EmulatedSettings, work: Path, out: Path, config: Path) ->
         programs = drawn_by_family(load_suite(settings.test).programs, settings.test_per_family)
     times = compare(programs, policies, settings)
     write_text(out.with_suffix(".jsonl"), "\n".join(json.dumps(asdict(t)) for t in times) + "\n")
-    curves = [json.loads(line) for line in (work / CURVES).read_text(encoding="utf-8").splitlines()]
+    curves = [json.loads(line) for line in (work / CURVES).read_text(encoding="utf-8").splitlines()[1:]]
     from experiments.plots import save_figure
 
     save_figure(plot(curves), out.with_suffix(".svg"))

@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from agents.network import TorchPointerNetwork
 from compiler.analysis.cost_model import device_model
@@ -19,7 +20,7 @@ from experiments.emulated_gpu.comparison import Starts
 from experiments.emulated_gpu.learning import imitate, make_network, numpy_network, reinforce
 from experiments.emulated_gpu.mapping import Searched, drawn, search_suite, with_loops
 from experiments.emulated_gpu.plans import open_session
-from experiments.emulated_gpu.samples import samples_of
+from experiments.emulated_gpu.samples import Sample, samples_of
 from experiments.emulated_gpu.settings import EmulatedSettings
 from experiments.provenance import provenance
 from experiments.results import write_text
@@ -31,6 +32,8 @@ DEVICE = "gpu"
 KINDS = ("imitation", "policy gradient")
 WHOLE, CURVES = "policy", "curves.jsonl"
 NAME = "emulated-gpu"
+_OF_TESTS = ("test_per_family", "search_test")
+"""Settings that do not change what is learned."""
 
 
 def policy_folder(work: Path, kind: str, seed: int) -> Path:
@@ -39,7 +42,7 @@ def policy_folder(work: Path, kind: str, seed: int) -> Path:
 
 
 def learn(settings: EmulatedSettings, work: Path) -> None:
-    """Search, train each seed, and write the policy that is best on validation programs."""
+    """Search, train the seeds that have not been trained, and write the policy that is best on validation programs."""
     train = search_suite(drawn(settings.train, settings.train_per_family), settings, work / "train.jsonl")
     validation = search_suite(
         drawn(settings.validation, settings.validation_per_family), settings, work / "validation.jsonl"
@@ -47,21 +50,15 @@ def learn(settings: EmulatedSettings, work: Path) -> None:
     loops = search_suite(
         with_loops(settings.train, settings.loops_per_family), settings, work / "loops.jsonl", only_loops=True
     )
-    samples, states = samples_of([*train, *loops], settings.backend), _starts(train, settings)
-    held = samples_of(validation, settings.backend)
-    error_console.print(f"{len(samples)} decisions of {len(train)} programs, {len(held)} of {len(validation)}")
-    scores: dict[tuple[str, int, str], float] = {}
-    curves: list[dict[str, float | int | str]] = []
-    for seed in range(settings.seeds):
-        network = make_network(settings, seed)
-        for epoch, (loss, regret) in enumerate(imitate(network, samples, settings, seed)):
-            curves.append({"seed": seed, "stage": KINDS[0], "step": epoch + 1, "loss": loss, "regret": regret})
-        scores |= _kept(network, settings, work, KINDS[0], seed, validation, curves)
-        for step, value in enumerate(reinforce(network, states, settings, seed)):
-            curves.append({"seed": seed, "stage": KINDS[1], "step": step + 1, "return": math.exp(value)})
-        if settings.iterations:
-            scores |= _kept(network, settings, work, KINDS[1], seed, validation, curves)
-        write_text(work / CURVES, "\n".join(map(json.dumps, curves)) + "\n")
+    curves = _Curves(work / CURVES, settings)
+    if len(curves.seeds()) < settings.seeds:
+        samples, states = samples_of([*train, *loops], settings.backend), _starts(train, settings)
+        error_console.print(f"{len(samples)} decisions of {len(train)} programs, and of {len(loops)} with loops")
+        for seed in range(settings.seeds):
+            if seed not in curves.seeds():
+                _train_seed(seed, samples, states, validation, settings, work, curves)
+                curves.write()
+    scores = curves.scores()
     (kind, seed, completion), best = max(scores.items(), key=lambda k: k[1])
     facts = {
         **{k: v for k, v in provenance().items() if k in ("commit", "date", "machine")},
@@ -75,30 +72,79 @@ def learn(settings: EmulatedSettings, work: Path) -> None:
     error_console.print(f"{kind} of seed {seed}, completed by {completion}: {best:.3f}x the rules on validation")
 
 
-def _kept(
+def _train_seed(
+    seed: int,
+    samples: Sequence[Sample],
+    states: Sequence[tuple[FusionState, float]],
+    validation: Sequence[Searched],
+    settings: EmulatedSettings,
+    work: Path,
+    curves: _Curves,
+) -> None:
+    network = make_network(settings, seed)
+    for epoch, (loss, regret) in enumerate(imitate(network, samples, settings, seed)):
+        curves.add(seed, KINDS[0], epoch + 1, loss=loss, regret=regret)
+    _keep(network, settings, work, KINDS[0], seed, validation, curves)
+    for step, value in enumerate(reinforce(network, states, settings, seed)):
+        curves.add(seed, KINDS[1], step + 1, **{"return": math.exp(value)})
+    if settings.iterations:
+        _keep(network, settings, work, KINDS[1], seed, validation, curves)
+
+
+class _Curves:
+    """What training noted, in a file: one line per epoch, iteration and validation, after a line with the settings."""
+
+    def __init__(self, path: Path, settings: EmulatedSettings) -> None:
+        self._path = path
+        own = asdict(settings)
+        self._head = {"settings": {n: v for n, v in own.items() if n not in ("seeds", "test", *_OF_TESTS)}}
+        self._rows: list[dict[str, Any]] = []
+        self._whole: set[int] = set()
+        if path.is_file():
+            head, *rows = map(json.loads, path.read_text(encoding="utf-8").splitlines())
+            if head == self._head:
+                self._rows, self._whole = rows, {r["seed"] for r in rows}
+
+    def seeds(self) -> set[int]:
+        """Return the seeds that have been trained."""
+        return self._whole
+
+    def add(self, seed: int, stage: str, step: int, **values: Any) -> None:
+        """Note values of a step of training; step 0 is the validation after a stage."""
+        self._rows.append({"seed": seed, "stage": stage, "step": step, **values})
+
+    def write(self) -> None:
+        """Write the file; all seeds so far count as trained."""
+        self._whole = {r["seed"] for r in self._rows}
+        write_text(self._path, "\n".join(map(json.dumps, [self._head, *self._rows])) + "\n")
+
+    def scores(self) -> dict[tuple[str, int, str], float]:
+        """Return the gain on validation programs by kind of training, seed and completion."""
+        return {(r["stage"], r["seed"], r["completion"]): r["validation"] for r in self._rows if "validation" in r}
+
+
+def _keep(
     network: TorchPointerNetwork,
     settings: EmulatedSettings,
     work: Path,
     kind: str,
     seed: int,
     validation: Sequence[Searched],
-    curves: list[dict[str, float | int | str]],
-) -> dict[tuple[str, int, str], float]:
-    """Write the policy of a network; return its gain on validation programs by completion, for the curves too."""
+    curves: _Curves,
+) -> None:
+    """Write the policy of a network, and note its gain on validation programs with each completion."""
     shown = numpy_network(network)
     save_policy(
         policy_folder(work, kind, seed), shown.shape, shown.weights, {"kind": kind, "seed": seed},
         settings.completion, DEVICE,
     )  # fmt: skip
-    found = {}
     for completion in (settings.completion, settings.other_completion):
         policy = LearnedFusionPolicy(shown, device=device_model(DEVICE), completion=completion)
-        found[kind, seed, completion] = value = gain(policy, validation, settings)
-        curves.append({"seed": seed, "stage": kind, "step": 0, "validation": value, "completion": completion})
+        value = gain(policy, validation, settings)
+        curves.add(seed, kind, 0, validation=value, completion=completion)
         error_console.print(
             f"seed {seed}, {kind}, completed by {completion}: {value:.4f}x the rules on {len(validation)} programs"
         )
-    return found
 
 
 def gain(policy: LearnedFusionPolicy, searched: Sequence[Searched], settings: EmulatedSettings) -> float:
