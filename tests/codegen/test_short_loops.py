@@ -209,3 +209,23 @@ def test_what_follows_reductions_of_rows_is_computed_for_many_rows(rows: int, co
     """
     source = checked(text, Schedule(stages=stages, grain=1000), SUM)
     assert ("_of[" in source) == (bool(stages) and rows >= 16)
+
+
+@pytest.mark.parametrize("t", ["s8", "u8", "s16", "u16"])
+@pytest.mark.parametrize("source", ["f32", "f64", "f16", "bf16"])
+def test_values_that_are_quantized_and_converted_back(t: str, source: str) -> None:
+    text = f"""
+    a = {source}[70] parameter(0)
+    big = {source}[] constant(400)
+    w = {source}[70] broadcast(big), dimensions={{}}
+    m = {source}[70] multiply(a, w)
+    zero = {source}[] constant(0)
+    z = {source}[70] broadcast(zero), dimensions={{}}
+    infinite = {source}[70] divide(m, z)
+    q = {t}[70] convert(m)
+    f = {source}[70] convert(q)
+    i = {t}[70] convert(infinite)
+    g = {source}[70] convert(i)
+    ROOT r = ({source}[70], {t}[70], {source}[70], {t}[70]) tuple(f, q, g, i)
+    """
+    checked(text, Schedule())
