@@ -19,13 +19,19 @@ p { margin: .4rem 0; max-width: 52rem; } .soft { color: var(--soft); }
 .cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(13rem, 1fr)); gap: .75rem; margin: 1.25rem 0; }
 .card { background: var(--panel); border: 1px solid var(--line); border-radius: .5rem; padding: .8rem 1rem; }
 .card b { display: block; font-size: 1.5rem; color: var(--accent); font-variant-numeric: tabular-nums; }
-.card span { color: var(--soft); font-size: .85rem; }
+.card { overflow-wrap: anywhere; } .card span { color: var(--soft); font-size: .85rem; }
 .scroll { overflow-x: auto; border: 1px solid var(--line); border-radius: .5rem; }
 table { border-collapse: collapse; width: 100%; font-size: .85rem; font-variant-numeric: tabular-nums; }
 th, td { padding: .4rem .7rem; text-align: right; white-space: nowrap; border-bottom: 1px solid var(--line); }
 th { background: var(--panel); font-weight: 600; } th:first-child, td:first-child { text-align: left; }
+td:first-child { white-space: normal; overflow-wrap: anywhere; min-width: 12rem; max-width: 24rem; }
+th { white-space: normal; overflow-wrap: anywhere; min-width: 5rem; max-width: 14rem; }
 th:nth-child(2), td:nth-child(2) { text-align: left; color: var(--soft); }
 tr:last-child td { border-bottom: 0; } tr.sum td { background: var(--panel); font-weight: 600; }
+table.entries td { white-space: normal; overflow-wrap: anywhere; } table.entries td:first-child { width: 34%; }
+table.entries td:nth-child(2) { min-width: 11rem; }
+table.entries td:nth-child(n+3) { white-space: nowrap; } table.entries th { white-space: normal; }
+table.entries small { display: inline-block; } details { margin: .5rem 0; }
 small { color: var(--soft); font-weight: 400; } td.bad { color: #b3261e; }
 figure { margin: 0; overflow-x: auto; } svg { max-width: 100%; height: auto; }
 dl { display: grid; grid-template-columns: max-content 1fr; gap: .15rem 1rem; font-size: .85rem; }

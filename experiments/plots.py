@@ -38,8 +38,8 @@ COLORS = {
 }
 _TICK_STEPS = ((1, 1.5, 2, 3, 5, 7), (1, 2, 5), (1, 3), (1,))
 """Ticks within a decade, the finest first."""
-_LEAST_GAP = 0.09
-"""Least distance of two ticks as a share of the axis, so that their labels do not touch."""
+_CHARACTER = 0.0175
+"""Width of a character as a share of an axis beside the longest labels that `plot_label` makes."""
 _LEGEND_WIDTH = 92
 """Characters that fit into a line of a legend."""
 _LINEAR_SPAN = 30
@@ -72,16 +72,19 @@ def speedup_bars(evaluation: Evaluation) -> Figure:
     with rc_context(_STYLE):
         figure = NewFigure(figsize=(9, 1.4 + 0.14 * len(programs) * (len(strategies) + 1)), layout="constrained")
         axes = figure.subplots()
+        seen: list[float] = []
         for k, strategy in enumerate(strategies):
             found = [(i, p.strategies[strategy].speedup) for i, p in enumerate(programs) if strategy in p.strategies]
             shown = [(i, s) for i, s in found if s is not None]
             values = [s.value for _, s in shown]
             errors = _error_bars([s for _, s in shown])
+            seen += [b for v, low, high in zip(values, *errors, strict=True) for b in (v - low, v + high)]
             places = [i + 0.4 - (k + 0.5) * height for i, _ in shown]
-            widths = [v - 1 for v in values]
-            axes.barh(places, widths, height * 0.9, left=1.0, color=_color(strategy, k), label=plot_label(strategy))
+            widths, left = [abs(v - 1) for v in values], [min(v, 1.0) for v in values]
+            axes.barh(places, widths, height * 0.9, left=left, color=_color(strategy, k), label=plot_label(strategy))
             axes.errorbar(values, places, xerr=errors, fmt="none", ecolor="#333333", elinewidth=0.8, capsize=1.5)
         axes.axvline(1.0, color="#555555", linewidth=1)
+        axes.set_xlim(*_around([1.0], seen))
         ratio_axis(axes)
         names = [f"{plot_label(p.program)}{'' if p.seen else ' *'}" for p in programs]
         axes.set_yticks(range(len(programs)), names)
@@ -205,10 +208,18 @@ def dots_with_mean(rows: Sequence[tuple[str, Interval, Sequence[float]]], what: 
         axes.axvline(1.0, color="#555555", linewidth=1)
         axes.set_yticks(range(len(rows)), [plot_label(label) for label, _, _ in rows])
         axes.set_ylim(len(rows) - 0.5, -0.5)
+        axes.set_xlim(*_around([1.0], *([mean.value, *each] for _, mean, each in rows)))
         ratio_axis(axes)
         axes.grid(False, axis="y")
         axes.set_xlabel(f"{what} (log scale)")
     return figure
+
+
+def _around(*values: Sequence[float]) -> tuple[float, float]:
+    """Return limits of a logarithmic axis around positive values, with a margin."""
+    logs = [math.log10(v) for each in values for v in each]
+    margin = max(0.004, 0.05 * (max(logs) - min(logs)))
+    return 10 ** max(-300.0, min(logs) - margin), 10 ** min(300.0, max(logs) + margin)
 
 
 def ratio_axis(axes: Axes, which: Literal["x", "y"] = "x") -> None:
@@ -225,7 +236,7 @@ def ratio_axis(axes: Axes, which: Literal["x", "y"] = "x") -> None:
     axis.set_minor_locator(NullLocator())
     axis.set_minor_formatter(NullFormatter())
     axis.set_major_locator(FixedLocator(ratio_ticks(low, high)))
-    axis.set_major_formatter(lambda x, _: f"{x:.6g}x")
+    axis.set_major_formatter(lambda x, _: _ratio(x))
 
 
 def ratio_ticks(low: float, high: float) -> list[float]:
@@ -238,19 +249,35 @@ def ratio_ticks(low: float, high: float) -> list[float]:
         found = [t for e in exponents for m in steps if low <= (t := float(f"{m}e{e}")) <= high]
         if len(found) < 3 and span < 1:
             # Less than a decade may hold too few of these; there a linear division is nearly even.
-            return [float(t) for t in MaxNLocator(6).tick_values(low, high) if low <= t <= high]
-        gaps = [math.log10(b) - math.log10(a) for a, b in pairwise(found)]
-        if min(gaps, default=math.inf) >= _LEAST_GAP * span:
+            even = (
+                [float(t) for t in MaxNLocator(n).tick_values(low, high) if low <= t <= high] for n in range(6, 0, -1)
+            )
+            return next((ticks for ticks in even if _apart(ticks, span)), found)
+        if _apart(found, span):
             return found
-    every = math.ceil(_LEAST_GAP * span)
-    return [float(f"1e{e}") for e in exponents if e % every == 0 and low <= float(f"1e{e}") <= high]
+    powers = ([float(f"1e{e}") for e in exponents if e % every == 0] for every in range(1, len(exponents) + 1))
+    return next([t for t in ticks if low <= t <= high] for ticks in powers if _apart(ticks, span))
+
+
+def _apart(ticks: Sequence[float], span: float) -> bool:
+    """Check whether the labels of ticks do not touch on an axis that spans so many decades."""
+    return all(
+        math.log10(b) - math.log10(a) >= span * _CHARACTER * ((len(_ratio(a)) + len(_ratio(b))) / 2 + 1.5)
+        for a, b in pairwise(ticks)
+    )
+
+
+def _ratio(value: float) -> str:
+    return f"{value:.6g}x"
 
 
 def _legend_above(figure: Figure) -> None:
     """Add a legend above the plot, in as many lines as its labels need."""
     labels = [str(label) for axes in figure.axes for label in axes.get_legend_handles_labels()[1]]
     widest = max((len(label) for label in labels), default=0) + 6
-    figure.legend(loc="outside upper left", ncols=max(1, min(len(labels), _LEGEND_WIDTH // widest)))
+    columns = max(1, min(len(labels), _LEGEND_WIDTH // widest))
+    figure.set_figheight(figure.get_figheight() + 0.22 * (math.ceil(len(labels) / columns) - 1))
+    figure.legend(loc="outside upper left", ncols=columns)
 
 
 def scaling_lines(series: Mapping[str, Sequence[tuple[float, float]]], x: str, y: str) -> Figure:

@@ -8,7 +8,7 @@ from typing import Any
 
 from compiler.support.safe_names import html_text as escape
 from experiments.config import TrainConfig
-from experiments.console import bounds, factor, stdout
+from experiments.console import bounds, factor, ratio, stdout
 from experiments.html_page import html_facts, html_page
 from experiments.pass_orders.evaluation import BASELINE, OrderEvaluation
 from experiments.pass_orders.tables import SUMMARY_HEADER, summary_rows
@@ -125,9 +125,9 @@ def _headline(evaluation: Evaluation) -> str:
         summary = evaluation.summary(strategy, seen=False) or evaluation.summary(strategy, seen=True)
         if summary is not None:
             cards.append(
-                f"<div class='card'><span>{escape(strategy)}</span><b>{summary.mean.value:.2f}x</b>"
-                f"<span>{bounds(summary.mean) or 'one program'}<br>median {summary.median.value:.2f}x; "
-                f"{summary.slower:.0%} of the programs are slower; worst case {summary.worst:.2f}x</span></div>"
+                f"<div class='card'><span>{escape(strategy)}</span><b>{ratio(summary.mean.value)}</b>"
+                f"<span>{bounds(summary.mean) or 'one program'}<br>median {ratio(summary.median.value)}; "
+                f"{summary.slower:.0%} of the programs are slower; worst case {ratio(summary.worst)}</span></div>"
             )
     which = f"the {held_out} held-out programs" if held_out else "the programs"
     return (

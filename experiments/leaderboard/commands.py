@@ -117,7 +117,7 @@ def _result_of(entry: Entry, results: Path) -> Verified:
     path = result_file(results, entry.name, entry.checksum)
     if not path.exists():
         raise ResultError(
-            f"there is no result for the files of {entry.folder} in {results}: the entry was not verified, or was changed "
-            f"afterwards; run `hlogym leaderboard verify {entry.folder}`"
+            f"there is no result for the files of {entry.folder} in {results}: the entry was not verified, or was "
+            f"changed afterwards; run `hlogym leaderboard verify {entry.folder}`"
         )
     return read_result(path, entry)

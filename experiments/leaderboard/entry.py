@@ -31,7 +31,7 @@ DESCRIPTION = "entry.json"
 SOURCES = ("plans", "policy", "builtin")
 """The keys of which an entry has one: what its decisions come from."""
 _KEYS = ("format", "format_version", "name", "author", "about", "decides", "suite", "backend")
-MOST_AUTHOR, MOST_ABOUT = 100, 500
+MOST_NAME, MOST_AUTHOR, MOST_ABOUT = 60, 60, 300
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ def read_entry(folder: Path) -> Entry:
     backend = _text(data, "backend", where)
     if backend not in BACKENDS:
         raise EntryError(f"{where}: there is no backend {short_repr(backend)}; there are {', '.join(BACKENDS)}")
-    name = _text(data, "name", where)
+    name = _text(data, "name", where, MOST_NAME)
     if (reason := why_no_file_name(name)) is not None:
         raise EntryError(f"{where}: {reason}")
     plans: dict[str, CompilationPlan] = {}

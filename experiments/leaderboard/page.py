@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from compiler.support.safe_names import html_text as escape
 from env.statistics import Interval
-from experiments.console import bounds, duration
+from experiments.console import bounds, duration, ratio
 from experiments.html_page import html_facts, html_page
 from experiments.leaderboard.result import ProgramRow, Verified, ranked
 
@@ -57,15 +57,15 @@ def _board(results: Sequence[Verified], number: int) -> str:
     return (
         f"<h2 id='board-{number}'>{escape(title)}</h2><p class='soft'>{escape(how)}</p>"
         f"{_entries(results)}<figure>{svg(board_figure(results))}</figure>"
-        "<p class='soft'>Diamonds: geometric means with 95% intervals; points: programs. Entries whose intervals overlap "
-        "are not told apart by their order.</p>"
+        "<p class='soft'>Diamonds: geometric means with 95% intervals; points: programs. Entries whose intervals "
+        "overlap are not told apart by their order.</p>"
         f"<h2>{escape(title)}: programs</h2>{_programs(results)}"
-        "<p class='soft'>Bold: the difference counts in every process. A/A: the default plan against itself. "
-        "* in the training of the policy.</p>" + "".join(_provenance(r) for r in results)
+        "<p class='soft'>Bold: the difference counts in every process. Red: over 3% slower. A/A: the default plan "
+        "against itself. *: in the training of the policy.</p>" + "".join(_provenance(r) for r in results)
     )
 
 
-_HEAD = ("entry", "decides", "geometric mean", "median", "worst", "best", "over 3% slower", "faster", "not seen")
+_HEAD = ("entry", "decides", "geometric mean", "median", "worst", "best", "over 3% slower", "faster", "held out")
 
 
 def _entries(results: Sequence[Verified]) -> str:
@@ -78,12 +78,17 @@ def _entries(results: Sequence[Verified]) -> str:
         cells = [
             f"<td>{place}. <b>{escape(str(e['name']))}</b> <small>by {escape(str(e['author']))}</small>{about}</td>",
             f"<td>{escape(', '.join(map(str, e['decides'])))}<br><small>{source}</small></td>",
-            f"<td>{_ratio(s.mean)}</td>", f"<td>{_number(s.median.value)}</td>", f"<td>{_number(s.worst)}</td>",
-            f"<td>{_number(s.best)}</td>", f"<td>{r.slower:.0%}</td>", f"<td>{faster} of {len(r.rows)}</td>",
-            f"<td>{sum(not row.seen for row in r.rows)}</td>",
+            f"<td>{_ratio(s.mean)}</td>", f"<td>{ratio(s.median.value, 3)}</td>", f"<td>{ratio(s.worst, 3)}</td>",
+            f"<td>{ratio(s.best, 3)}</td>", f"<td>{r.slower:.0%}</td>", f"<td>{faster} of {len(r.rows)}</td>",
+            f"<td>{_held_out(r)}</td>",
         ]  # fmt: skip
         body.append(f"<tr>{''.join(cells)}</tr>")
     return _table(_HEAD, body, "entries")
+
+
+def _held_out(result: Verified) -> str:
+    """Return how many programs were not in the training of a policy; plans are made for their programs."""
+    return "-" if result.entry.get("source") == "plans" else str(sum(not row.seen for row in result.rows))
 
 
 def _programs(results: Sequence[Verified]) -> str:
@@ -121,11 +126,7 @@ def _table(head: Sequence[str], body: Sequence[str], css: str) -> str:
 
 def _ratio(interval: Interval) -> str:
     small = bounds(interval, 3)
-    return f"{_number(interval.value)}" + (f" <small>{small}</small>" if small else "")
-
-
-def _number(value: float) -> str:
-    return f"{value:.3f}x" if value < 10 else f"{value:.4g}x"
+    return ratio(interval.value, 3) + (f"<br><small>{small}</small>" if small else "")
 
 
 def _provenance(result: Verified) -> str:

@@ -1,8 +1,8 @@
 """The verified result of an entry: speedups over the default plan, in a file that the verifying machine has signed.
 
-The signature is a keyed hash with a secret of this machine (`leaderboard.key` in the user's cache folder). It shows that
-a file was written by `hlogym leaderboard verify` here and not edited since. It protects from other people's files, not
-from the owner of the machine.
+The signature is a keyed hash with a secret of this machine (`leaderboard.key` in the user's cache folder). It shows
+that a file was written by `hlogym leaderboard verify` here and not edited since. It protects from other people's files,
+not from the owner of the machine.
 """
 
 from __future__ import annotations
@@ -197,7 +197,7 @@ def _key() -> bytes:
             key = path.read_bytes()
         else:
             key = secrets.token_hex(32).encode()
-            with open(descriptor, "wb") as file:
+            with os.fdopen(descriptor, "wb") as file:
                 file.write(key)
     except OSError as error:
         raise ResultError(f"cannot use {path}, the key of this machine: {error.strerror}") from error

@@ -77,7 +77,7 @@ def _read(path: Path, shown: str, most: int) -> bytes:
     except OSError as error:
         reason = "it is a link" if error.errno == errno.ELOOP else error.strerror
         raise EntryError(f"cannot read {shown}: {reason}") from error
-    with open(descriptor, "rb") as file:
+    with os.fdopen(descriptor, "rb") as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise EntryError(f"{shown} is no plain file")
         data = file.read(most + 1)

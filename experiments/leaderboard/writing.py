@@ -7,7 +7,6 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-
 from compiler.learned.policy_folder import copy_policy_folder, describe_policy
 from compiler.learned.whole_folder import FORMAT as WHOLE_FORMAT
 from compiler.learned.whole_folder import SHIPPED, copy_whole
