@@ -36,6 +36,8 @@ from compiler.loops import LoopSite
 __all__ = ["FORMAT", "LearnedFusionPolicy", "load_policy", "network_shape", "save_policy"]
 
 FORMAT = "hlogym-fusion-policy"
+_RANKED = 3
+"""Number of choices that an explanation names."""
 
 
 @dataclass
@@ -77,6 +79,20 @@ class LearnedFusionPolicy:
             return None
         best = self._best(self._features.graph(entries))
         return entries[best].entry.action if best < len(entries) else None
+
+    def explain(self, state: FusionState) -> str:
+        """Return what has the highest score in a state, its probability, and the next best choices."""
+        if self._features is None or self._features.state is not state:
+            self._features = FusionFeatures(state)
+        entries = self._features.entries()
+        if not entries:
+            return "stops: nothing can be fused"
+        scores = self.network.scores(self._features.graph(entries)).astype(np.float64)
+        weights = np.exp(scores - scores.max())
+        shares = weights / weights.sum()
+        names = [*(str(e.entry.action) for e in entries), "stop"]
+        ranked = [int(n) for n in np.argsort(-shares, kind="stable")[:_RANKED]]
+        return ", ".join(f"{names[n]} {shares[n]:.0%} (score {scores[n]:.2f})" for n in ranked)
 
     def _best(self, graph: DecisionGraph) -> int:
         scores = self.network.scores(graph)
