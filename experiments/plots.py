@@ -84,7 +84,7 @@ def speedup_bars(evaluation: Evaluation) -> Figure:
             axes.barh(places, widths, height * 0.9, left=left, color=_color(strategy, k), label=plot_label(strategy))
             axes.errorbar(values, places, xerr=errors, fmt="none", ecolor="#333333", elinewidth=0.8, capsize=1.5)
         axes.axvline(1.0, color="#555555", linewidth=1)
-        axes.set_xlim(*_around([1.0], seen))
+        axes.set_xlim(*_around([1.0, *seen]))
         ratio_axis(axes)
         names = [f"{plot_label(p.program)}{'' if p.seen else ' *'}" for p in programs]
         axes.set_yticks(range(len(programs)), names)
@@ -200,24 +200,25 @@ def dots_with_mean(rows: Sequence[tuple[str, Interval, Sequence[float]]], what: 
     with rc_context(_STYLE):
         figure = NewFigure(figsize=(9, 1.1 + 0.45 * len(rows)), layout="constrained")
         axes = figure.subplots()
+        seen = [1.0]
         for place, (_, mean, each) in enumerate(rows):
+            errors = _error_bars([mean])
+            seen += [mean.value - errors[0][0], mean.value + errors[1][0], *each]
             axes.plot(each, [place] * len(each), "o", color="#9fceb5", markersize=5, alpha=0.8)
-            axes.errorbar(
-                [mean.value], [place], xerr=_error_bars([mean]), fmt="D", color="#145c39", capsize=3, markersize=6
-            )
+            axes.errorbar([mean.value], [place], xerr=errors, fmt="D", color="#145c39", capsize=3, markersize=6)
         axes.axvline(1.0, color="#555555", linewidth=1)
         axes.set_yticks(range(len(rows)), [plot_label(label) for label, _, _ in rows])
         axes.set_ylim(len(rows) - 0.5, -0.5)
-        axes.set_xlim(*_around([1.0], *([mean.value, *each] for _, mean, each in rows)))
+        axes.set_xlim(*_around(seen))
         ratio_axis(axes)
         axes.grid(False, axis="y")
         axes.set_xlabel(f"{what} (log scale)")
     return figure
 
 
-def _around(*values: Sequence[float]) -> tuple[float, float]:
+def _around(values: Sequence[float]) -> tuple[float, float]:
     """Return limits of a logarithmic axis around positive values, with a margin."""
-    logs = [math.log10(v) for each in values for v in each]
+    logs = [math.log10(v) for v in values]
     margin = max(0.004, 0.05 * (max(logs) - min(logs)))
     return 10 ** max(-300.0, min(logs) - margin), 10 ** min(300.0, max(logs) + margin)
 

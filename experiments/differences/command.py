@@ -134,7 +134,9 @@ def differences_page(program: Program, a: Side, b: Side, differences: Sequence[D
             "it over the time with it: above 1, the difference makes the program faster. Outputs were checked, and the "
             "plans were timed in turns.</p>"
         )
-        rows = [(f"{n + 1}. {differences[n].phase}", speedup, []) for n, speedup in worth.each.items()]
+        rows: list[tuple[str, Interval, list[float]]] = [
+            (f"{n + 1}. {differences[n].phase}", speedup, []) for n, speedup in worth.each.items()
+        ]
         if rows:
             parts.append(f"<figure>{svg(dots_with_mean(rows, 'worth of each difference'))}</figure>")
     head = "".join(f"<th>{escape(h)}</th>" for h in ("difference", "phase", a.label, b.label, "worth", "reason"))

@@ -56,7 +56,7 @@ def side_of(given: str, module: HloModule, backend: str) -> Side:
     session = CompilationSession(module, backend)
     if path.is_file():
         session.replay(CompilationPlan.load(path))
-        return Side(given, session.plan)
+        return Side(path.name, session.plan)
     policy = resolve_policy(None if given == DEFAULT else given, session.backend)
     recorded = None if policy.fusion is None else _Recording(as_policy(policy.fusion))
     if recorded is not None:

@@ -17,7 +17,7 @@ from compiler.support.untrusted import is_name, short_repr
 __all__ = ["EntryError", "checksum", "read_snapshot"]
 
 MOST_FILES = 20_000
-MOST_FILE_BYTES = 32 << 20
+MOST_FILE_BYTES = 16 << 20
 MOST_BYTES = 256 << 20
 MOST_LEVELS = 4
 JSON, WEIGHTS = ".json", ".safetensors"
