@@ -12,7 +12,6 @@ from compiler.fusion.policies import DEFAULT_POLICY, make_policy
 from compiler.ir import HloModule
 from compiler.loops import KEEP
 from compiler.plan import CompilationPlan, Phase
-from compiler.plan_binding import FusionBase
 from compiler.policy import Policy
 from compiler.session import CompilationSession
 from experiments.differences.kernels import Content, FusedPlan, exchanged, regions
@@ -62,9 +61,8 @@ class _Finder:
     def __init__(self, module: HloModule, backend: str, a: Side, b: Side) -> None:
         self._module, self._backend, self._a, self._b = module, backend, a, b
         self._start = _begun(module, backend, a.plan)
-        self._base = FusionBase.of(self._start.module).fingerprint
         self._other = _begun(module, backend, b.plan)
-        self._same_base = FusionBase.of(self._other.module).fingerprint == self._base
+        self._same_base = _module_key(self._other) == _module_key(self._start)
         # Names in the second plan are those of its own passes; a plan finds its way by positions.
         self._first = FusedPlan(self._start, a.plan)
         self._second = FusedPlan(self._start if self._same_base else self._other, b.plan)
@@ -161,9 +159,9 @@ class _Finder:
 
     def _continue(self, session: CompilationSession) -> str:
         """Make the later decisions of a session as in a plan that begins fusion on its module; return a note."""
-        fingerprint = FusionBase.of(session.fusion.module).fingerprint
-        for side in (self._a, self._b):
-            if side.plan.base == fingerprint:
+        key = _module_key(session)
+        for side, begun in ((self._a, self._start), (self._b, self._other)):
+            if key == _module_key(begun):
                 done = FusedPlan(session, side.plan)
                 for step in done.plan.steps:
                     session.apply(step.action)
@@ -245,6 +243,12 @@ class _Finder:
                 plan = replace(self._a.plan, kernels={s: r for s, r in fewer.items() if r})
                 found.append(Difference("kernels", f"%{name}", _choice(choice), "no such kernel", without=plan))
         return found
+
+
+def _module_key(session: CompilationSession) -> tuple[str, dict[str, str]]:
+    """Return a key of the module on which fusion began; the fingerprint alone does not tell loops that are kernels."""
+    kernels = {name: choice for name, choice in session.plan.loops.items() if choice != KEEP}
+    return session.fusion_base.fingerprint, kernels
 
 
 def _begun(module: HloModule, backend: str, plan: CompilationPlan) -> CompilationSession:

@@ -14,7 +14,7 @@ from compiler.errors import FusionError, PlanError
 from compiler.fusion.anatomy import Anatomy
 from compiler.ir import HloInstruction, Opcode
 from compiler.plan import CompilationPlan, FusionStep
-from compiler.plan_binding import FusionBase, PlanBinding
+from compiler.plan_binding import PlanBinding
 from compiler.runtime.explanation import steps_of_fusions
 from compiler.session import CompilationSession
 
@@ -40,8 +40,7 @@ class FusedPlan:
 
     def __init__(self, start: CompilationSession, plan: CompilationPlan) -> None:
         self.session = start.fork()
-        base = FusionBase.of(start.module)
-        binding = PlanBinding(plan, base)
+        binding = PlanBinding(plan, start.fusion_base)
         for step in plan.steps:
             self.session.apply(binding.bind_action(step.action))
             binding.note_fusions(step, self.session.fusion.made[-1])
@@ -139,7 +138,7 @@ def exchanged(
     taken = [step for step, made in b.steps() if made & into]
     try:
         for plan, steps in ((a.plan, kept), (b.plan, taken)):
-            _apply(session, plan, steps, FusionBase.of(start.module))
+            _apply(session, plan, steps)
         kernels = _kernels(session)
         if set(kernels) != (set(a.kernels) - out) | into:
             return None
@@ -150,8 +149,8 @@ def exchanged(
     return session
 
 
-def _apply(session: CompilationSession, plan: CompilationPlan, steps: Sequence[FusionStep], base: FusionBase) -> None:
-    binding = PlanBinding(plan, base)
+def _apply(session: CompilationSession, plan: CompilationPlan, steps: Sequence[FusionStep]) -> None:
+    binding = PlanBinding(plan, session.fusion_base)
     for step in steps:
         session.apply(binding.bind_action(step.action))
         binding.note_fusions(step, session.fusion.made[-1])

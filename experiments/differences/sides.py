@@ -29,7 +29,7 @@ class Side:
 
     Attributes:
         label: how it was named.
-        plan: the plan, as replayed or decided by this version of the compiler.
+        plan: the plan, up to fusion at least, as replayed or decided by this version of the compiler.
         policy: what decided it; None if it was recorded.
         reasons: why a policy of fusions chose an action, for those that can say.
     """
@@ -56,6 +56,7 @@ def side_of(given: str, module: HloModule, backend: str) -> Side:
     session = CompilationSession(module, backend)
     if path.is_file():
         session.replay(CompilationPlan.load(path))
+        _ = session.fusion  # of a plan that ends before it
         return Side(path.name, session.plan)
     policy = resolve_policy(None if given == DEFAULT else given, session.backend)
     recorded = None if policy.fusion is None else _Recording(as_policy(policy.fusion))
