@@ -22,6 +22,7 @@ __all__ = ["Content", "FusedPlan", "exchanged", "regions"]
 
 Content: TypeAlias = tuple[str, frozenset[str]]
 """A sequence, and the names of the instructions that one of its kernels computes."""
+Parts: TypeAlias = list[tuple[CompilationPlan, Sequence[FusionStep]]]
 _NO_KERNEL = frozenset({Opcode.PARAMETER, Opcode.CONSTANT, Opcode.TUPLE, Opcode.GET_TUPLE_ELEMENT})
 
 
@@ -133,20 +134,25 @@ def exchanged(
         choices: the kernel choices.
     """
     out, into = set(group[0]), set(group[1])
-    session = start.fork()
-    kept = [step for step, made in a.steps() if not made or not made <= out]
-    taken = [step for step, made in b.steps() if made & into]
-    try:
-        for plan, steps in ((a.plan, kept), (b.plan, taken)):
-            _apply(session, plan, steps)
-        kernels = _kernels(session)
-        if set(kernels) != (set(a.kernels) - out) | into:
-            return None
-        for content, choice in choices.items():
-            session.set_kernel(f"{content[0]}/{kernels[content]}", choice)
-    except (FusionError, PlanError):
-        return None
-    return session
+    wanted = (set(a.kernels) - out) | into
+    kept = a.plan, [step for step, made in a.steps() if not made or not made <= out]
+    taken = b.plan, [step for step, made in b.steps() if made & into]
+    orders: list[Parts] = [[kept, taken], [taken, kept]]
+    if wanted == set(b.kernels):  # every fusion is exchanged
+        orders = [[(b.plan, b.plan.steps)]]
+    for parts in orders:
+        session = start.fork()
+        try:
+            for plan, steps in parts:
+                _apply(session, plan, steps)
+            kernels = _kernels(session)
+            if set(kernels) == wanted:
+                for content, choice in choices.items():
+                    session.set_kernel(f"{content[0]}/{kernels[content]}", choice)
+                return session
+        except (FusionError, PlanError):
+            continue
+    return None
 
 
 def _apply(session: CompilationSession, plan: CompilationPlan, steps: Sequence[FusionStep]) -> None:

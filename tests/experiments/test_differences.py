@@ -57,6 +57,12 @@ def differences(text: str, first: str | Side, second: str | Side) -> list[Differ
     return find_differences(module, "cpu", sides[0], sides[1])
 
 
+def plan_of(text: str, policy: str | None = None) -> CompilationPlan:
+    plan = compile(text, policy=policy).plan
+    assert plan is not None
+    return plan
+
+
 def kernels(text: str, plan: CompilationPlan | None) -> set[str]:
     assert plan is not None
     return {k.name for k in compile(text, plan=plan).kernels}
@@ -181,7 +187,7 @@ def test_a_worth_counts_beyond_the_noise() -> None:
 def test_a_page_escapes_what_it_shows(tmp_path: Path) -> None:
     (tmp_path / "two.hlo").write_text(TWO)
     hostile = "<script>alert(1)</script>"
-    plan = compile(TWO).plan
+    plan = plan_of(TWO)
     found = [Difference("fusion", hostile, hostile, hostile, hostile, note=hostile)]
     worth = Worth(Interval(2.0, 1.9, 2.1), Interval(1.0, 0.9, 1.1), {0: Interval(1e30, 1e29, 1e31)})
     side = Side(hostile, plan)
@@ -192,7 +198,7 @@ def test_a_page_escapes_what_it_shows(tmp_path: Path) -> None:
 
 def test_the_command_measures_and_writes(hlogym: Shell, tmp_path: Path) -> None:
     (tmp_path / "two.hlo").write_text(TWO)
-    compile(TWO, fusion_policy="none").plan.save(tmp_path / "plan.json")
+    plan_of(TWO, "none").save(tmp_path / "plan.json")
     reply = hlogym("diff", "two.hlo", "plan.json", "--measure", "--rounds", "3", "--json", "-o", "page.html")
     assert reply.status == 0, reply.err
     data = json.loads(reply.out)

@@ -51,7 +51,13 @@ def hlogym(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, 
 
 
 def unfused(text: str) -> CompilationPlan:
-    return compile(parse(text), fusion_policy="none").plan
+    return plan_of(text, "none")
+
+
+def plan_of(text: str, policy: str | None = None) -> CompilationPlan:
+    plan = compile(parse(text), policy=policy).plan
+    assert plan is not None
+    return plan
 
 
 def plans_entry(folder: Path, **changes: Any) -> Path:
@@ -142,8 +148,13 @@ def test_files_that_are_no_data_are_refused(tmp_path: Path) -> None:
         (folder / name).write_text(data)
         assert f"'{name}'" in refused(folder)
         (folder / name).unlink()
-    for name, data in (("x.json", b"print(1)"), ("y.json", b"[1]"), ("z.json", b'{"a": NaN}'), ("w.safetensors", b"x")):
-        (folder / name).write_bytes(data)
+    for name, content in (
+        ("x.json", b"print(1)"),
+        ("y.json", b"[1]"),
+        ("z.json", b'{"a": NaN}'),
+        ("w.safetensors", b"x"),
+    ):
+        (folder / name).write_bytes(content)
         assert name in refused(folder)
         (folder / name).unlink()
     read_entry(folder)
@@ -245,7 +256,7 @@ def test_a_plan_is_needed_for_every_program_and_for_no_other(tmp_path: Path, sui
     entry = read_entry(plans_entry(tmp_path / "g", source=swapped))
     with pytest.raises(EntryError, match="chain: the plan was made for another module"):
         decided_plans(entry, programs)
-    plan = compile(parse(CHAIN)).plan
+    plan = plan_of(CHAIN)
     assert plan.steps
     entry = read_entry(plans_entry(tmp_path / "h", source={"chain": replace(plan, steps=plan.steps[::-1])}))
     with pytest.raises(EntryError, match="chain: "):
@@ -256,7 +267,7 @@ def test_a_plan_is_needed_for_every_program_and_for_no_other(tmp_path: Path, sui
 
 
 def test_plans_are_measured_beside_the_default_plan(tmp_path: Path, suite: Path) -> None:
-    default = compile(parse(LOOP)).plan
+    default = plan_of(LOOP)
     folder = plans_entry(tmp_path / "e", source={"chain": unfused(CHAIN), "loop": default})
     result = verify_entry(read_entry(folder), load_suite(suite), QUICK)
     chain, loop = result.rows
