@@ -26,19 +26,34 @@ def command_line_page() -> str:
         "`--debug`, which shows where an error came from.",
     ]
     panels: dict[str, list[tuple[str, click.Command]]] = {}
-    for name, command in getattr(group, "commands").items():  # noqa: B009 - typer's groups are typed as commands
+    for name, command in _commands(group):
         panels.setdefault(getattr(command, "rich_help_panel", "Commands"), []).append((name, command))
     for panel, commands in panels.items():
-        rows = [[f"[`hlogym {name}`](#{name})", sentence(_split(command)[0])] for name, command in commands]
+        rows = [[f"[`hlogym {name}`](#{_anchor(name)})", sentence(_split(command)[0])] for name, command in commands]
         parts += [f"## {panel}", table(["Command", "What it does"], rows)]
         for name, command in commands:
             parts += _section(name, command)
     return "\n\n".join(parts) + "\n"
 
 
+def _commands(group: click.Command) -> Iterator[tuple[str, click.Command]]:
+    """Yield the commands of a group by name; those of a group within it by both names, in the panel of that group."""
+    for name, command in getattr(group, "commands").items():  # noqa: B009 - typer's groups are typed as commands
+        if not hasattr(command, "commands"):
+            yield name, command
+            continue
+        for inner, its in _commands(command):
+            its.rich_help_panel = getattr(command, "rich_help_panel", None)  # type: ignore[attr-defined]
+            yield f"{name} {inner}", its
+
+
+def _anchor(name: str) -> str:
+    return name.replace(" ", "-")
+
+
 def _section(name: str, command: click.Command) -> Iterator[str]:
     text, examples = _split(command)
-    yield f"### `hlogym {name}` {{ #{name} }}"
+    yield f"### `hlogym {name}` {{ #{_anchor(name)} }}"
     yield text
     if examples:
         yield fenced("\n".join(examples), "sh", title="Example" if len(examples) == 1 else "Examples")

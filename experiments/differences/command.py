@@ -142,7 +142,7 @@ def differences_page(program: Program, a: Side, b: Side, differences: Sequence[D
     head = "".join(f"<th>{escape(h)}</th>" for h in ("difference", "phase", a.label, b.label, "worth", "reason"))
     body = "".join(_row(n, d, worth) for n, d in enumerate(differences))
     if differences:
-        table = f"<table class='texts'><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+        table = f"<table class='prose'><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
         parts.append(f"<div class='scroll'>{table}</div>")
     else:
         parts.append("<p>The plans do not differ.</p>")

@@ -124,7 +124,7 @@ def exchanged(
     group: tuple[Collection[Content], Collection[Content]],
     choices: Mapping[Content, KernelChoice],
 ) -> CompilationSession | None:
-    """Return the first plan with some of its kernels made as in the second one; None if they cannot be told apart.
+    """Return the first plan with some of its kernels made as in the second one; None if they cannot be separated.
 
     Args:
         start: the session in which fusion has begun.

@@ -23,9 +23,8 @@ _SOURCES = {"plans": "plans, searched per program", "policy": "exported policy",
 _INTRO = (
     "Entries are plans or policies, never code. Each was compiled on this machine; its outputs were compared with the "
     "interpreter's before and after the timing; and it was timed in turns with the default plan of each program, in "
-    "fresh processes. A speedup is the default plan's time over the entry's. Results of other machines, or files that "
-    "were edited, are refused; entries of other authors mean something only if they were verified on the machine of "
-    "whoever reads the page."
+    "fresh processes. A speedup is the default plan's time over the entry's. Results of other machines and files that "
+    "were edited are refused. A page from another machine is a claim: verify the entries on your own."
 )
 
 
@@ -39,8 +38,8 @@ def leaderboard_page(results: Sequence[Verified]) -> str:
 
 def _board_key(result: Verified) -> str:
     e, p = result.entry, result.provenance
-    texts = hashlib.sha256("".join(sorted(r.program + r.text for r in result.rows)).encode()).hexdigest()
-    compared = [e["suite"], e["backend"], p.get("machine"), p.get("commit"), dict(result.measured), texts]
+    programs = hashlib.sha256("".join(sorted(r.program + r.text for r in result.rows)).encode()).hexdigest()
+    compared = [e["suite"], e["backend"], p.get("machine"), p.get("commit"), dict(result.measured), programs]
     return json.dumps(compared, sort_keys=True)
 
 
@@ -57,8 +56,8 @@ def _board(results: Sequence[Verified], number: int) -> str:
     return (
         f"<h2 id='board-{number}'>{escape(title)}</h2><p class='soft'>{escape(how)}</p>"
         f"{_entries(results)}<figure>{svg(board_figure(results))}</figure>"
-        "<p class='soft'>Diamonds: geometric means with 95% intervals; points: programs. Entries whose intervals "
-        "overlap are not told apart by their order.</p>"
+        "<p class='soft'>Diamonds: geometric means with 95% intervals; points: programs. Do not rank entries "
+        "whose intervals overlap.</p>"
         f"<h2>{escape(title)}: programs</h2>{_programs(results)}"
         "<p class='soft'>Bold: the difference counts in every process. Red: over 3% slower. A/A: the default plan "
         "against itself. *: in the training of the policy.</p>" + "".join(_provenance(r) for r in results)

@@ -8,10 +8,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
+from agents.export import export_policy
+from agents.network import TorchPointerNetwork
 from compiler import CompilationPlan, compile, parse
 from compiler.api import decide_all
 from compiler.expansions import ExpansionSite
+from compiler.learned.features.candidates import SAVING_COLUMN
+from compiler.learned.fusion_policy import network_shape
 from compiler.policy import Policy
 from compiler.session import CompilationSession
 from env.statistics import Interval
@@ -165,6 +170,20 @@ def test_an_expansion_has_the_reason_of_its_policy() -> None:
     assert found.without is not None
     assert not found.without.expansions  # patches, the default, need no decision
     assert found.without.fusions == default.plan.fusions
+
+
+def test_a_learned_fusion_policy_gives_its_scores(tmp_path: Path) -> None:
+    torch.manual_seed(3)
+    network = TorchPointerNetwork(network_shape(hidden=16, rounds=1))
+    with torch.no_grad():
+        network.prior.weight[0, SAVING_COLUMN] = 4
+    export_policy(network, tmp_path / "policy", {})
+    module = parse(TWO)
+    side = side_of(str(tmp_path / "policy"), module, "cpu")
+    assert {s.action for s in side.plan.steps} == set(side.reasons)
+    found = [d for d in find_differences(module, "cpu", side, side_of("none", module, "cpu")) if d.phase == "fusion"]
+    assert found
+    assert all("(score " in d.reason for d in found)
 
 
 def test_regions_are_apart_unless_they_share_what_is_computed_once() -> None:

@@ -35,9 +35,9 @@ def evaluation(values: list[float], strategies: int = 3) -> Evaluation:
     return Evaluation("cpu", 4, names, programs)
 
 
-def boxes(texts: list[Text], figure: Figure) -> list[tuple[str, float, float, float, float]]:
-    """Return the texts that are drawn, with their boxes."""
-    drawn = [t for t in texts if t.get_text() and t.get_visible()]
+def boxes(labels: list[Text], figure: Figure) -> list[tuple[str, float, float, float, float]]:
+    """Return the labels that are drawn, with their boxes."""
+    drawn = [t for t in labels if t.get_text() and t.get_visible()]
     return [(t.get_text(), *t.get_window_extent(figure.canvas.get_renderer()).extents) for t in drawn]  # type: ignore[attr-defined]
 
 
