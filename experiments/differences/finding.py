@@ -15,6 +15,7 @@ from compiler.plan import CompilationPlan, Phase
 from compiler.policy import Policy
 from compiler.session import CompilationSession
 from experiments.differences.kernels import Content, FusedPlan, exchanged, regions
+from experiments.differences.reasons import decided_expansions, with_expansions
 from experiments.differences.sides import Side
 
 __all__ = ["Difference", "find_differences"]
@@ -85,7 +86,9 @@ class _Finder:
 
     def _expansions(self) -> list[Difference]:
         mine, other = ({c.id: c.choice for c in s.plan.expansions} for s in (self._a, self._b))
-        sites = {**self._sites(self._b.plan), **self._sites(self._a.plan)}
+        sites: dict[str, ExpansionSite] = {}
+        for side in (self._b, self._a):
+            sites |= decided_expansions(self._module, self._backend, side.plan)
         found = []
         for name in dict.fromkeys([*mine, *other]):
             default = sites[name].default if name in sites else KEEP
@@ -94,17 +97,6 @@ class _Finder:
                 kept = {n: c for n, c in mine.items() if n != name} | ({name: other[name]} if name in other else {})
                 reason = _why(self._a.policy, "expansions", sites.get(name))
                 found.append(self._early("expansions", f"%{name}", first, second, reason, expansions=kept))
-        return found
-
-    def _sites(self, plan: CompilationPlan) -> dict[str, ExpansionSite]:
-        """Return the sites of a plan's expansions, as they were when they were decided."""
-        session = CompilationSession(self._module, self._backend)
-        if plan.passes:
-            session.run_passes(list(plan.passes))
-        found = {s.id: s for s in session.expansions()}
-        for c in plan.expansions:
-            session.set_expansion(c.id, c.choice)
-            found |= {s.id: s for s in session.expansions() if s.id not in found}
         return found
 
     def _loops(self) -> list[Difference]:
@@ -122,8 +114,7 @@ class _Finder:
         policy = self._a.policy
         if policy is None or policy.loops is None:
             return ""
-        session = CompilationSession(self._module, self._backend)
-        session.replay(_upto_expansions(self._a.plan))
+        session = with_expansions(self._module, self._backend, self._a.plan)
         site = next((s for s in session.loops() if s.id == name), None)
         return "" if site is None else policy.explain(site, session.module)
 
@@ -257,10 +248,6 @@ def _begun(module: HloModule, backend: str, plan: CompilationPlan) -> Compilatio
     session.replay(replace(plan, steps=(), places={}, kernels={}))
     _ = session.fusion
     return session
-
-
-def _upto_expansions(plan: CompilationPlan) -> CompilationPlan:
-    return replace(plan, loop_choices=(), loop_passes=(), base="", sequences=(), steps=(), places={}, kernels={})
 
 
 def _why(policy: Policy | None, phase: Phase, site: ExpansionSite | None) -> str:

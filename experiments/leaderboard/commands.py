@@ -82,6 +82,13 @@ def verify_entries(folders: Sequence[Path], results: Path, how: Measuring, suite
         print(json.dumps([v.to_json() for v, _ in done], indent=2))
         return
     stdout.print(_table([v for v, _ in done]))
+    for v, _ in done:
+        if v.noisy:
+            stdout.print(
+                f"{v.entry['name']}: the machine was noisy: on {v.noisy} of {len(v.rows)} programs the default plan "
+                "differed from itself by up to more than 3%",
+                soft_wrap=True,
+            )
     for _, path in done:
         stdout.print(f"result    {path}", soft_wrap=True)
 

@@ -52,6 +52,8 @@ def _board(results: Sequence[Verified], number: int) -> str:
         f"{len(first.rows)} programs, {m.get('processes')} processes each, at most {m.get('rounds')} ABBA blocks; "
         f"{p.get('machine')}; commit {p.get('commit')}. A difference counts {m.get('gate')}."
     )
+    if noisy := max(r.noisy for r in results):
+        how += f" Noisy: on {noisy} programs the default plan differed from itself by up to more than 3%."
     title = f"{e['suite']} on {e['backend']}"
     return (
         f"<h2 id='board-{number}'>{escape(title)}</h2><p class='soft'>{escape(how)}</p>"

@@ -120,6 +120,12 @@ class Verified:
         """The share of the programs that are over 3% slower than with the default plan."""
         return sum(r.slower for r in self.rows) / len(self.rows)
 
+    @property
+    def noisy(self) -> int:
+        """The number of programs whose default plan differs from itself by over 3%, or whose interval is that wide."""
+        low, high = 1 / (1 + SLOWER), 1 + SLOWER
+        return sum(not low <= r.noise.low <= r.noise.high <= high for r in self.rows)
+
     def to_json(self) -> dict[str, Any]:
         """Return the result as plain data, without a signature."""
         s = self.summary

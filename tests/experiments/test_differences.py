@@ -17,6 +17,7 @@ from compiler.api import decide_all
 from compiler.expansions import ExpansionSite
 from compiler.learned.features.candidates import SAVING_COLUMN
 from compiler.learned.fusion_policy import network_shape
+from compiler.loops import KernelLoops
 from compiler.policy import Policy
 from compiler.session import CompilationSession
 from env.statistics import Interval
@@ -25,6 +26,7 @@ from experiments.differences.command import differences_page
 from experiments.differences.finding import Difference, find_differences
 from experiments.differences.kernels import regions
 from experiments.differences.measuring import Worth
+from experiments.differences.reasons import policy_reasons
 from experiments.differences.sides import Side, side_of
 from tests.env.small_programs import LOOP
 from tests.experiments.shell import Shell
@@ -170,6 +172,22 @@ def test_an_expansion_has_the_reason_of_its_policy() -> None:
     assert found.without is not None
     assert not found.without.expansions  # patches, the default, need no decision
     assert found.without.fusions == default.plan.fusions
+
+
+def test_reasons_of_every_choice() -> None:
+    module = parse(CONVOLUTION)
+    session = CompilationSession(module)
+    decide_all(session, policy := Policy("mine", expansions=_Keep(), loops=KernelLoops()))
+    (reason,) = policy_reasons(module, "cpu", Side("mine", session.plan, policy))
+    assert reason == ("expansions", "%e/c", "keep of 2 choices: predicted 1.5x")
+    assert policy_reasons(module, "cpu", Side("recorded", session.plan)) == []
+
+
+def test_run_explains_the_choices_of_a_policy(hlogym: Shell, tmp_path: Path) -> None:
+    (tmp_path / "c.hlo").write_text(CONVOLUTION)
+    assert "expansions  %e/c: " in hlogym("run", "c.hlo", "--policy", "learned", "--explain").out
+    data = json.loads(hlogym("run", "c.hlo", "--policy", "learned", "--explain", "--json").out)
+    assert [r["where"] for r in data["explanation"]["reasons"]] == ["%e/c"]
 
 
 def test_a_learned_fusion_policy_gives_its_scores(tmp_path: Path) -> None:

@@ -315,6 +315,15 @@ def test_the_summary_follows_from_the_programs(tmp_path: Path) -> None:
     assert result.slower == 0.5  # 0.98 is less than 3% slower
 
 
+def test_a_noisy_machine_is_named(tmp_path: Path) -> None:
+    quiet = made_up(tmp_path, 1.0, 1.0)
+    assert quiet.noisy == 0
+    assert "Noisy" not in leaderboard_page([quiet])
+    loud = replace(quiet, rows=(quiet.rows[0], replace(quiet.rows[1], noise=Interval(1.0, 0.9, 1.01))))
+    assert loud.noisy == 1
+    assert "Noisy: on 1 programs" in leaderboard_page([loud])
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -425,6 +434,24 @@ def test_from_plans_to_a_page(hlogym: Shell, tmp_path: Path, suite: Path) -> Non
     assert "<b>rules</b>" in page
     edit(tmp_path / "mine", lambda d: d.update(about="now with more"))
     assert "changed afterwards" in hlogym.fails("leaderboard", "page", "mine", "-o", "page.html")
+
+
+def test_interrupted_verification_keeps_whole_entries(
+    hlogym: Shell, tmp_path: Path, suite: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plans_entry(tmp_path / "first")
+    plans_entry(tmp_path / "second", name="second")
+    done = made_up(tmp_path, 1.0)
+
+    def verified(entry: object, *_: object) -> Verified:
+        if getattr(entry, "name", "") == "second":
+            raise KeyboardInterrupt
+        return done
+
+    monkeypatch.setattr("experiments.leaderboard.commands.verify_entry", verified)
+    reply = hlogym("leaderboard", "verify", "first", "second", "--suite", suite)
+    assert reply.status == 130
+    assert "1 of 2 entries were verified; result results/leaderboard/plans-" in " ".join(reply.err.split())
 
 
 def test_nothing_is_measured_if_one_entry_is_refused(
