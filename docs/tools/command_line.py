@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import click
 import typer.main
@@ -26,8 +27,8 @@ def command_line_page() -> str:
         "`--debug`, which shows where an error came from.",
     ]
     panels: dict[str, list[tuple[str, click.Command]]] = {}
-    for name, command in _commands(group):
-        panels.setdefault(getattr(command, "rich_help_panel", "Commands"), []).append((name, command))
+    for panel, name, command in _commands(group):
+        panels.setdefault(panel, []).append((name, command))
     for panel, commands in panels.items():
         rows = [[f"[`hlogym {name}`](#{_anchor(name)})", sentence(_split(command)[0])] for name, command in commands]
         parts += [f"## {panel}", table(["Command", "What it does"], rows)]
@@ -36,15 +37,14 @@ def command_line_page() -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _commands(group: click.Command) -> Iterator[tuple[str, click.Command]]:
-    """Yield the commands of a group by name; those of a group within it by both names, in the panel of that group."""
-    for name, command in getattr(group, "commands").items():  # noqa: B009 - typer's groups are typed as commands
-        if not hasattr(command, "commands"):
-            yield name, command
-            continue
-        for inner, its in _commands(command):
-            its.rich_help_panel = getattr(command, "rich_help_panel", None)  # type: ignore[attr-defined]
-            yield f"{name} {inner}", its
+def _commands(group: Any) -> Iterator[tuple[str, str, click.Command]]:
+    """Yield the panel, the name and each command of a group; a command of an inner group has both names."""
+    for name, command in group.commands.items():
+        panel = getattr(command, "rich_help_panel", "Commands")
+        if hasattr(command, "commands"):
+            yield from ((panel, f"{name} {inner}", its) for _, inner, its in _commands(command))
+        else:
+            yield panel, name, command
 
 
 def _anchor(name: str) -> str:

@@ -42,7 +42,7 @@ def boxes(labels: list[Text], figure: Figure) -> list[tuple[str, float, float, f
 
 
 def check_readable(figure: Figure) -> None:
-    FigureCanvasAgg(figure).draw()
+    FigureCanvasAgg(figure).draw()  # type: ignore[no-untyped-call]
     width, height = figure.bbox.width, figure.bbox.height
     labels = []
     for axes in figure.axes:
