@@ -1,7 +1,8 @@
 """How far fusion policies are from proven optima, by the cost model and by measured time, on the cpu backend.
 
 python -m experiments.benchmarks.fusion_optima [--graphs 60] [--measured 20] [--suites quickstart jax/train]
-    [--policies default,priority,runs/NAME/policy] [--seconds 1200] [--out results/fusion/optima.md]
+    [--policies default,priority,runs/NAME/policy] [--states 2000] [--seconds 1200] [--real-time]
+    [--out results/fusion/optima.md]
 
 Connected subgraphs are cut out of real programs after the default passes. For each, exhaustive search visits every
 state that fusions reach, so that the least estimated time is proven. Of graphs with few states, every state is compiled
@@ -17,9 +18,11 @@ import json
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
+from itertools import zip_longest
 from pathlib import Path
 from statistics import mean
 from typing import Any, TypeAlias
@@ -43,6 +46,7 @@ from env.suites import Program, load_suite
 from env.suites.programs.cutter import cut
 from env.summaries import hierarchical_interval
 from experiments.provenance import provenance
+from experiments.real_time import real_time
 
 POLICY_NAMES = tuple(p for p in POLICIES if p != "exhaustive")
 MakePolicy: TypeAlias = Callable[[], FusionPolicy]
@@ -92,7 +96,16 @@ class _Ends:
     policies: dict[str, str]
 
 
-def subgraphs(programs: Sequence[Program]) -> Iterator[tuple[str, HloModule]]:
+def spread(programs: Iterable[Program]) -> list[Program]:
+    """Return one program of each family, then a second one of each, and so on; without a family it is one itself."""
+    families: dict[str, list[Program]] = {}
+    for program in programs:
+        families.setdefault(program.family or f"program {program.name}", []).append(program)
+    rounds = zip_longest(*families.values())
+    return [p for each in rounds for p in each if p is not None]
+
+
+def subgraphs(programs: Iterable[Program]) -> Iterator[tuple[str, HloModule]]:
     """Yield subgraphs of each program in turn, of several sizes and without repetitions."""
     seen: set[str] = set()
     for program in programs:
@@ -181,16 +194,26 @@ def _sources(start: FusionState) -> dict[str, str]:
     return sources
 
 
-def measure(graph: Graph, ends: _Ends) -> None:
-    """Measure every state of a graph, and set the times of the graph."""
+def measure(graph: Graph, ends: _Ends, undisturbed: bool = False) -> None:
+    """Measure every state of a graph, and set the times of the graph.
+
+    Args:
+        graph: the graph.
+        ends: its states.
+        undisturbed: whether timing has real-time priority.
+
+    Raises:
+        PermissionError: this process may not have real-time priority.
+    """
     module = parse(ends.sources[ends.best])
     rng = np.random.default_rng(0)
     inputs = [rng.uniform(0.5, 1.5, s.dimensions).astype(s.dtype) for s in parameter_leaves(module)]
     options = CompileOptions(verify=False, optimize=False)
     built = {key: compile_hlo(text, options=options) for key, text in ends.sources.items()}
-    seconds = _times(built, inputs, ROUNDS)
-    wanted = {*ends.policies.values(), ends.best, *sorted(seconds, key=seconds.__getitem__)[:FINALISTS]}
-    again = _times({k: e for k, e in built.items() if k in wanted}, inputs, FINAL_ROUNDS)
+    with real_time() if undisturbed else nullcontext():
+        seconds = _times(built, inputs, ROUNDS)
+        wanted = {*ends.policies.values(), ends.best, *sorted(seconds, key=seconds.__getitem__)[:FINALISTS]}
+        again = _times({k: e for k, e in built.items() if k in wanted}, inputs, FINAL_ROUNDS)
     graph.fastest = min(again.values())
     graph.measured = {p: again[key] for p, key in ends.policies.items()}
     graph.measured["exhaustive"] = again[ends.best]
@@ -273,12 +296,13 @@ def main(arguments: list[str]) -> int:
     parser.add_argument(
         "--states", type=int, default=MAX_STATES, help="greatest number of states (default: %(default)s)"
     )
+    parser.add_argument("--real-time", action="store_true", help="measure with real-time priority (SCHED_FIFO)")
     options = parser.parse_args(arguments)
     policies = read_policies(options.policies)
     start = time.monotonic()
     graphs: list[Graph] = []
     measured = 0
-    for name, module in subgraphs([p for s in options.suites for p in load_suite(s).programs]):
+    for name, module in subgraphs(spread(p for s in options.suites for p in load_suite(s).programs)):
         if len(graphs) >= options.graphs or time.monotonic() - start > options.seconds:
             break
         found = examine(name, module, policies, options.states)
@@ -287,7 +311,7 @@ def main(arguments: list[str]) -> int:
         graph, ends = found
         if graph.states <= MAX_MEASURED and measured < options.measured:
             try:
-                measure(graph, ends)
+                measure(graph, ends, options.real_time)
                 measured += 1
             except HlogymError as error:
                 print(f"{name}: {error}", file=sys.stderr)
