@@ -9,12 +9,11 @@ there is none. Writes a page, a plot, and rows in .jsonl from which an interrupt
 
 from __future__ import annotations
 
-import argparse
 import random
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,16 +28,14 @@ from env.measurement import Measurer, MeasurerOptions
 from env.store import PlanStore
 from env.suites import ManifestError, Program, load_suite
 from env.summaries import SpeedupSummary, summarise
-from experiments.settings_file import read_settings
+from experiments.settings_file import read_experiment
 from experiments.yardstick.rows import Row, collect, write_page
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["SearchSettings", "contenders", "main", "search_row", "shown_path", "summaries"]
+__all__ = ["SearchSettings", "contenders", "main", "search_row", "summaries"]
 
-CONFIG = Path(__file__).parent / "configs" / "searches.yaml"
-FOLDER = Path("results/searches")
 LEARNED = "learned+search"
 
 
@@ -227,20 +224,15 @@ def drawn(settings: SearchSettings) -> list[Program]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run from the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--config", type=Path, default=CONFIG, help="settings in YAML (default: %(default)s)")
-    parser.add_argument("--out", type=Path, default=None, help="page to write (default: results/searches/SUITE.md)")
-    o = parser.parse_args(arguments)
-    settings = read_settings(o.config, SearchSettings)
+    run = read_experiment("searches", __doc__ or "", SearchSettings, _page, arguments)
+    settings, out = run.settings, run.out
     contenders(settings, settings.seed)  # reports a wrong name before any work is done
     programs = drawn(settings)
     policy = load_policy(settings.policy) if settings.policy else None
-    out = o.out or FOLDER / f"{settings.suite.replace(',', '-').replace('/', '-')}.md"
     options = MeasurerOptions(backend=settings.backend, rounds=settings.rounds, seconds=settings.block_seconds)
-    stored = {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(settings).items()}
     begin = time.monotonic()
     rows = collect(
-        out.with_suffix(".jsonl"), stored, programs,
+        run.rows_file, run.stored_settings, programs,
         lambda p: search_row(lambda: Measurer(PlanStore(":memory:"), options), p, settings, policy), len(programs),
     )  # fmt: skip
     failed = [f"- not measured: {r['program']}: {r['failure']}" for r in rows if "failure" in r]
@@ -258,16 +250,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
         save_figure(plot(rows, settings), out.with_suffix(".svg"))
         lines.append(f"![speedup by budget]({out.with_suffix('.svg').name})")
-    command = f"python -m experiments.searches --config {shown_path(o.config)}"
-    sys.stdout.write(write_page(out, "Searches at equal budgets", command, lines, _table(rows, settings)))
+    sys.stdout.write(write_page(out, "Searches at equal budgets", run.command, lines, _table(rows, settings)))
     sys.stderr.write(f"{time.monotonic() - begin:.0f} s\n")
 
 
-def shown_path(path: Path) -> str:
-    """Return the path of a configuration file as a page names it: from the root of the repository, or its name."""
-    root = Path(__file__).resolve().parent.parent
-    resolved = path.resolve()
-    return str(resolved.relative_to(root)) if resolved.is_relative_to(root) else path.name
+def _page(settings: SearchSettings) -> Path:
+    return Path("results/searches") / f"{settings.suite.replace(',', '-').replace('/', '-')}.md"
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from experiments.config import ConfigError
 from experiments.ladder import LadderSettings
 from experiments.pass_times import PassTimeSettings
 from experiments.searches import SearchSettings
-from experiments.settings_file import read_settings
+from experiments.settings_file import read_experiment, read_settings
 from tests.env.scripted import taking
 from tests.env.small_programs import LOOP, write_suite
 
@@ -39,8 +40,21 @@ class _Counting(Measurer):
 @pytest.mark.parametrize("cls", [SearchSettings, LadderSettings, PassTimeSettings])
 def test_the_configuration_files_of_the_package_are_valid(cls: type[Any]) -> None:
     module = {SearchSettings: searches, LadderSettings: ladder, PassTimeSettings: pass_times}[cls]
-    settings = read_settings(module.CONFIG, cls)
-    assert settings.seeds >= 3
+    name = module.__name__.rpartition(".")[2]
+    run = read_experiment(name, "", cls, lambda _: Path("page.md"), [])
+    assert run.settings.seeds >= 3
+    assert run.rows_file == Path("page.jsonl")
+    assert run.command == f"python -m experiments.{name} --config experiments/configs/{name}.yaml"
+    assert json.loads(json.dumps(run.stored_settings)) == run.stored_settings
+
+
+def test_a_command_names_the_page_that_it_writes(tmp_path: Path) -> None:
+    (tmp_path / "own.yaml").write_text("seeds: 2")
+    given = ["--config", str(tmp_path / "own.yaml"), "--out", "results/own.md"]
+    run = read_experiment("searches", "", SearchSettings, lambda _: Path("page.md"), given)
+    assert run.settings == SearchSettings(seeds=2)
+    assert run.out == Path("results/own.md")
+    assert run.command == "python -m experiments.searches --config own.yaml --out results/own.md"
 
 
 @pytest.mark.parametrize(
