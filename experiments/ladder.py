@@ -189,16 +189,26 @@ def default_speedup(env: CompileEnv, program: Program) -> float:
     return baseline.seconds / session.cost().seconds
 
 
-def _known(path: Path, settings: Mapping[str, Any]) -> list[Row]:
+def known_rows(path: Path, settings: Mapping[str, Any]) -> list[Row]:
+    """Return the rows of an earlier run, whose agents and number of seeds may have been others.
+
+    Raises:
+        ResultError: the file cannot be read, or was written with other settings.
+    """
     if not path.is_file():
         return []
     try:
         head, *rows = map(json.loads, path.read_text(encoding="utf-8").splitlines())
     except ValueError as error:
         raise ResultError(f"{path} cannot be continued: {error}; remove it, and the run starts again") from error
-    if head.get("settings") != settings:
+    if _lasting(head.get("settings", {})) != _lasting(settings):
         raise ResultError(f"{path} was written with other settings; remove it, or name another file with --out")
     return list(rows)
+
+
+def _lasting(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings without those that say which rows there are."""
+    return {k: v for k, v in settings.items() if k not in ("agents", "seeds")}
 
 
 def _lines(rows: Sequence[Row], settings: LadderSettings, default: float, compared: Comparison) -> list[str]:
@@ -274,7 +284,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for agent in settings.agents:
         if agent not in AGENTS:
             raise UnknownNameError("agent", agent, AGENTS)
-    rows = _known(rows_file, run.stored_settings)
+    rows = known_rows(rows_file, run.stored_settings)
     with Measurer(PlanStore(":memory:"), MeasurerOptions(backend=settings.backend)) as measurer:
         env = make_environment(settings, measurer)
         program = env.suite.programs[0]

@@ -21,6 +21,7 @@ from agents.deviations import PlanBuilder
 from agents.search import draws_of
 from agents.search_run import Budget, SearchRun, run_search
 from agents.searches import NO_MODEL, PlanSearch, PolicySamples, make_search
+from compiler.errors import UnknownNameError
 from compiler.learned.fusion_policy import LearnedFusionPolicy, load_policy
 from compiler.plan import CompilationPlan
 from compiler.text import parse
@@ -28,6 +29,8 @@ from env.measurement import Measurer, MeasurerOptions
 from env.store import PlanStore
 from env.suites import ManifestError, Program, load_suite
 from env.summaries import SpeedupSummary, summarise
+from experiments.config import ConfigError
+from experiments.estimated_search import EstimatedPlans, EstimatingMeasurer
 from experiments.settings_file import read_experiment
 from experiments.yardstick.rows import Row, collect, write_page
 
@@ -37,6 +40,8 @@ if TYPE_CHECKING:
 __all__ = ["SearchSettings", "contenders", "main", "search_row", "summaries"]
 
 LEARNED = "learned+search"
+ESTIMATED = "estimated-time"
+REWARDS = ("measured-time", ESTIMATED)
 
 
 @dataclass(frozen=True)
@@ -48,6 +53,7 @@ class SearchSettings:
         programs: number of programs, drawn at random; 0: all.
         searches: searches with options, as `hlogym tune --search` takes them.
         models: cost models with which each of them runs; none: without one.
+        reward: measured-time, or estimated-time: no plan is timed, and speedups are those of the cost model.
         policy: folder of a learned policy, whose samples are compared too; empty: none.
         measurements, seconds: parts of the budget at which results are read.
         seeds: number of seeds of each search.
@@ -61,6 +67,7 @@ class SearchSettings:
     programs: int = 0
     searches: tuple[str, ...] = ("random", "greedy", "local", "beam", "annealing", "evolution")
     models: tuple[str, ...] = (NO_MODEL, "analytic")
+    reward: str = "measured-time"
     policy: str = ""
     measurements: tuple[int, ...] = (10, 30, 100, 300)
     seconds: tuple[float, ...] = (30.0, 120.0)
@@ -106,6 +113,12 @@ def search_row(
         HlogymError: the program cannot be measured.
     """
     budget = Budget(max(settings.measurements, default=1 << 30), _limit(settings))
+    module = parse(program.text(), filename=str(program.path))
+    estimated = EstimatedPlans(module, settings.backend) if settings.reward == ESTIMATED else None
+
+    def started() -> Measurer:
+        return make_measurer() if estimated is None else EstimatingMeasurer(estimated)
+
     runs: dict[str, list[SearchRun]] = {}
     for seed in range(settings.seed, settings.seed + settings.seeds):
         order = list(contenders(settings, seed).items())
@@ -113,11 +126,11 @@ def search_row(
         random.Random(f"{program.name} {seed}").shuffle(order)
         for name, search in order:
             draws = draws_of(policy, settings.backend) if policy is not None and name == LEARNED else None
-            builder = PlanBuilder(parse(program.text(), filename=str(program.path)), settings.backend, draws)
-            with make_measurer() as measurer:  # without the times that another search has measured
+            builder = estimated or PlanBuilder(module, settings.backend, draws)
+            with started() as measurer:  # without the times that another search has measured
                 measurer.measure_reference(program)
                 runs.setdefault(name, []).append(run_search(search, builder, program, measurer, budget))
-    with make_measurer() as measurer:
+    with started() as measurer:
         return _confirmed(measurer, program, settings, runs)
 
 
@@ -226,6 +239,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run from the command line."""
     run = read_experiment("searches", __doc__ or "", SearchSettings, _page, arguments)
     settings, out = run.settings, run.out
+    if settings.reward not in REWARDS:
+        raise UnknownNameError("reward", settings.reward, REWARDS)
+    if settings.reward == ESTIMATED and settings.policy:
+        raise ConfigError("samples of a policy are not estimated; leave out policy, or set reward: measured-time")
     contenders(settings, settings.seed)  # reports a wrong name before any work is done
     programs = drawn(settings)
     policy = load_policy(settings.policy) if settings.policy else None
@@ -236,12 +253,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
         lambda p: search_row(lambda: Measurer(PlanStore(":memory:"), options), p, settings, policy), len(programs),
     )  # fmt: skip
     failed = [f"- not measured: {r['program']}: {r['failure']}" for r in rows if "failure" in r]
+    counted = (
+        "Times are estimates of the cost model; no plan was timed."
+        if settings.reward == ESTIMATED
+        else "The best plan within each part of the budget was measured again in a fresh process; a difference counts "
+        f"{options.gate}, and is 1 otherwise. `+ analytic`: of eight proposed plans the one with the least time by the "
+        "cost model is measured."
+    )
     lines = [
         f"Speedup over the default plan, geometric mean over {sum('searches' in r for r in rows)} programs and "
         f"{settings.seeds} seeds with 95% intervals (bootstrap over programs and seeds). All searches start from the "
-        "default plan and may change every decision. The best plan within each part of the budget was measured again "
-        f"in a fresh process; a difference counts {options.gate}, and is 1 otherwise. `+ analytic`: of eight proposed "
-        "plans the one with the least time by the cost model is measured.",
+        f"default plan and may change the decisions of their groups, by default all. {counted}",
         "",
         *failed,
     ]

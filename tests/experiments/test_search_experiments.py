@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from agents.deviations import Deviation, PlanBuilder
+from agents.searches import analytic_seconds
 from compiler.errors import UnknownNameError
 from compiler.fusion.state import FusionState
 from compiler.plan import CompilationPlan
@@ -20,6 +22,7 @@ from experiments.benchmarks import fusion_optima
 from experiments.config import ConfigError
 from experiments.ladder import LadderSettings
 from experiments.pass_times import PassTimeSettings
+from experiments.results import ResultError
 from experiments.searches import SearchSettings
 from experiments.settings_file import read_experiment, read_settings
 from tests.env.scripted import taking
@@ -101,6 +104,24 @@ def test_a_row_has_the_confirmed_speedups_by_search_and_seed(tmp_path: Path) -> 
     assert len(searches.plot(rows, settings).axes) == 2
 
 
+def test_plans_are_estimated_and_not_timed(tmp_path: Path) -> None:
+    program = load_suite(write_suite(tmp_path)).find("chain")
+    settings = SearchSettings(
+        searches=("local{groups=fusion}",), models=("none",), reward="estimated-time", measurements=(1, 8), seconds=()
+    )
+
+    def never() -> Measurer:
+        raise AssertionError("nothing is timed")
+
+    row = searches.search_row(never, program, settings)
+    module = parse(program.text())
+    assert row["seconds"] == pytest.approx(analytic_seconds(PlanBuilder(module, "cpu").build(Deviation()).session))
+    (found,) = row["searches"].values()
+    assert all(1 <= one <= eight for one, eight in found["speedups"])
+    (again,) = searches.search_row(never, program, settings)["searches"].values()
+    assert again["speedups"] == found["speedups"]
+
+
 def test_searches_do_not_see_test_programs() -> None:
     with pytest.raises(ManifestError, match="held out for tests"):
         searches.drawn(SearchSettings(suite="test"))
@@ -123,6 +144,17 @@ def test_agents_play_episodes(agent: str, tmp_path: Path) -> None:
     assert ladder.play(env, settings, agent, 1).speedups == played.speedups
     with pytest.raises(UnknownNameError, match="agent"):
         ladder.play(env, settings, "sarsa", 1)
+
+
+def test_a_run_with_more_agents_and_seeds_continues(tmp_path: Path) -> None:
+    rows = [{"agent": "random", "seed": 0}]
+    file = tmp_path / "rows.jsonl"
+    file.write_text(
+        "\n".join(map(json.dumps, [{"settings": {"agents": ["random"], "seeds": 1, "episodes": 9}}, *rows]))
+    )
+    assert ladder.known_rows(file, {"agents": ["random", "ppo"], "seeds": 5, "episodes": 9}) == rows
+    with pytest.raises(ResultError, match="other settings"):
+        ladder.known_rows(file, {"agents": ["random"], "seeds": 1, "episodes": 10})
 
 
 def test_the_episode_that_finds_the_plan() -> None:
