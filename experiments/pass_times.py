@@ -209,11 +209,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if measurer is not None:
             measurer.close()
     failed = [f"- left out: {r['program']}: {r['failure']}" for r in rows if "failure" in r]
+    learned = f"agents ({settings.agent}) learned on {settings.train} for {settings.timesteps:,} steps; "
     lines = [
-        f"{sum('orders' in r for r in rows)} programs of {settings.suite}; agents ({settings.agent}) learned on "
-        f"{settings.train} for {settings.timesteps:,} steps, {settings.seeds} seeds; searches applied "
-        f"{settings.search_budget} passes per program. Geometric means with 95% intervals over programs and seeds of "
-        "how many times less than by the default compilation: op count before fusion, estimated time, measured time (a "
+        f"{sum('orders' in r for r in rows)} programs of {settings.suite}, {settings.seeds} seeds; "
+        f"{learned if settings.timesteps else ''}searches applied {settings.search_budget} passes per program. "
+        "Geometric means with 95% intervals over programs and seeds of how many times less than by the default compilation: op count before fusion, estimated time, measured time (a "
         "difference that does not pass the gate is 1).",
         "",
         *failed,
