@@ -213,8 +213,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     lines = [
         f"{sum('orders' in r for r in rows)} programs of {settings.suite}, {settings.seeds} seeds; "
         f"{learned if settings.timesteps else ''}searches applied {settings.search_budget} passes per program. "
-        "Geometric means with 95% intervals over programs and seeds of how many times less than by the default compilation: op count before fusion, estimated time, measured time (a "
-        "difference that does not pass the gate is 1).",
+        "Geometric means with 95% intervals over programs and seeds of how many times less than by the default "
+        "compilation: op count before fusion, estimated time, measured time (a difference that does not pass the gate "
+        "is 1).",
         "",
         *failed,
     ]
