@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from compiler.plan import CompilationPlan
 from compiler.text import parse
 from env.environments import CompileEnv
 from env.measurement import Measurement, Measurer
-from env.suites import ManifestError, load_suite
+from env.suites import ManifestError, Program, load_suite
 from experiments import ladder, pass_times, searches
 from experiments.benchmarks import fusion_optima
 from experiments.config import ConfigError
@@ -183,6 +184,37 @@ def test_the_regret_of_policies_beside_a_proven_optimum() -> None:
     assert graph.estimated["none"] == pytest.approx(FusionState(parse(THREE)).seconds())
     assert len(ends.sources) >= graph.states
     assert fusion_optima.examine("three", parse(THREE), policies, max_states=2) is None
+
+
+def test_a_run_over_subgraphs_continues_where_it_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    subgraphs = [("three", parse(THREE)), ("two", parse(THREE.replace("tanh(a)", "add(a, x)")))]
+    monkeypatch.setattr(fusion_optima, "subgraphs", lambda programs: iter(subgraphs))
+    page = tmp_path / "optima.md"
+
+    def run(graphs: str, states: str = "100") -> str:
+        given = ["--graphs", graphs, "--measured", "0", "--policies", "default,none", "--states", states]
+        assert fusion_optima.main([*given, "--suites", "quickstart", "--out", str(page)]) == 0
+        return capsys.readouterr().out
+
+    assert run("1").startswith("three")
+    assert run("2").startswith("two")
+    assert run("2") == ""
+    assert "2 subgraphs" in page.read_text()
+    with pytest.raises(ResultError, match="other settings"):
+        run("2", "99")
+    page.with_suffix(".json").write_text("{}")
+    with pytest.raises(ResultError, match="cannot be continued"):
+        run("2")
+
+
+def test_programs_of_all_families_take_turns() -> None:
+    def program(name: str, family: str) -> Program:
+        return replace(load_suite("quickstart").programs[0], name=name, family=family)
+
+    programs = [program("a", "x"), program("b", "x"), program("c", ""), program("d", "y"), program("e", "")]
+    assert [p.name for p in fusion_optima.spread(programs)] == ["a", "c", "d", "e", "b"]
 
 
 def test_mean_regret_has_an_interval() -> None:
