@@ -69,7 +69,7 @@ class KernelSummary:
     Attributes:
         inputs: by position of the operand; repeated operands of a single instruction share one entry.
         bytes_read, loads: distinct bytes and element loads over all inputs.
-        bytes_written: over all outputs; of an in-place update only the window.
+        bytes_written, largest_output: over all outputs, and of the largest; of an in-place update only the window.
         flops: scalar operations; expensive functions count as in the opcode table.
         statements: scalar statements of the code, without constants.
         elements: independent units of work: elements of the largest output, or rows of a row reduction.
@@ -86,6 +86,7 @@ class KernelSummary:
     elements: float = 1.0
     looped_reduction: bool = False
     in_place: bool = False
+    largest_output: float = 0.0
 
 
 def summarize(instruction: HloInstruction) -> KernelSummary:
@@ -204,16 +205,18 @@ class _Walk:
         if self.hero is not None:
             elements = self.kept_count
         inputs = {p: self._input(p) for p in self.inputs}
+        written = [self._written(o) for o in self.outputs]
         return KernelSummary(
             inputs=tuple(inputs[p] for p in self.inputs),
             bytes_read=sum(r.bytes for r in inputs.values()),
             loads=sum(r.loads for r in inputs.values()),
-            bytes_written=sum(self._written(o) for o in self.outputs),
+            bytes_written=sum(written),
             flops=flops,
             statements=statements,
             elements=max(1, elements),
             looped_reduction=self.hero is not None,
             in_place=bool(updates),
+            largest_output=max(written, default=0.0),
         )
 
     def _root_context(self, n: int) -> int:
