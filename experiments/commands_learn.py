@@ -92,7 +92,7 @@ def train(
     from env.workers import parse_workers
     from experiments.config import TrainConfig
     from experiments.hyperparameters import read_hyperparameters
-    from experiments.train import start_or_resume
+    from experiments.train_command import start_or_resume
 
     config = TrainConfig.defaults_for(env)
     if hyperparameters is not None:

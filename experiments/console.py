@@ -9,13 +9,33 @@ from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, Task, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    SpinnerColumn,
+    Task,
+    TextColumn,
+    TimeElapsedColumn,
+)
 from rich.text import Text
 
 from compiler.support.safe_names import one_line, printable
 from env.statistics import Interval
 
-__all__ = ["PlainConsole", "bounds", "duration", "error_console", "factor", "progress", "stdout", "timing"]
+__all__ = [
+    "PlainConsole",
+    "bounds",
+    "clock",
+    "duration",
+    "error_console",
+    "factor",
+    "pace",
+    "progress",
+    "stdout",
+    "timing",
+]
 
 
 class PlainConsole(Console):
@@ -51,15 +71,53 @@ class _Description(TextColumn):
         return Text(one_line(task.description))
 
 
+class _Pace(ProgressColumn):
+    """A column with the rate of a task and the time it still takes, as far as they are known."""
+
+    def render(self, task: Task) -> Text:
+        return Text(pace(task.speed, task.time_remaining))
+
+
+class _SoFar(ProgressColumn):
+    """A column with what a task has achieved so far, such as the best speedup: its field `so_far`."""
+
+    def render(self, task: Task) -> Text:
+        return Text(one_line(str(task.fields.get("so_far", ""))))
+
+
+def pace(rate: float | None, left: float | None) -> str:
+    """Return a rate per second and the seconds that are left in a few words, such as `12/s, 1 min 20 s left`."""
+    parts = []
+    if rate:
+        number, unit = (rate, "s") if rate >= 1 else (60 * rate, "min")
+        parts.append(f"{number:.0f}/{unit}" if number >= 10 else f"{number:.1f}/{unit}")
+    if left is not None:
+        parts.append(f"{clock(left)} left")
+    return ", ".join(parts)
+
+
+def clock(seconds: float) -> str:
+    """Return a duration of seconds to hours as a person says it, such as `1 min 20 s`."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    return f"{whole // 60} min {whole % 60} s" if whole < 3600 else f"{whole // 3600} h {whole // 60 % 60} min"
+
+
 @contextmanager
 def progress() -> Iterator[Progress]:
-    """Show a progress bar on stderr and remove it at the end; show nothing if stderr is not a terminal."""
+    """Show a progress bar on stderr and remove it at the end; show nothing if stderr is not a terminal.
+
+    The bar has the rate and the time left, and what the field `so_far` of a task says: `bar.update(task, so_far=...)`.
+    """
     with Progress(
         SpinnerColumn(),
         _Description(""),
         BarColumn(bar_width=30),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
+        _Pace(),
+        _SoFar(),
         console=error_console,
         transient=True,
         disable=not error_console.is_terminal,

@@ -17,7 +17,7 @@ from experiments.run_folder import RunFolder, find_run
 from experiments.tracking import download_policy
 from experiments.train import policy_provenance
 
-__all__ = ["export_run"]
+__all__ = ["export_run", "write_policy"]
 
 
 def export_run(name: str, output: Path, runs: Path, best: bool = False) -> None:
@@ -51,7 +51,7 @@ def export_run(name: str, output: Path, runs: Path, best: bool = False) -> None:
 
 def _from_folder(run: RunFolder, output: Path) -> None:
     if run.state().get("finished") and is_policy_folder(run.policy):
-        _write(run.policy, output)
+        write_policy(run.policy, output)
         return
     checkpoint = latest_checkpoint(run.checkpoints)
     if checkpoint is None:
@@ -63,7 +63,7 @@ def _from_folder(run: RunFolder, output: Path) -> None:
         with tempfile.TemporaryDirectory() as folder:
             part = Path(folder) / "policy"
             learner.export(part, policy_provenance(config, learner))
-            _write(part, output)
+            write_policy(part, output)
     finally:
         learner.close()
 
@@ -74,15 +74,15 @@ def _best_of(run: RunFolder, output: Path) -> None:
             f"run {run.name} was not evaluated on validation programs yet; leave out --best, or train with a smaller "
             "eval_freq"
         )
-    _write(run.best, output)
+    write_policy(run.best, output)
 
 
 def _from_mlflow(run_id: str, output: Path, runs: Path, which: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        _write(download_policy(runs, run_id, Path(folder), which), output)
+        write_policy(download_policy(runs, run_id, Path(folder), which), output)
 
 
-def _write(part: Path, output: Path) -> None:
+def write_policy(part: Path, output: Path) -> None:
     """Write a policy for a whole compilation that holds the policy of a run for the phase that it decides."""
     description = describe_policy(part)
     phase = "passes" if description.get("format") == ORDER_FORMAT else "fusion"

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from compiler.errors import HlogymError, UnknownNameError
+from compiler.learned.policy_folder import is_policy_folder
 from compiler.support.json_reading import parse_object, read_object
 from compiler.support.safe_names import file_name, why_no_file_name
 from experiments.config import TrainConfig
@@ -68,6 +69,16 @@ class RunFolder:
         """The file of the learning curve, with one JSON object per line."""
         return self.path / "progress.jsonl"
 
+    @property
+    def validation(self) -> Path:
+        """The file with the best and the latest result on the validation programs."""
+        return self.path / "validation.json"
+
+    @property
+    def recommended(self) -> Path:
+        """The folder of the policy to use: the best by validation if there is one, else the last."""
+        return self.best if is_policy_folder(self.best) else self.policy
+
     def config(self) -> TrainConfig:
         """Return the settings that the run was started with.
 
@@ -79,7 +90,9 @@ class RunFolder:
         return TrainConfig.from_json(read_object(file, ResultError), str(file))
 
     def state(self) -> dict[str, Any]:
-        """Return the state: the MLflow `run_id` and whether the run is `finished`. It is empty before training.
+        """Return the state: the MLflow `run_id`, whether the run is `finished`, and the model it is `registered` as.
+
+        It is empty before training.
 
         Raises:
             ResultError: the file cannot be read.
