@@ -8,8 +8,8 @@ from typing import Annotated, TypeAlias
 import typer
 
 __all__ = [
-    "AnswerFile", "Backend", "Json", "Plan", "Policy", "Program", "Results", "Rules", "Runs", "Seed", "Workers",
-    "output_option",
+    "AnswerFile", "Backend", "Json", "Plan", "Policy", "Program", "Results", "Rules", "Runs", "Seed", "Track",
+    "Workers", "found_policy", "output_option",
 ]  # fmt: skip
 
 PROGRAMS = (
@@ -19,12 +19,17 @@ PROGRAMS = (
 SUITES = "suites, folders, dumps of XLA, files, or programs of the suites"
 POLICIES = (
     "heuristic, learned, learned:rules, a fusion policy such as priority or 'merger{transposed_share=0.3}', the folder "
-    "of an exported policy, the name or folder of a training run (its best policy), or models:/NAME/VERSION of MLflow's "
-    "registry. `hlogym list policies` lists the names."
+    "of an exported policy, the name or folder of a training run (its best policy), or models:/NAME/VERSION of "
+    "MLflow's registry. `hlogym list policies` lists the names."
+)
+WORKERS = (
+    "Where plans are measured: local; local:N for N workers on this machine; ray or ray#N for the Ray cluster that "
+    "runs on this machine, ray://HOST:PORT#N for another."
 )
 
 
-def _found(policy: str | None) -> str | None:
+def found_policy(policy: str | None) -> str | None:
+    """Return a policy of the command line as the compiler takes it; see `find_policy`."""
     if policy is None:
         return None
     from experiments.policy_arguments import find_policy
@@ -43,7 +48,7 @@ Backend: TypeAlias = Annotated[
     str, typer.Option(help="cpu, cuda, xla, interpreter, or auto (cuda if there is a GPU, else cpu).")
 ]
 Policy: TypeAlias = Annotated[
-    str | None, typer.Option(help=f"What decides: {POLICIES} Default: the compiler's own.", callback=_found)
+    str | None, typer.Option(help=f"What decides: {POLICIES} Default: the compiler's own.", callback=found_policy)
 ]
 Plan: TypeAlias = Annotated[
     Path | None, typer.Option(help="Replay the decisions of this plan (JSON) instead of asking a policy.")
@@ -57,15 +62,15 @@ Rules: TypeAlias = Annotated[
     ),
 ]
 Seed: TypeAlias = Annotated[int, typer.Option(help="Seed of all random numbers.", min=0, max=2**32 - 1)]
-Workers: TypeAlias = Annotated[
-    str,
-    typer.Option(
-        metavar="WHERE",
-        help="Where plans are measured: local; local:N for N workers on this machine; ray or ray#N for the Ray cluster "
-        "that runs on this machine, ray://HOST:PORT#N for another.",
-    ),
-]
+Workers: TypeAlias = Annotated[str, typer.Option(metavar="WHERE", help=WORKERS)]
 Results: TypeAlias = Annotated[Path, typer.Option(help="Folder of results.")]
 Runs: TypeAlias = Annotated[Path, typer.Option(help="Folder of training runs and of the local MLflow store.")]
 Json: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+Track: TypeAlias = Annotated[
+    bool | None,
+    typer.Option(
+        "--track/--no-track",
+        help="Record the results in MLflow. Default: if MLFLOW_TRACKING_URI is set, or --runs has a store.",
+    ),
+]
 AnswerFile: TypeAlias = Annotated[Path | None, output_option("Also write the answer to this file (JSON).")]

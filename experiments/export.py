@@ -9,10 +9,12 @@ from agents.checkpoint import latest_checkpoint, load_checkpoint
 from compiler.errors import PolicyError, UnknownNameError
 from compiler.learned.pass_order import FORMAT as ORDER_FORMAT
 from compiler.learned.policy_folder import check_policy_target, describe_policy, is_policy_folder
-from compiler.learned.whole_folder import write_whole
-from experiments.console import stdout
+from compiler.learned.whole_folder import FORMAT as WHOLE_FORMAT
+from compiler.learned.whole_folder import copy_whole, write_whole
+from experiments.answer import give_answer, print_fields
 from experiments.learned import load_learned
 from experiments.learners import make_learner
+from experiments.policy_arguments import SCHEME, find_policy
 from experiments.run_folder import RunFolder, find_run
 from experiments.tracking import download_policy
 from experiments.train import policy_provenance
@@ -20,16 +22,17 @@ from experiments.train import policy_provenance
 __all__ = ["export_run", "write_policy"]
 
 
-def export_run(name: str, output: Path, runs: Path, best: bool = False) -> None:
+def export_run(name: str, output: Path, runs: Path, best: bool | None = None, as_json: bool = False) -> None:
     """Write the policy of a run: the final one, that of its last checkpoint if it is unfinished, or one from MLflow.
 
     The folder is that of a policy for a whole compilation, which holds the run's as its part for fusion or for passes.
 
     Args:
-        name: name or folder of a run, or an MLflow run id.
+        name: name or folder of a run, an MLflow run id, `models:/NAME/VERSION`, or the folder of a policy.
         output: the folder to write.
         runs: the folder of training runs and of the local MLflow store.
-        best: write the policy with the best validation result instead.
+        best: write the policy with the best validation result, or the last one; None: the best, if there is one.
+        as_json: print JSON instead of text.
 
     Raises:
         UnknownNameError: there is no run of that name.
@@ -37,16 +40,33 @@ def export_run(name: str, output: Path, runs: Path, best: bool = False) -> None:
         PolicyError: the output folder exists and is not a policy, or cannot be written.
     """
     check_policy_target(output)
-    try:
-        run = find_run(runs, name)
-    except UnknownNameError:
-        if len(name) != 32:  # not an MLflow run id
-            raise
-        _from_mlflow(name, output, runs, "best" if best else "policy")
+    if name.startswith(SCHEME) or is_policy_folder(Path(name)):
+        _copy(Path(find_policy(name, runs)), output)
     else:
-        _best_of(run, output) if best else _from_folder(run, output)
+        try:
+            run = find_run(runs, name)
+        except UnknownNameError:
+            if len(name) != 32:  # not an MLflow run id
+                raise
+            _from_mlflow(name, output, runs, "best" if best else "policy")
+        else:
+            finished = run.state().get("finished", False) and is_policy_folder(run.best)
+            _best_of(run, output) if best or (best is None and finished) else _from_folder(run, output)
     policy = load_learned(output)
-    stdout.print(f"policy    {output} (after {policy.provenance.get('timesteps', '?')} steps)", soft_wrap=True)
+    steps = policy.provenance.get("timesteps", "?")
+    facts = {"policy": str(output), "timesteps": steps, "next": f"hlogym run PROGRAM --policy {output} --check"}
+    shown = {"policy": f"{output} (after {steps} steps)", "next": facts["next"]}
+    give_answer(facts, lambda: print_fields(shown), as_json)
+
+
+def _copy(policy: Path, output: Path) -> None:
+    """Write a policy of any kind, which is at another place, as a policy for a whole compilation."""
+    if output.exists() and output.samefile(policy):
+        raise PolicyError(f"{output} is the policy that is to be exported; name another folder")
+    if describe_policy(policy).get("format") == WHOLE_FORMAT:
+        copy_whole(policy, output)
+    else:
+        write_policy(policy, output)
 
 
 def _from_folder(run: RunFolder, output: Path) -> None:

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from compiler.support.safe_names import html_text as escape
+from experiments.answer import give_answer, print_fields
 from experiments.config import TrainConfig
-from experiments.console import bounds, factor, stdout
+from experiments.console import bounds, factor
 from experiments.pass_orders.evaluation import BASELINE, OrderEvaluation
 from experiments.pass_orders.tables import SUMMARY_HEADER, summary_rows
 from experiments.plots import learning_curve, order_bars, profile_lines, speedup_bars, svg
@@ -61,7 +62,7 @@ def latest_evaluation(results: Path) -> Evaluation:
     return found
 
 
-def report_latest(output: Path, results: Path, runs: Path) -> None:
+def report_latest(output: Path, results: Path, runs: Path, as_json: bool = False) -> None:
     """Run `hlogym report`: write a page with the newest evaluations and the curve of the newest training run.
 
     Raises:
@@ -78,7 +79,12 @@ def report_latest(output: Path, results: Path, runs: Path) -> None:
     fusion = newest(results.glob("**/evaluation*.json"))
     evaluation = latest_evaluation(results) if fusion is not None or not extra else None
     build_report(evaluation, points, output, extra, what)
-    stdout.print(f"report    {output}", soft_wrap=True)
+    facts = {
+        "report": str(output),
+        "evaluation": None if evaluation is None else str(fusion),
+        "training": None if curve is None else str(curve.parent),
+    }
+    give_answer(facts, lambda: print_fields(facts), as_json)
 
 
 def meaning_of_speedup(config: TrainConfig) -> str:

@@ -134,7 +134,6 @@ def _train(run: RunFolder, config: TrainConfig, learner: Learner) -> tuple[str, 
             interruption.raise_pending()
             validation.finish()
             interruption.consistent = False
-        save_checkpoint(model, run.checkpoints, learner.features, callback.extra())
         learner.export(run.policy, policy_provenance(config, learner))
         _log_artifacts(run, tracked)
         _register(run, config, tracked)

@@ -98,12 +98,14 @@ class Validation:
     ) -> None:
         self._run, self._learner, self._tracked = run, learner, tracked
         self._interruption, self._provenance = interruption, provenance
-        self._best: float | None = extra.get("validation_best")
-        if not isinstance(self._best, int | float | None):
-            raise TypeError(f"validation_best is {self._best!r:.80}")
+        saved = extra.get("validation_best")
+        if not isinstance(saved, int | float | None):
+            raise TypeError(f"validation_best is {saved!r:.80}")
+        known = read_validation(run.validation)  # may be newer than the checkpoint
+        means = [m for m in (saved, None if known is None else known[0].mean_return) if m is not None]
+        self._best: float | None = max(means, default=None)
         self.callback: EvalCallback | None = None
         self.speedup: float | None = None
-        self._evaluated_at: int | None = None
         if config.eval_freq > 0:
             self.callback, self._env = evaluation_callback(config, learner, config.eval_freq, self._after)
 
@@ -112,12 +114,12 @@ class Validation:
         return {} if self._best is None else {"validation_best": self._best}
 
     def finish(self) -> None:
-        """Evaluate the agent at the end of the training, unless its last evaluation was at this step.
+        """Evaluate the agent at the end of the training, after its last update.
 
         A failure is a warning: the training is complete, and its last policy is exported anyway.
         """
         model = self._learner.model
-        if self.callback is None or self._evaluated_at == model.num_timesteps:
+        if self.callback is None:
             return
         evaluate: Callable[..., Any] = evaluate_masked if isinstance(model, MaskablePPO) else evaluate_policy
         try:
@@ -136,7 +138,7 @@ class Validation:
     def _note(self, steps: int, mean: float) -> None:
         """Note the result of an evaluation, and export the agent if it is the best so far."""
         result = ValidationResult(steps, mean, self._env.unit, dict(self._env.outcomes))
-        self._evaluated_at, self.speedup = steps, None if result.speedup is None else result.speedup.value
+        self.speedup = None if result.speedup is None else result.speedup.value
         before, self._interruption.consistent = self._interruption.consistent, False
         known = read_validation(self._run.validation)
         best = result if known is None else known[0]

@@ -16,7 +16,8 @@ from compiler.plan import CompilationPlan
 from compiler.runtime.executable import Executable
 from compiler.text import parse
 from env.suites import Program
-from experiments.console import error_console, progress, stdout
+from experiments.answer import give_answer, print_fields
+from experiments.console import error_console, progress
 from experiments.decisions import decided_session
 from experiments.inputs import entry_inputs, program_of, read_valid_module
 from experiments.results import check_output, write_text
@@ -29,7 +30,13 @@ __all__ = ["graph_page", "read_program", "view_program"]
 
 
 def view_program(
-    name: str, plan: Path | None, policy: str | None, output: Path | None, times: bool, backend: str
+    name: str,
+    plan: Path | None,
+    policy: str | None,
+    output: Path | None,
+    times: bool,
+    backend: str,
+    as_json: bool = False,
 ) -> None:
     """Run `hlogym view`; see its `--help`."""
     program = program_of(name)
@@ -50,12 +57,15 @@ def view_program(
         page = graph_page(module, decided, backend, measured, implementations)
     if output is not None:
         write_text(output, page)
-        stdout.print(f"page      {output}", soft_wrap=True)
-        return
-    with tempfile.NamedTemporaryFile("w", suffix=".html", prefix="hlogym-", delete=False, encoding="utf-8") as file:
-        file.write(page)
-    stdout.print(f"page      {file.name}", soft_wrap=True)
-    webbrowser.open(Path(file.name).as_uri())
+        shown = str(output)
+    else:
+        with tempfile.NamedTemporaryFile("w", suffix=".html", prefix="hlogym-", delete=False, encoding="utf-8") as file:
+            file.write(page)
+        shown = file.name
+    facts = {"page": shown, "decisions": len(decided.steps), "kernel_seconds": measured}
+    give_answer(facts, lambda: print_fields({"page": shown}), as_json)
+    if output is None and not webbrowser.open(Path(shown).as_uri()):
+        error_console.print("no browser could be opened; open the page by hand, or name a file with -o")
 
 
 def graph_page(
