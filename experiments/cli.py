@@ -13,6 +13,9 @@ if __name__ == "__main__":
     _here = os.path.realpath(os.curdir)
     if _here != os.path.dirname(os.path.dirname(os.path.realpath(__file__))):  # noqa: PTH120 - pathlib is not loaded yet
         sys.path[:] = [p for p in sys.path if p and os.path.realpath(p) != _here]
+    from experiments.start import quiet_interruption
+
+    quiet_interruption()
 
 from typing import Annotated, Any
 
@@ -23,6 +26,7 @@ from compiler.errors import HlogymError
 from compiler.support.safe_names import printable
 from experiments import commands_compile, commands_learn, commands_list
 from experiments.interruption import INTERRUPTED
+from experiments.start import usual_interruption
 
 __all__ = ["app", "main"]
 
@@ -75,6 +79,7 @@ def _options(
 
 def main() -> None:
     """Run the command line and exit with status 0 on success, 1 on an error, 2 on a usage error, 130 if interrupted."""
+    usual_interruption()
     if sys.stdout is None:  # closed by the parent process; the command still does its work
         sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - for as long as the process lives
     debug = "--debug" in sys.argv
