@@ -2,10 +2,10 @@
 
 python -m tests.sweeps.user_session [--site FOLDER] [--minutes 2] [--folder DIR] [--out results/reach/user_session.md]
 
-hlogym is installed with pip into a new virtual environment, not in editable mode. Then a shell types what the quickstart
-shows, in order, and afterwards what README.md and docs/training.md say about training on measured time. The record has
-every command with all that it prints. With `--site`, the environment finds the other packages in the folder of site
-packages given, so that nothing is downloaded.
+hlogym is installed with pip into a new virtual environment, not in editable mode. Then a shell types what the
+quickstart shows, in order, and afterwards what README.md and docs/training.md say about training on measured time. The
+record has every command with all that it prints. With `--site`, the environment finds the other packages in the folder
+of site packages given, so that nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from env.isolated import ROOT
 from experiments.provenance import provenance
 from tests.docs.pages import DOCS, Block, blocks_of
 
+_SYSTEM = ("/usr/local/bin", "/usr/bin", "/bin")
 MOST = 600.0
 """Seconds within which a command must end."""
 LONGEST = 60
@@ -54,12 +55,14 @@ class Session:
 
     def type(self, command: str) -> Typed:
         """Run a command in the virtual environment, if there is one already."""
-        path = f"{self.folder / '.venv' / 'bin'}{os.pathsep}{os.environ['PATH']}"
-        environment = {"PATH": path, "HOME": str(self.folder), "COLUMNS": "120", "LANG": "C.UTF-8", "BROWSER": "true"}
+        places = (self.folder / ".venv" / "bin", Path(sys.base_prefix) / "bin", *_SYSTEM)
+        environment = {n: v for n, v in os.environ.items() if n.startswith(("PIP_", "SSL_")) or n.endswith("_proxy")}
+        environment |= {"PATH": os.pathsep.join(map(str, places)), "HOME": str(self.folder), "COLUMNS": "120"}
+        environment |= {"LANG": "C.UTF-8", "BROWSER": "true"}
         start = time.monotonic()
         done = subprocess.run(
-            ["bash", "-c", command], cwd=self.folder, env=environment, stdin=subprocess.DEVNULL, text=True, timeout=MOST,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False,
+            ["bash", "-c", command], cwd=self.folder, env=environment, stdin=subprocess.DEVNULL, timeout=MOST,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False, text=True,
         )  # fmt: skip
         self.typed.append(Typed(command, done.returncode, done.stdout, time.monotonic() - start))
         print(f"{self.typed[-1].seconds:6.1f} s, status {done.returncode}: {command.splitlines()[0]}", flush=True)
@@ -89,26 +92,26 @@ class Session:
 def install(session: Session, site: Path | None) -> None:
     """Install hlogym with pip into a new virtual environment."""
     session.type("python3 -m venv .venv")
-    options = ""
-    if site is not None:
-        (found,) = (session.folder / ".venv" / "lib").glob("python3*/site-packages")
-        (found / "other_packages.pth").write_text(f"{site}\n", encoding="utf-8")
-        options = "--no-deps --no-build-isolation "
+    options = "" if site is None else "--no-deps "
     # A copy of what git has, without builds of the past.
     source = session.folder / "hlogym"
     source.mkdir()
     archive = subprocess.run(["git", "-C", str(ROOT), "archive", "HEAD"], capture_output=True, check=True).stdout
     subprocess.run(["tar", "-x", "-C", str(source)], input=archive, check=True)
     session.type(f"python -m pip install --quiet --disable-pip-version-check {options}./hlogym")
+    if site is not None:
+        (found,) = (session.folder / ".venv" / "lib").glob("python3*/site-packages")
+        (found / "other_packages.pth").write_text(f"{site}\n", encoding="utf-8")
     session.type("hlogym --version")
     session.type("hlogym doctor")
 
 
 def learn(session: Session, minutes: float) -> None:
     """Train on measured time, as README.md and docs/training.md show, and publish the policy."""
+    train = "hlogym train --suite train --env hlogym/FusionMeasured-v0 --backend cpu"
     for command in (
         "hlogym suites",
-        f"hlogym train --suite train --env hlogym/FusionMeasured-v0 --backend cpu --minutes {minutes:g} --name measured",
+        f"{train} --minutes {minutes:g} --name measured",
         "hlogym evaluate measured --suite test --baselines priority --budget 4 --rounds 7",
         "hlogym export measured -o measured-policy",
         "hlogym run softmax --backend cpu --policy measured-policy --check",
