@@ -25,7 +25,7 @@ from typer.core import TyperGroup
 from compiler.errors import HlogymError
 from compiler.support.safe_names import printable
 from experiments import commands_compile, commands_learn, commands_list
-from experiments.interruption import INTERRUPTED
+from experiments.interruption import INTERRUPTED, insisting
 from experiments.start import usual_interruption
 
 __all__ = ["app", "main"]
@@ -36,8 +36,10 @@ class _Group(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command of the context."""
+        usual_interruption()
         try:
-            return super().invoke(ctx)
+            with insisting():
+                return super().invoke(ctx)
         except KeyboardInterrupt as stop:
             kept = [a for a in stop.args if isinstance(a, str)]
             print(printable("; ".join(["stopped", *kept])), file=sys.stderr)
@@ -79,7 +81,6 @@ def _options(
 
 def main() -> None:
     """Run the command line and exit with status 0 on success, 1 on an error, 2 on a usage error, 130 if interrupted."""
-    usual_interruption()
     if sys.stdout is None:  # closed by the parent process; the command still does its work
         sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - for as long as the process lives
     debug = "--debug" in sys.argv
@@ -89,7 +90,7 @@ def main() -> None:
             stream.reconfigure(errors="backslashreplace")
     try:
         with _opened(_take_open_test()):
-            app()
+            app(prog_name="hlogym")
     except BrokenPipeError:
         # The reader closed the pipe (`| head`). Python would raise again when it flushes stdout at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

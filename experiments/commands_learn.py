@@ -319,7 +319,7 @@ def demo(
 
 
 def suites(
-    action: Annotated[str, typer.Argument(metavar="[ACTION]", help="list, build or check.")] = "list",
+    action: Annotated[str, typer.Argument(metavar="ACTION", help="list, build or check.")] = "list",
     output: Annotated[
         Path | None,
         output_option(

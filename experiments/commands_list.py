@@ -16,7 +16,7 @@ def list_command(
     kind: Annotated[
         str | None,
         typer.Argument(
-            metavar="[KIND]",
+            metavar="KIND",
             help="suites, programs, passes, policies, environments, rewards, runs, settings or backends. "
             "Default: how many there are of each.",
         ),

@@ -72,7 +72,8 @@ def build_programs(output: Path | None, families: Sequence[str], as_json: bool =
     """Build the suite "corpus", or some families into a folder of their own.
 
     Raises:
-        BuildError: JAX is not installed, there is no such family, or families are named without a folder.
+        BuildError: JAX is not installed.
+        UnknownNameError: there is no such family.
     """
     started = time.monotonic()
     folder = output or programs_folder()
