@@ -114,6 +114,7 @@ def _vector_bits(body: Body, schedule: Schedule) -> int:
     """
     lanes = schedule.vector // 8 // LANE_BYTES
     extents = [s.var.extent for s in lir.walk(body) if isinstance(s, For) and s.kind is LoopKind.VECTOR]
+    extents = [n for n in extents if n >= lanes // 2]  # shorter ones, such as those of halved lanes, take equal time
     if not schedule.narrow or lanes < 16 or not extents or max(extents) >= SHORT_VECTORS * lanes:
         return schedule.vector
     wide, narrow = (sum(_steps(n, count) for n in extents) for count in (lanes, lanes // 2))
@@ -150,7 +151,7 @@ def local_bytes_bound(kernel: lir.Kernel) -> float:
             columns.update(f.var for f in nest[-1:])  # the parts of adjacent results are adjacent
     for s in statements:
         if isinstance(s, lir.Reduce):
-            total += COPIES * MAX_ACCUMULATORS * FIELD_RANGES["vector"][-1] // 8
+            total += accumulator_bytes(len(s.reductions))
         if isinstance(s, For | lir.Reduce):
             total += rows_bound(s)
         if isinstance(s, For | lir.Reduce) and not has_loop(s.body):
@@ -158,6 +159,11 @@ def local_bytes_bound(kernel: lir.Kernel) -> float:
         if isinstance(s, For) and s.var in columns:
             total += COPIES * schedule.columns * held_per_column(s) * WIDEST
     return total
+
+
+def accumulator_bytes(reductions: int) -> int:
+    """Return an upper bound of the local memory that the accumulators of one loop and their halves need."""
+    return COPIES * 3 * max(MAX_ACCUMULATORS, reductions) * FIELD_RANGES["vector"][-1] // 8
 
 
 def common_bytes_bound(kernel: lir.Kernel, statements: Sequence[lir.Stmt]) -> int:
@@ -334,19 +340,20 @@ class _Binder:
 
     def _reduce(self, s: lir.Reduce) -> list[lir.Stmt]:
         """Return the loops of a reduction that runs in one task."""
-        lanes = self._lane_count(s)
         in_stages = self._stages(For(s.vars[-1], LoopKind.VECTOR, s.body)) is not None
-        if in_stages or has_loop(s.body) or lanes <= 1 or s.vars[-1].extent < 2 * lanes:
-            return self._scalar_accumulators(s)
-        return self._vector_accumulators(s, lanes)
+        if not in_stages and not has_loop(s.body) and self.schedule.vector:
+            lane = self.schedule.vector // 8 // max(COMPUTE_BYTES[r.type] for r in s.reductions)
+            lanes = self._vectors(s) * lane
+            if s.vars[-1].extent < 2 * lanes:
+                lanes = lane
+            if s.vars[-1].extent >= lanes > 1:
+                return self._vector_accumulators(s, lanes)
+        return self._scalar_accumulators(s)
 
-    def _lane_count(self, s: lir.Reduce) -> int:
-        """Return the number of elements that are accumulated side by side; 1 leaves it to the compiler."""
-        widest = max(COMPUTE_BYTES[r.type] for r in s.reductions)
+    def _vectors(self, s: lir.Reduce) -> int:
+        """Return the number of vectors that accumulate side by side, which hides the latency of combining them."""
         vectors = min(self.schedule.accumulators, max(1, MAX_ACCUMULATORS // len(s.reductions)))
-        if not self.schedule.vector or vectors <= 1 or work_of(s.body, expensive=1) > LIGHT_WORK:
-            return 1
-        return vectors * (self.schedule.vector // 8 // widest)
+        return 1 if work_of(s.body, expensive=1) > LIGHT_WORK else max(1, vectors)
 
     def _scalar_accumulators(self, s: lir.Reduce) -> list[lir.Stmt]:
         vectorized = bool(self.schedule.vector) and not has_loop(s.body)
@@ -381,12 +388,34 @@ class _Binder:
         for outer in reversed(s.vars[:-1]):
             inner = (For(outer, LoopKind.SERIAL, inner),)
         out += inner
-        of_lanes = replace(s, reductions=tuple(replace(r, value=f"{r.name}_lane") for r in s.reductions))
-        last = [lir.Let(f"{r.name}_lane", r.type, lir.LocalLoad(arrays[r.name], here)) for r in s.reductions]
-        out += accumulators.start(s)
-        body = (*last, *accumulators.combine(of_lanes))
-        out.append(For(lane, LoopKind.VECTOR, body, accumulators.combined_of(s)))
-        return [*out, *accumulators.results(s)]
+        if lanes <= self.schedule.vector // 8 // max(COMPUTE_BYTES[r.type] for r in s.reductions):
+            out += self._moved_lanes(s, arrays, lanes, lanes)
+        while lanes > 1:
+            out += self._moved_lanes(s, arrays, lanes, lanes // 2)
+            lanes //= 2
+        return [*out, *(lir.Let(r.name, r.type, lir.LocalLoad(arrays[r.name], ix.const(0))) for r in s.reductions)]
+
+    @staticmethod
+    def _moved_lanes(s: lir.Reduce, arrays: dict[str, str], lanes: int, fewer: int) -> list[lir.Stmt]:
+        """Return statements that copy the lanes of `arrays`, or combine their halves, into other arrays; rename these.
+
+        The C compiler keeps an array in registers only where all accesses have one size: in a loop, the accumulators.
+        """
+        lane = Var(f"{s.vars[-1].name}h{fewer}", fewer)
+        here = IndexExpr(((lane, 1),))  # `ix.of` would replace a variable of extent 1 by 0
+        out: list[lir.Stmt] = []
+        body: list[lir.Stmt] = []
+        for r in s.reductions:
+            source, target, first = arrays[r.name], f"{r.name}_{fewer}", f"{r.name}_first"
+            out.append(lir.LocalArray(target, r.type, fewer))
+            body.append(lir.Let(first, r.type, lir.LocalLoad(source, here)))
+            if fewer < lanes:
+                second = f"{r.name}_second"
+                body.append(lir.Let(second, r.type, lir.LocalLoad(source, here + fewer)))
+                body.append(accumulators.combination(replace(r, value=second), first, f"{r.name}_both"))
+            body.append(lir.LocalStore(target, here, f"{r.name}_both" if fewer < lanes else first))
+            arrays[r.name] = target
+        return [*out, For(lane, LoopKind.VECTOR, tuple(body))]
 
     @staticmethod
     def _lane_step(s: lir.Reduce, arrays: dict[str, str], lane: Var, at: IndexExpr) -> For:
