@@ -20,6 +20,7 @@ from experiments.report import meaning_of_speedup
 from experiments.results import check_writable
 from experiments.run_folder import (
     RunFolder,
+    check_free,
     check_run_name,
     finished_run,
     new_run,
@@ -67,6 +68,8 @@ def start_or_resume(
     if run is None:
         # Check names, programs, folders and servers before creating the run's folder.
         check_writable(runs)
+        if name is not None:
+            check_free(runs, name)
         learner = make_learner(config)
         with closed_on_error(learner):
             check_plan_store(learner)
