@@ -94,7 +94,7 @@ def test_runs_are_policies(hlogym: Shell, first: RunFolder) -> None:
     assert find_policy("priority") == "priority"
     assert find_policy("merger{transposed_share=0.3}") == "merger{transposed_share=0.3}"
     assert find_policy("exported") == "exported"
-    assert find_policy("nobody") == "nobody"  # the compiler names those that there are
+    assert find_policy("unknown") == "unknown"  # the compiler names those that there are
     assert find_policy("first:rules") == f"{first.best}:rules"
     for policy in ("first", "models:/hlogym-fusion/1"):
         assert hlogym("run", "suite/chain.hlo", "--backend", "cpu", "--policy", policy, "--check").status == 0
@@ -108,7 +108,7 @@ def test_a_run_without_a_policy_says_what_to_do(hlogym: Shell) -> None:
 
 
 def test_policies_are_exported_from_runs_and_from_the_registry(hlogym: Shell, first: RunFolder) -> None:
-    steps = {}
+    steps: dict[tuple[str, tuple[str, ...]], int] = {}
     for name, more in (("first", ()), ("first", ("--last",)), ("models:/hlogym-fusion/1", ()), ("exported", ())):
         reply = hlogym("export", name, "-o", f"copy-{len(steps)}", "--json", *more)
         assert reply.status == 0, reply.err

@@ -138,7 +138,7 @@ COMMANDS: dict[str, Command] = {
     ),
     "evaluate": Command(
         ("evaluate", "policy", "--suite", "suite", "--baselines", "none", "--budget", "1", "--rounds", "4"),
-        (("evaluate",), ("evaluate", "nobody"), ("evaluate", "policy", "--suite", "sweet"), ("evaluate", "suite"),
+        (("evaluate",), ("evaluate", "unknown"), ("evaluate", "policy", "--suite", "sweet"), ("evaluate", "suite"),
          ("evaluate", "policy", "--baselines", "lucky"), ("evaluate", "models:/nothing/1")),
         15.0,
         ("evaluate", "policy", "--suite", "quickstart", "--baselines", "none", "--budget", "2", "--rounds", "4"),
