@@ -88,6 +88,8 @@ def bench_programs(
     if tracked is not None:
         check_store(tracked)
     programs = [p for name in names for p in _programs(name) if fnmatch.fnmatch(p.name, only)]
+    if not programs:
+        raise BenchError(f"no program of {', '.join(names)} has a name that matches --only {only!r}")
     rows: list[Row] = []
     watch = LoadWatch()
     with ExitStack() as stack, progress() as bar:

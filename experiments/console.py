@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -61,6 +62,8 @@ def is_terminal() -> bool:
 stdout = PlainConsole(width=None if is_terminal() else 140)
 error_console = PlainConsole(stderr=True)
 
+PERIOD = 60.0
+"""Seconds between lines about progress where there is no terminal."""
 _UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
 
 
@@ -106,7 +109,7 @@ def clock(seconds: float) -> str:
 
 @contextmanager
 def progress() -> Iterator[Progress]:
-    """Show a progress bar on stderr and remove it at the end; show nothing if stderr is not a terminal.
+    """Show a progress bar on stderr and remove it at the end; print a line every minute if stderr is not a terminal.
 
     The bar has the rate and the time left, and what the field `so_far` of a task says: `bar.update(task, so_far=...)`.
     """
@@ -122,7 +125,33 @@ def progress() -> Iterator[Progress]:
         transient=True,
         disable=not error_console.is_terminal,
     ) as bar:
-        yield bar
+        if error_console.is_terminal:
+            yield bar
+            return
+        ended = threading.Event()
+        printer = threading.Thread(target=_print_progress, args=(bar, ended), daemon=True)
+        printer.start()
+        try:
+            yield bar
+        finally:
+            ended.set()
+            printer.join()
+
+
+def _print_progress(bar: Progress, ended: threading.Event) -> None:
+    """Print a line per task from time to time, for logs, until the event is set."""
+    while not ended.wait(PERIOD):
+        for task in bar.tasks:
+            if not task.finished:
+                error_console.print(progress_line(task), soft_wrap=True)
+
+
+def progress_line(task: Task) -> str:
+    """Return the state of a task in one line."""
+    total = "" if task.total is None else f"/{task.total:.0f}"
+    elapsed = f"{clock(task.elapsed)} elapsed" if task.elapsed is not None else ""
+    parts = [elapsed, pace(task.speed, task.time_remaining), str(task.fields.get("so_far", ""))]
+    return f"{task.description}: {task.completed:.0f}{total}, {', '.join(p for p in parts if p)}"
 
 
 def duration(seconds: float) -> str:
