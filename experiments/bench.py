@@ -223,8 +223,8 @@ def _programs(name: str) -> tuple[Program, ...]:
         return declared.programs
     try:
         return (program_of(name),)
-    except UnknownNameError:
-        if get_close_matches(name, SUITE_NAMES, n=1):
+    except UnknownNameError as error:
+        if get_close_matches(name, SUITE_NAMES, n=1) or "did you mean" not in str(error):
             raise UnknownNameError("program or suite", name, SUITE_NAMES) from None
         raise
 

@@ -5,7 +5,8 @@ python -m tests.sweeps.commands [--only COMMAND ...] [--scenarios SCENARIO ...] 
 Each command runs in a process of its own, in a folder with two small programs, a policy and a finished training run. An
 interrupted command gets SIGINT at the start, and again in the middle of its work. The noisy machine has a busy loop on
 each core. The report has what was typed, the exit status, and what was printed; faults are tracebacks, wrong exit
-statuses, and errors without a message.
+statuses, and errors without a message. What was found is kept beside the report as JSON: a later run replaces the
+commands and the scenarios that it repeats.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -34,8 +36,10 @@ from experiments.provenance import provenance
 from tests.env.small_programs import write_suite
 
 SCENARIOS = ("interrupted", "wrong", "noisy")
-STARTING = 0.15
+STARTING = 0.8
 """Seconds after which a command is interrupted while Python imports it."""
+TOO_EARLY = ("init_import_site", "experiments/start.py")
+"""What a traceback contains if Python itself was still starting."""
 ENDING = 240.0
 """Seconds within which a command must end."""
 LINES = 24
@@ -88,7 +92,7 @@ COMMANDS: dict[str, Command] = {
         ("tune", CHAIN, "-o", "plan.json", "--budget", "6"),
         (("tune", CHAIN), ("tune", CHAIN, "-o", "suite"), ("tune", CHAIN, "-o", "p.json", "--search", "anealing"),
          ("tune", CHAIN, "-o", "p.json", "--budget", "0"), ("tune", CHAIN, "-o", CHAIN)),
-        9.0,
+        30.0,
         ("tune", "softmax", "-o", "plan.json", "--budget", "500"),
         noisy=True,
     ),
@@ -133,14 +137,15 @@ COMMANDS: dict[str, Command] = {
     "tune-agent": Command(
         ("tune-agent", "--suite", "suite", "--trials", "1", "--timesteps", "32", "--set", "eval_suite=suite"),
         (("tune-agent", "--agent", "ppo"), ("tune-agent", "-o", "suite")),
-        15.0,
+        60.0,
         ("tune-agent", "--suite", "suite", "--timesteps", "100000", "--set", "eval_suite=suite"),
+        "runs/optuna.db",
     ),
     "evaluate": Command(
         ("evaluate", "policy", "--suite", "suite", "--baselines", "none", "--budget", "1", "--rounds", "4"),
         (("evaluate",), ("evaluate", "unknown"), ("evaluate", "policy", "--suite", "sweet"), ("evaluate", "suite"),
          ("evaluate", "policy", "--baselines", "lucky"), ("evaluate", "models:/nothing/1")),
-        15.0,
+        60.0,
         ("evaluate", "policy", "--suite", "quickstart", "--baselines", "none", "--budget", "2", "--rounds", "4"),
         noisy=True,
     ),
@@ -212,7 +217,8 @@ class Place:
                 os.killpg(process.pid, signal.SIGKILL)
                 out, err = process.communicate()
         said = Said(arguments, process.returncode, out, err, time.monotonic() - start)
-        if "Traceback" in out + err or "bug in hlogym" in err:
+        early = interrupt and any(sign in err for sign in TOO_EARLY)
+        if ("Traceback" in out + err and not early) or "bug in hlogym" in err:
             said.faults.append("a traceback, or a bug")
         return said
 
@@ -222,7 +228,9 @@ def interrupted(place: Place, command: Command) -> Iterator[Said]:
     delays = [(STARTING, ""), *([(command.middle, command.appears)] if command.middle else [])]
     for delay, appears in delays:
         said = place.type(*(command.long or command.right), interrupt=delay, appears=appears)
-        if said.status not in (INTERRUPTED, 0):
+        if any(sign in said.err for sign in TOO_EARLY):
+            said.err = "(Python itself was still starting)"
+        elif said.status not in (INTERRUPTED, 0):
             said.faults.append(f"status {said.status} instead of {INTERRUPTED}")
         if said.status == INTERRUPTED and "stopped" not in said.err:
             said.faults.append("it does not say that it was stopped")
@@ -263,6 +271,20 @@ def busy() -> Iterator[None]:
         for process in loops:
             process.kill()
             process.wait()
+
+
+def merged(file: Path, found: Sequence[tuple[str, str, Said]]) -> list[tuple[str, str, Said]]:
+    """Return the runs of a file, with those of the same command and scenario replaced, and write them to the file."""
+    known: list[dict[str, Any]] = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else []
+    repeated = {(name, scenario) for name, scenario, _ in found}
+    rows = [r for r in known if (r["command"], r["scenario"]) not in repeated]
+    rows += [{"command": name, "scenario": scenario, **asdict(said)} for name, scenario, said in found]
+    order = {key: n for n, key in enumerate((c, s) for c in COMMANDS for s in SCENARIOS)}
+    rows.sort(key=lambda r: order[r["command"], r["scenario"]])
+    file.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    return [
+        (r["command"], r["scenario"], Said(tuple(r["typed"]), *(r[f.name] for f in fields(Said)[1:]))) for r in rows
+    ]
 
 
 def report(found: Sequence[tuple[str, str, Said]], facts: Sequence[str]) -> str:
@@ -309,14 +331,13 @@ def main() -> int:
                 if scenario == "noisy" and COMMANDS[name].slow and not options.slow:
                     continue
                 for said in run[scenario](place, COMMANDS[name]):
+                    said.out, said.err = (t.replace(str(place.folder), "/home/me/work") for t in (said.out, said.err))
                     found.append((name, scenario, said))
                     print(f"{name} {scenario}: status {said.status}, {said.faults or 'as it should'}", flush=True)
-        for _, _, said in found:
-            said.out, said.err = (t.replace(str(place.folder), "/home/me/work") for t in (said.out, said.err))
     facts = {k: v for k, v in provenance().items() if k in ("commit", "date", "machine")}
-    typed = f"python -m tests.sweeps.commands {' '.join(sys.argv[1:])}".rstrip()
     options.out.parent.mkdir(parents=True, exist_ok=True)
-    lines = [f"- {k}: {v}" for k, v in {"command": typed, **facts}.items()]
+    found = merged(options.out.with_suffix(".json"), found)
+    lines = [f"- {k}: {v}" for k, v in {"command": "python -m tests.sweeps.commands", **facts}.items()]
     options.out.write_text(report(found, lines), encoding="utf-8")
     print(json.dumps({"runs": len(found), "faults": sum(bool(s.faults) for _, _, s in found)}))
     return 1 if any(said.faults for _, _, said in found) else 0
