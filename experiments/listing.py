@@ -149,7 +149,7 @@ def _runs(place: Place) -> list[Row]:
                 "environment": run.config().env,
                 "steps": str(points[-1]["timesteps"] if points else 0),
                 "finished": "yes" if finished else "no",
-                "policy": str(run.policy) if run.policy.is_dir() else "",
+                "policy": str(run.recommended) if run.recommended.is_dir() else "",
             }
         except HlogymError as error:
             row = {"note": str(error).splitlines()[0]}

@@ -16,6 +16,7 @@ from experiments.console import clock, error_console
 from experiments.export import write_policy
 from experiments.learners import AGENTS, make_learner
 from experiments.mlflow_store import without_password
+from experiments.noise import LoadWatch, print_noise
 from experiments.report import meaning_of_speedup
 from experiments.results import check_writable
 from experiments.run_folder import (
@@ -62,7 +63,7 @@ def start_or_resume(
         done = None if name is None else finished_run(runs, name)
         if done is not None:  # a success, so that a script that resumes until success terminates
             error_console.print(f"run {done.name} is finished", soft_wrap=True)
-            _give(done, output, as_json)
+            _give(done, output, as_json, None)
             return done
         error_console.print("there is no run to resume; starting a new one")
     if run is None:
@@ -84,6 +85,7 @@ def start_or_resume(
         learner = make_learner(config)
         with closed_on_error(learner):
             check_programs(learner)
+    watch, measured = LoadWatch(), learner.measured
     try:
         train(run, config, learner)
     except KeyboardInterrupt as error:
@@ -93,7 +95,7 @@ def start_or_resume(
     except HlogymError as error:
         error.add_note(f"After fixing the cause, {_how_to_resume(run)}.")
         raise
-    _give(run, output, as_json)
+    _give(run, output, as_json, watch.why_noisy() if measured else None)
     return run
 
 
@@ -112,12 +114,20 @@ def _runs_option(run: RunFolder) -> str:
 # ---- what a run has learned
 
 
-def _give(run: RunFolder, output: Path | None, as_json: bool) -> None:
-    """Export the policy of a finished run if an output is named, and print the run."""
+def _give(run: RunFolder, output: Path | None, as_json: bool, noise: str | None) -> None:
+    """Export the policy of a finished run if an output is named, and print the run.
+
+    Args:
+        run: the run.
+        output: the folder to export to, or None.
+        as_json: print JSON instead of text.
+        noise: why the machine was noisy while times were measured, or None.
+    """
     if output is not None:
         write_policy(run.recommended, output)
-    facts = _facts(run, output)
+    facts = _facts(run, output) | {"noise": noise}
     give_answer(facts, lambda: _print(run, facts), as_json)
+    print_noise(noise)
 
 
 def _facts(run: RunFolder, output: Path | None) -> dict[str, Any]:

@@ -63,8 +63,11 @@ class Rules:
             measured = info.get("measurement") or {"failure": "error", "message": "not measured", "seconds": None}
             if measured["failure"]:
                 return Outcome(None, None, None, f"{measured['failure']}: {measured['message']}".partition("\n")[0])
-            rules = env.measurer.measure_reference(compilation.program).time.value
-            return Outcome(rules, float(measured["seconds"]), float(info["speedup"]))
+            verdict = None if compilation.measurement is None else compilation.measurement.verdict
+            if verdict is None:  # the agent has made the default plan
+                same = float(measured["seconds"])
+                return Outcome(same, same, float(info["speedup"]))
+            return Outcome(verdict.default.value, verdict.seconds.value, float(info["speedup"]))
         if isinstance(env.reward, OpCount):
             return Outcome(compilation.baseline.ops, compilation.ops, float(info["speedup"]))
         rules, policy = self._estimate(compilation.program, env.backend), compilation.complete_seconds

@@ -17,6 +17,7 @@ from experiments.export import export_run
 from experiments.learners import make_learner
 from experiments.run_folder import RunFolder, new_run, read_progress
 from experiments.train import EnvironmentLostError, train
+from experiments.validation_results import read_validation
 from tests.env.small_programs import write_suite
 
 SMALL = TrainConfig(
@@ -90,6 +91,10 @@ def test_measured_environments_in_several_processes(
     points = read_progress(run.progress)
     assert points[-1]["episodes"] > 0
     assert points[-1]["failures"] == 0
+    validation = read_validation(run.validation)
+    assert validation is not None
+    assert validation[0].unit == "measured time"
+    assert all(o.speedup is not None and o.speedup > 0 for o in validation[0].programs.values())
 
 
 def test_an_off_policy_agent_is_evaluated_and_resumed_with_its_buffer(tmp_path: Path, config: TrainConfig) -> None:
