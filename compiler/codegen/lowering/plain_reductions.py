@@ -19,6 +19,7 @@ from compiler.codegen.nest.scalar_ops import is_supported_type
 from compiler.codegen.schedules.bind_c import COPIES, WIDEST, accumulator_bytes
 from compiler.codegen.schedules.row_cache import ROW_CACHE_BYTES
 from compiler.codegen.schedules.schedule import LOCAL_BYTES, Schedule
+from compiler.codegen.schedules.shared_values import SHARED_BYTES
 from compiler.codegen.schedules.short_rows import DIVISION_BYTES
 from compiler.codegen.schedules.splits import ENOUGH_TASKS, MAX_PARTS, PARTIAL_BYTES, may_be_split
 from compiler.codegen.schedules.stages import BLOCK, MAX_ARRAYS, is_long
@@ -200,7 +201,7 @@ class _Plain:
     def _stage_bytes(self) -> int:
         """Return a bound of what the stages of one loop hold, which only chains of expensive operations have."""
         chain = sum(i.opcode.is_elementwise and is_long(i.opcode) for i in self.inside) > 1
-        return DIVISION_BYTES + (COPIES * MAX_ARRAYS * BLOCK * WIDEST if chain else 0)
+        return SHARED_BYTES + DIVISION_BYTES + (COPIES * MAX_ARRAYS * BLOCK * WIDEST if chain else 0)
 
     def _split_bytes(self, results: int, domain: Domain) -> int:
         extent = domain.sizes[min(domain.reduced)]

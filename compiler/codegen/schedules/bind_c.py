@@ -33,6 +33,8 @@ from compiler.codegen.schedules.row_cache import ROW_CACHE_BYTES, cache_rows
 from compiler.codegen.schedules.scans import expand_scans
 from compiler.codegen.schedules.scatter_parts import split_scatters
 from compiler.codegen.schedules.schedule import FIELD_RANGES, LOCAL_BYTES, Schedule
+from compiler.codegen.schedules.shared_values import SHARED_BYTES, share_values
+from compiler.codegen.schedules.short_loops import merge_narrow_columns, unroll_short_loops
 from compiler.codegen.schedules.short_rows import rows_bound, split_rows
 from compiler.codegen.schedules.splits import (
     ENOUGH_TASKS,
@@ -55,6 +57,11 @@ SLICE_WORK = 5_000_000
 LIGHT_WORK = 12
 """Maximum number of statements per element of a reduction that gets several accumulators; the latency of a longer one
 is hidden by its own work."""
+LONG_LANES = 4_000
+"""Statements of a reduction per lane from which on the time of combining the lanes at the end does not matter. A longer
+loop is left to the C compiler, which computes index values faster."""
+SPARSE = 16
+"""Distance of the elements of adjacent iterations from which on vector instructions should not separate them."""
 LANE_BYTES = 4
 """Size of the elements for which the lanes of an unrolled loop are counted."""
 MAX_ACCUMULATORS = 16
@@ -86,8 +93,10 @@ def bind_c(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
         UnsupportedError: the schedule needs more local memory than LOCAL_BYTES.
     """
     body = collapse(without_dead_code(kernel.body))
+    body = share_values(body) if schedule.hoist else body
     body, kind = cache_rows(body, schedule.cache), kernel.kind
     body = split_reductions(body, schedule)
+    body = merge_narrow_columns(body, schedule.short) if schedule.vector else body
     body = tile_columns(body, schedule)
     body = split_scatters(expand_scans(body, schedule), schedule)
     if schedule.tile and kind == "loop":
@@ -96,6 +105,7 @@ def bind_c(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
         body = tiled
     body = select_near_angles(kernel, separate_rare_work(kernel, body, schedule), schedule)
     body = split_edges(replace(kernel, kind=kind), body, schedule)
+    body = unroll_short_loops(body, schedule.short) if schedule.vector else body
     body = split_rows(body) if schedule.stages and schedule.vector else body
     body = pair_elements(kernel, _Binder(schedule, kernel.arguments).top(body))
     check_local_bytes(body)
@@ -136,7 +146,7 @@ def local_bytes_bound(kernel: lir.Kernel) -> float:
     statements = list(lir.walk(kernel.body))
     if not all(isinstance(s, BOUNDED) for s in statements):
         return math.inf
-    total = common_bytes_bound(kernel, statements)
+    total = SHARED_BYTES + common_bytes_bound(kernel, statements)
     if kernel.kind == "loop":  # staged tiles
         total += len(kernel.body) * MAX_STAGED * schedule.tile**2 * WIDEST
     columns = column_variables(statements)
@@ -250,7 +260,10 @@ class _Binder:
         body, grain = nest[-1].body, max(1, self.schedule.grain // max(1, work_of(nest[-1].body)))
         if has_loop(body):
             body = self._body(body)
-        elif len(nest) == 1 and self.schedule.unroll == 1 and self.schedule.vector and not self._block(nest[0]):
+        elif (
+            len(nest) == 1 and self.schedule.unroll == 1 and self.schedule.vector
+            and not self._block(nest[0]) and not _is_sparse(nest[0])
+        ):  # fmt: skip
             grain = -(-grain // ALIGNED) * ALIGNED  # a range should end at a vector and at a cache line
             return replace(s, kind=LoopKind.PARALLEL_VECTOR, body=self._body(body), grain=grain)
         else:
@@ -302,7 +315,7 @@ class _Binder:
 
     def _leaf(self, s: For) -> For:
         """Return a loop over single elements as a vector loop, or as a serial one if the schedule has no vectors."""
-        kind = LoopKind.VECTOR if self.schedule.vector else LoopKind.SERIAL
+        kind = LoopKind.VECTOR if self.schedule.vector and not _is_sparse(s) else LoopKind.SERIAL
         return replace(s, kind=kind, body=self._body(s.body))
 
     def _block(self, s: For) -> int:
@@ -346,7 +359,8 @@ class _Binder:
             lanes = self._vectors(s) * lane
             if s.vars[-1].extent < 2 * lanes:
                 lanes = lane
-            if s.vars[-1].extent >= lanes > 1:
+            is_long = lanes == lane and work_of(s.body) * s.vars[-1].extent > LONG_LANES * lane
+            if s.vars[-1].extent >= lanes > 1 and not is_long:
                 return self._vector_accumulators(s, lanes)
         return self._scalar_accumulators(s)
 
@@ -429,6 +443,22 @@ class _Binder:
         for v in reversed(s.vars[:-1]):
             loop = For(v, LoopKind.SERIAL, (loop,))
         return replace(loop, poll=_poll(loop)) if loop.kind is LoopKind.SERIAL else loop
+
+
+def _is_sparse(s: For) -> bool:
+    """Check whether a loop reads few of many adjacent elements in each iteration.
+
+    The C compiler takes these for a group whose elements are all loaded and then separated, however many there are.
+    """
+    found: dict[tuple[str, IndexExpr], int] = {}
+    for x in lir.walk(s.body):
+        if isinstance(x, lir.Let) and isinstance(x.value, lir.Load):
+            offset = x.value.offset
+            if abs(offset.coefficient(s.var)) > SPARSE:
+                key = x.value.buffer, replace(offset, const=0)
+                if found.setdefault(key, offset.const) != offset.const:
+                    return True
+    return False
 
 
 def _moved(s: For, var: Var, at: IndexExpr) -> For:
