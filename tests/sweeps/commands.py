@@ -72,6 +72,7 @@ class Command:
 
 
 CHAIN = "suite/chain.hlo"
+NEED_A_RUN = {"train", "export", "report", "list"}
 COMMANDS: dict[str, Command] = {
     "run": Command(
         ("run", CHAIN, "--check", "--profile"),
@@ -177,17 +178,26 @@ class Said:
     err: str
     seconds: float
     faults: list[str] = field(default_factory=list)
+    commit: str = ""
+    date: str = ""
 
 
 class Place:
-    """A folder in which the commands run."""
+    """A folder in which the commands run.
 
-    def __init__(self, folder: Path) -> None:
+    Args:
+        folder: an empty folder.
+        trained: whether to train a run there, which commands that take runs need.
+    """
+
+    def __init__(self, folder: Path, trained: bool = True) -> None:
         self.folder = folder
         write_suite(folder / "suite")
         (folder / "broken.hlo").write_text("ENTRY e {\n  x = f32[4] parameter(0)\n  ROOT y = f32[4] negatee(x)\n}\n")
         torch.manual_seed(0)
         export_policy(TorchPointerNetwork(network_shape(hidden=8, rounds=1)), folder / "policy", {"timesteps": 0})
+        if not trained:
+            return
         done = self.type("train", "--suite", "suite", "--env", "hlogym/Fusion-v0", "--timesteps", "16", "--name",
                          "finished", *SMALL)  # fmt: skip
         if done.status:
@@ -325,7 +335,7 @@ def main() -> int:
     run = {"interrupted": interrupted, "wrong": wrong, "noisy": noisy}
     found: list[tuple[str, str, Said]] = []
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True, prefix="hlogym-commands-") as folder:
-        place = Place(Path(folder))
+        place = Place(Path(folder), not NEED_A_RUN.isdisjoint(options.only))
         for name in options.only:
             for scenario in options.scenarios:
                 if scenario == "noisy" and COMMANDS[name].slow and not options.slow:
@@ -334,10 +344,18 @@ def main() -> int:
                     said.out, said.err = (t.replace(str(place.folder), "/home/me/work") for t in (said.out, said.err))
                     found.append((name, scenario, said))
                     print(f"{name} {scenario}: status {said.status}, {said.faults or 'as it should'}", flush=True)
-    facts = {k: v for k, v in provenance().items() if k in ("commit", "date", "machine")}
+    facts = provenance()
+    for _, _, said in found:
+        said.commit, said.date = facts["commit"], facts["date"]
     options.out.parent.mkdir(parents=True, exist_ok=True)
     found = merged(options.out.with_suffix(".json"), found)
-    lines = [f"- {k}: {v}" for k, v in {"command": "python -m tests.sweeps.commands", **facts}.items()]
+    shown = {
+        "command": "python -m tests.sweeps.commands",
+        "commits": ", ".join(dict.fromkeys(said.commit for _, _, said in found)),
+        "dates": f"{min(said.date for _, _, said in found)} to {max(said.date for _, _, said in found)}",
+        "machine": facts["machine"],
+    }
+    lines = [f"- {k}: {v}" for k, v in shown.items()]
     options.out.write_text(report(found, lines), encoding="utf-8")
     print(json.dumps({"runs": len(found), "faults": sum(bool(s.faults) for _, _, s in found)}))
     return 1 if any(said.faults for _, _, said in found) else 0
