@@ -83,6 +83,8 @@ def test_every_command_has_help_with_an_example(hlogym: Shell, command: str) -> 
     reply = hlogym(command, "--help")
     assert reply.status == 0
     assert "Example: hlogym " + command in " ".join(reply.out.split())
+    assert "--json" in reply.out
+    assert "--output" in reply.out
 
 
 def test_run_checks_and_writes_outputs(hlogym: Shell, chain: Path, tmp_path: Path) -> None:
@@ -179,6 +181,12 @@ def test_outputs_and_json_have_the_same_options_everywhere(hlogym: Shell, chain:
     reply = hlogym("bench", chain, "--rounds", "2", "--json", "-", "-o", "table.md")
     assert json.loads(reply.out)["rows"][0]["program"] == "chain"
     assert "chain" in Path("table.md").read_text()
+    reply = hlogym("bench", chain, "--rounds", "2", "--json")
+    assert json.loads(reply.out)["rows"][0]["program"] == "chain"
+    assert json.loads(hlogym("opt", chain, "--passes", "dce", "--json").out)["hlo"] == Path("dce.hlo").read_text()
+    for command in (("doctor",), ("policies",), ("suites",), ("opt", "--list-passes")):
+        reply = hlogym(*command, "-o", "answer.json", "--json")
+        assert json.loads(Path("answer.json").read_text()) == json.loads(reply.out)
     reply = hlogym("bench", chain, "--json", "a.json", "-o", "b.json")
     assert reply.status == 2
     assert "two files" in reply.err
