@@ -106,7 +106,9 @@ COMMANDS: dict[str, Command] = {
         "rows.json",
         noisy=True,
     ),
-    "view": Command(("view", CHAIN, "-o", "view.html", "--times"), (("view", "nowhere", "-o", "view.html"),), 2.5),
+    "view": Command(
+        ("view", CHAIN, "-o", "view.html", "--times"), (("view", "nowhere", "-o", "view.html"),), 2.5, noisy=True
+    ),
     "reduce": Command(
         ("reduce", CHAIN, "-o", "small.hlo", "--passes", "dce"),
         (("reduce", CHAIN, "-o", "small.hlo"), ("reduce", CHAIN, "-o", CHAIN),
