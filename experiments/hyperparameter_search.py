@@ -72,7 +72,8 @@ def search_hyperparameters(
         storage=f"sqlite:///{runs.resolve() / 'optuna.db'}", sampler=optuna.samplers.TPESampler(seed=config.seed),
         pruner=optuna.pruners.MedianPruner(n_startup_trials=5),
     )  # fmt: skip
-    with progress() as bar, TrackedRun(runs, study.study_name) as tracked:
+    again = f"the study is in {runs / 'optuna.db'}; continue it with --name {study.study_name}"
+    with keeping(lambda: again), progress() as bar, TrackedRun(runs, study.study_name) as tracked:
         tracked.params(config.to_json())
         tracked.tags({**provenance(), "kind": "tune-agent"})
         task = bar.add_task("searching", total=trials)
@@ -88,8 +89,7 @@ def search_hyperparameters(
             return value
 
         # A setting that another one excludes is a failed trial, and the search continues.
-        with keeping(lambda: f"the study is in {runs / 'optuna.db'}; continue it with --name {study.study_name}"):
-            study.optimize(objective, n_trials=trials, catch=(ConfigError,))
+        study.optimize(objective, n_trials=trials, catch=(ConfigError,))
         done = [t for t in study.trials if t.state is optuna.trial.TrialState.COMPLETE]
         if not done:
             raise SearchError(f"none of {len(study.trials)} trials was completed; try more --trials or --timesteps")
