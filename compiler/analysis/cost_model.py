@@ -12,11 +12,11 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 
 from compiler.analysis.kernel_summary import KernelSummary, summarize, summary_key
+from compiler.analysis.library_work import library_flops
 from compiler.analysis.loop_marks import is_kernel_loop, kernel_loop_of
 from compiler.analysis.trip_count import trip_count_of
 from compiler.errors import UnknownNameError
 from compiler.ir import HloComputation, HloInstruction, HloModule, Opcode, Trait
-from compiler.ir.attributes import Window
 from compiler.ir.module import is_control_flow
 
 
@@ -39,6 +39,7 @@ class DeviceModel:
         loop_iteration: seconds of overhead per iteration of a while loop.
         default_trip_count: for loops with unknown trip count.
         splits_reductions: whether units share the work of a reduction with fewer results than units.
+        parallel_scatters: whether units share the updates of a scatter.
     """
 
     name: str
@@ -55,6 +56,7 @@ class DeviceModel:
     loop_iteration: float
     default_trip_count: int = 100
     splits_reductions: bool = False
+    parallel_scatters: bool = True
 
 
 def cpu(cores: int | None = None) -> DeviceModel:
@@ -64,7 +66,7 @@ def cpu(cores: int | None = None) -> DeviceModel:
         name=f"cpu-{n}", units=n, flops_per_unit=8e9, loop_flops_per_unit=3.2e10, gemm_flops_per_unit=4e10,
         memory_bandwidth=1e10 * min(n, 8), cache_bandwidth=4e10, cache_bytes=1 << 20,
         launch=1e-7, parallel_launch=2e-6, grain=16384, loop_iteration=5e-8,
-        splits_reductions=True,
+        splits_reductions=True, parallel_scatters=False,
     )  # fmt: skip
 
 
@@ -128,7 +130,12 @@ class CostModel:
             units = min(d.units, max(1, int(summary.loads) // d.grain))
             if not d.splits_reductions:
                 units = min(units, int(summary.elements))
+        if summary.template is not None:  # as in a library
+            units = min(d.units, max(1, int(summary.flops + summary.products) // (d.grain * 64)))
+        if summary.template is Opcode.SCATTER and not d.parallel_scatters:
+            units = 1
         compute = (summary.flops + 0.5 * summary.loads) / (d.flops_per_unit * units)
+        compute += summary.products / (d.gemm_flops_per_unit * units)
         memory = self._memory(summary.bytes_read + summary.bytes_written, units)
         return self._combined(compute, memory, units)
 
@@ -188,6 +195,8 @@ class CostModel:
         if i.opcode not in (Opcode.DOT, Opcode.CONVOLUTION):
             rate = d.flops_per_unit
         units = min(d.units, max(1, int(flops) // (d.grain * 64)))
+        if i.opcode is Opcode.SCATTER and not d.parallel_scatters:
+            units = 1
         return self._combined(flops / (rate * units), self._memory(size, units), units)
 
     def _memory(self, size: float, units: int) -> float:
@@ -216,34 +225,6 @@ def _is_kernel(op: Opcode) -> bool:
 
 _NO_KERNEL = frozenset({*_FREE, *(op for op in Opcode if op.has(Trait.TUPLE))})
 _KERNELS = frozenset(op for op in Opcode if op not in _FREE and _is_kernel(op))
-
-
-def library_flops(i: HloInstruction) -> float:
-    """Return the scalar operations of an op that is not a generated kernel."""
-    out = sum(s.num_elements for s in i.shape.leaves())
-    match i.opcode:
-        case Opcode.DOT:
-            dims = i.operands[0].shape.dimensions
-            contracted: int = math.prod(dims[d] for d in i.attr("lhs_contracting_dims", ()))
-            return 2.0 * out * contracted
-        case Opcode.CONVOLUTION:
-            kernel, labels = i.operands[1].shape, i.attributes["dim_labels"].rhs
-            outputs: int = kernel.dimensions[labels.index("o")]
-            return 2.0 * out * kernel.num_elements / max(1, outputs)
-        case Opcode.SORT | Opcode.TOPK | Opcode.FFT:
-            n = max((o.shape.num_elements for o in i.operands), default=1)
-            last = i.operands[0].shape.dimensions[-1] if i.operands[0].shape.dimensions else 1
-            return 5.0 * n * math.log2(max(2, last))
-        case Opcode.CHOLESKY | Opcode.TRIANGULAR_SOLVE:
-            n = i.operands[0].shape.dimensions[-1]
-            return float(out * n)
-        case Opcode.SCATTER:
-            return 4.0 * sum(o.shape.num_elements for o in i.operands[1:])
-        case Opcode.REDUCE_WINDOW | Opcode.SELECT_AND_SCATTER:
-            window: Window = i.attr("window", Window())
-            return float(out * math.prod(w.size for w in window.dims))
-        case _:
-            return float(out * i.opcode.row.flops)
 
 
 def module_cost(module: HloModule, on: DeviceModel | CostModel | None = None) -> Cost:

@@ -13,6 +13,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from compiler.analysis.library_work import TEMPLATE_OPS, library_flops, operand_reads, product_time
 from compiler.ir import HloComputation, HloInstruction, Opcode, Trait
 
 LOOP_FROM = 17
@@ -75,6 +76,8 @@ class KernelSummary:
         elements: independent units of work: elements of the largest output, or rows of a row reduction.
         looped_reduction: whether it contains a reduction that needs a loop.
         in_place: whether it only writes the window of an update.
+        template: the opcode of its instruction for which there is a template: a product, a scatter or a sort.
+        products: scalar operations of a matrix product, as many as a library has in the same time.
     """
 
     inputs: tuple[Input, ...] = ()
@@ -86,6 +89,8 @@ class KernelSummary:
     elements: float = 1.0
     looped_reduction: bool = False
     in_place: bool = False
+    template: Opcode | None = None
+    products: float = 0.0
 
 
 def summarize(instruction: HloInstruction) -> KernelSummary:
@@ -184,7 +189,7 @@ class _Walk:
         for o in self.outputs:
             n = updates.get(o, first_leaf_elements(o))
             self._need(o, self._root_context(n), Use(n, n))
-        flops, statements = 0.0, 0
+        flops, statements, products = 0.0, 0, 0.0
         for i in reversed(self.inside):
             contexts = self.uses.get(i)
             if contexts is None:
@@ -192,6 +197,14 @@ class _Walk:
             if needs_loop(i):
                 # A row is reduced once, whatever the number of its users.
                 contexts = {_KEPT: Use(self.kept_count, self.kept_count, 1)}
+            if i.opcode in TEMPLATE_OPS:
+                if i.opcode is Opcode.DOT:
+                    products += product_time(i)
+                else:
+                    flops += library_flops(i)
+                statements += 1
+                self._propagate_template(i)
+                continue
             evaluations = sum(u.evaluations for u in contexts.values())
             flops += evaluations * flops_per_element(i)
             if i.opcode is not Opcode.CONSTANT:
@@ -214,6 +227,8 @@ class _Walk:
             elements=max(1, elements),
             looped_reduction=self.hero is not None,
             in_place=bool(updates),
+            template=next((i.opcode for i in self.inside if i.opcode in TEMPLATE_OPS), None),
+            products=products,
         )
 
     def _root_context(self, n: int) -> int:
@@ -255,6 +270,13 @@ class _Walk:
             else:
                 for context, use in contexts.items():
                     self._move(i, n, o, context, use)
+
+    def _propagate_template(self, i: HloInstruction) -> None:
+        """Need the operands of an op with an algorithm of its own, which computes each result once."""
+        for n, o in enumerate(i.operands):
+            size = o.shape.num_elements
+            times = operand_reads(i, n) if o not in self.inputs else 1
+            self._need(o, hash((i.opcode, i.shape.is_array and i.shape.dimensions, n)), Use(size * times, size))
 
     def _propagate_update(self, update: HloInstruction, contexts: Contexts) -> None:
         """Need only the new elements of an update in place, in the order of the other outputs, and where they go."""

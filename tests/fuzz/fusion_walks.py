@@ -31,6 +31,7 @@ from compiler.ir import HloModule
 from experiments.provenance import provenance
 from tests.fusion.checks import check, take_apart
 from tests.fusion.programs import random_graph
+from tests.fusion.template_graphs import template_graph
 from tests.fuzz.random_modules import random_inputs, random_module
 
 STEPS = 12
@@ -49,7 +50,10 @@ class Tally:
 
 def module_of(seed: int) -> HloModule:
     """Return the module of a seed, without dead instructions: fusions drop these."""
-    module = random_graph(seed, 14) if seed % 2 else random_module(np.random.default_rng(seed), 40)
+    if seed % 4 == 3:
+        module = template_graph(seed, 12)
+    else:
+        module = random_graph(seed, 14) if seed % 2 else random_module(np.random.default_rng(seed), 40)
     for c in module.computations:
         c.remove_dead()
     return module

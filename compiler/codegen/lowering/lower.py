@@ -23,6 +23,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from compiler.analysis.attention import attention_of
+from compiler.analysis.kernel_summary import needs_loop
 from compiler.codegen.lowering.emission import STATEMENT_LIMIT
 from compiler.codegen.lowering.emit import Emitter
 from compiler.codegen.lowering.reductions import UNROLL_LIMIT, Domain, combiner_of, result_index
@@ -119,6 +120,7 @@ class _Lowering:
             return lower_attention(self.fused, self.roots, attention, self.schedule.attention)
         dot = product_of(self.fused)
         if dot is not None:
+            self._refuse_reductions(dot)
             return lower_product(self.fused, self.roots, dot, self.schedule.product)
         heroes = self._heroes()
         if heroes:
@@ -127,6 +129,13 @@ class _Lowering:
         return self._in_place_update(updated) if updated else self._loop()
 
     # ---- analysis
+
+    def _refuse_reductions(self, dot: HloInstruction) -> None:
+        for i in self.fused.post_order():
+            if i.opcode is Opcode.REDUCE and needs_loop(i):
+                raise UnsupportedError(
+                    f"%{dot.name} is computed in blocks, in whose loops the reduction %{i.name} has no place"
+                )
 
     def _heroes(self) -> list[HloInstruction]:
         """Return the reductions that need a loop, in post order.

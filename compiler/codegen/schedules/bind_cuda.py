@@ -46,6 +46,11 @@ def bind_cuda(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
     body = collapse(without_dead_code(kernel.body))
     if any(isinstance(s, lir.Scan) for s in body):
         raise UnsupportedError("a scan has no kernel in this language")
+    if kernel.kind == "scatter" and not kernel.must_alias:
+        raise UnsupportedError(
+            "a scatter into an array that the kernel computes itself has no kernel in this language: all elements come "
+            "before the updates, and the blocks of a GPU do not wait for each other"
+        )
     body, kind = cache_rows(body, schedule.cache), kernel.kind
     body = tile_columns(body, schedule)
     if schedule.tile and kind == "loop":
