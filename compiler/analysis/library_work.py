@@ -64,7 +64,13 @@ def product_time(dot: HloInstruction) -> float:
 def operand_reads(i: HloInstruction, number: int) -> float:
     """Return how often a template computes each element of an operand that it does not read from memory."""
     if i.opcode is Opcode.SORT:
-        return 2.0  # for the key, and where the element is moved
+        root = i.attributes["to_apply"].root
+        by_key = root.opcode is Opcode.COMPARE and (
+            not root.operands[0].shape.element_type.is_float or root.attr("type") == "TOTALORDER"
+        )
+        rows = i.operands[0].shape.dimensions[i.attributes["dimensions"][0]]
+        # For the key, or for every comparison; and where the element is moved.
+        return 2.0 if by_key else 2.0 * math.log2(max(2, rows)) + 1.0
     if i.opcode is not Opcode.DOT:
         return 1.0
     shape = i.operands[number].shape

@@ -61,7 +61,7 @@ def node_refusal(node: HloInstruction, target: BuildTarget = C_TARGET) -> str | 
 
 
 def _template_refusal(i: HloInstruction, language: Language) -> str | None:
-    """Return why a product, scatter or sort has no generated kernel that could take in other ops, or None."""
+    """Return why a product, scatter or sort has no generated kernel that could compute other ops too, or None."""
     for s in (i.shape, *(o.shape for o in i.operands)):
         if s.is_tuple or s.is_dynamic or not is_supported_type(s.element_type):
             return f"%{i.name}: a {i.opcode.text} of type {i.shape} has no kernel that computes other ops too"

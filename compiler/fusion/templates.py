@@ -1,7 +1,7 @@
 """Which fusions a kernel from a template can be: a product, scatter or sort with what is computed before and after it.
 
-A product takes in what its operands are computed from, and what is computed from its result element by element. A
-scatter takes in its indices, its updates and the array that it updates; a sort what it sorts. Beyond these rules, the
+A product absorbs what its operands are computed from, and what is computed from its result element by element. A
+scatter absorbs its indices, its updates and the array that it updates; a sort what it sorts. Beyond these rules, the
 kernel itself decides (`trials`).
 """
 
@@ -15,9 +15,9 @@ from compiler.ir import HloInstruction, Opcode
 WITHOUT_TEMPLATE = {
     Opcode.CONVOLUTION: "a library computes it, or the expansion 'patches' makes it a product, which can be fused",
     Opcode.TOPK: "its kernel reads an array and computes nothing else",
-    Opcode.FFT: "a library computes it, whose code takes in no other ops",
-    Opcode.CHOLESKY: "a library computes it, whose code takes in no other ops",
-    Opcode.TRIANGULAR_SOLVE: "a library computes it, whose code takes in no other ops",
+    Opcode.FFT: "a library computes it, whose code absorbs no other ops",
+    Opcode.CHOLESKY: "a library computes it, whose code absorbs no other ops",
+    Opcode.TRIANGULAR_SOLVE: "a library computes it, whose code absorbs no other ops",
     Opcode.RAGGED_DOT: "only a product of two whole matrices has a kernel that computes other ops too",
 }
 """Why ops with algorithms of their own cannot be fused at all."""

@@ -7,11 +7,11 @@ The loop nest has one of these forms, the kinds of `loop_ir.Kernel`:
     column-reduction: the fastest-varying dimension is kept.
     attention: there are two dots with a softmax between them, see `attention`.
     product: there is one dot, with elementwise ops before and after it, see `products`.
-    sort: the root is a sort of parameters, see `sort`.
+    sort: there is a sort, see `sort`.
     scan: the root is a cumulative reduction of parameters, see `running`.
     top-k: the root is a topk of a parameter, see `sort`.
     loop-kernel: there is a marked loop, see `packed_loop`.
-    scatter: the root is a scatter into a parameter, see `scatter`.
+    scatter: the root is a scatter, see `scatter`.
     in-place-update: the root is a dynamic-update-slice of a parameter; only the window is written.
 
 As in XLA, the reductions that determine the form are called heroes.
@@ -38,7 +38,7 @@ from compiler.codegen.templates.packed_loop import lower_packed_loop, packed_loo
 from compiler.codegen.templates.products import lower_product, product_of
 from compiler.codegen.templates.running import lower_running, running_of
 from compiler.codegen.templates.scatter import lower_scatter
-from compiler.codegen.templates.sort import lower_sort, lower_top_k, sort_of, top_k_of
+from compiler.codegen.templates.sort import inner_sort_of, lower_sort, lower_top_k, sort_of, top_k_of
 from compiler.errors import UnsupportedError
 from compiler.ir.callgraph import CallGraph
 from compiler.ir.computation import HloComputation
@@ -107,6 +107,9 @@ class _Lowering:
         sort = sort_of(self.roots)
         if sort is not None:
             return lower_sort(self.fused, sort)
+        sort = inner_sort_of(self.fused, self.roots)
+        if sort is not None:
+            return lower_sort(self.fused, sort, self.roots[0])
         running = running_of(self.roots)
         if running is not None:
             return lower_running(self.fused, running)
