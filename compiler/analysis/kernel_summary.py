@@ -186,9 +186,10 @@ class _Walk:
 
     def summary(self) -> KernelSummary:
         updates = {o: o.operands[1].shape.num_elements for o in self.outputs if self._in_place(o)}
+        largest = max((updates.get(o, first_leaf_elements(o)) for o in self.outputs), default=1)
         for o in self.outputs:
             n = updates.get(o, first_leaf_elements(o))
-            self._need(o, self._root_context(n), Use(n, n))
+            self._need(o, self._root_context(n, n if updates else largest), Use(n, n))
         flops, statements, products = 0.0, 0, 0.0
         for i in reversed(self.inside):
             contexts = self.uses.get(i)
@@ -196,7 +197,8 @@ class _Walk:
                 continue
             if needs_loop(i):
                 # A row is reduced once, whatever the number of its users.
-                contexts = {_KEPT: Use(self.kept_count, self.kept_count, 1)}
+                n = first_leaf_elements(i)
+                contexts = {_KEPT: Use(n, n, 1)}
             if i.opcode in TEMPLATE_OPS:
                 if i.opcode is Opcode.DOT:
                     products += product_time(i)
@@ -213,7 +215,7 @@ class _Walk:
                 self._propagate_update(i, contexts)
             else:
                 self._propagate(i, contexts)
-        elements = max((updates.get(o, first_leaf_elements(o)) for o in self.outputs), default=1)
+        elements = largest
         if self.hero is not None:
             elements = self.kept_count
         inputs = {p: self._input(p) for p in self.inputs}
@@ -231,10 +233,13 @@ class _Walk:
             products=products,
         )
 
-    def _root_context(self, n: int) -> int:
+    def _root_context(self, n: int, largest: int) -> int:
+        """Return the context of an output of n elements: smaller ones have loops of their own."""
         if self.hero is None:
-            return OWN
-        return _KEPT if n == self.kept_count else _ROW
+            return OWN if n == largest else hash((OWN, n))
+        if n == self.kept_count:
+            return _KEPT
+        return _ROW if n == math.prod(self.full) else hash((_ROW, n))
 
     def _written(self, output: HloInstruction) -> float:
         return output.operands[1].shape.byte_size if self._in_place(output) else output.shape.byte_size
@@ -306,8 +311,8 @@ class _Walk:
 
     def _move_reduce(self, i: HloInstruction, o: HloInstruction, context: int, use: Use) -> None:
         if needs_loop(i):
-            n = o.shape.num_elements
-            self._need(o, _ROW, Use(n, n, 1))
+            n, dims = o.shape.num_elements, o.shape.dimensions
+            self._need(o, _ROW if _long(dims) == _long(self.full) else hash((_ROW, dims)), Use(n, n, 1))
             return
         times = reduced_elements(i)
         size = o.shape.num_elements

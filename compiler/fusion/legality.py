@@ -271,7 +271,7 @@ class Legality:
             self.restrictions.refusal(self.facts(first).marks, self.facts(second).marks)
             or (self._edge_refusal(first, second) if kind != "sibling" else None)
             or pair_refusal(kind, first, second, self.facts(first).summary, self.facts(second).summary)
-            or (self._outputs_refusal(first, second) if keep else None)
+            or (self._outputs_refusal(kind, first, second) if keep else None)
             or self._size_refusal(first, second, keep)
         )
 
@@ -293,16 +293,20 @@ class Legality:
             return f"%{consumer.name} does not use %{producer.name}"
         return None
 
-    def _outputs_refusal(self, first: HloInstruction, second: HloInstruction) -> str | None:
+    def _outputs_refusal(self, kind: str, first: HloInstruction, second: HloInstruction) -> str | None:
         a, b = self.facts(first), self.facts(second)
         if a.looped_reduction or b.looped_reduction or a.template or b.template:
             return None  # a kernel may yield reduced values and whole rows: the trial decides
         x, y = a.outputs[0], b.outputs[0]
-        if a.summary.in_place or b.summary.in_place:
+        in_place = a.summary.in_place or b.summary.in_place
+        if in_place:
             x, y = _without_ones(x), _without_ones(y)  # an update has one more dimension than what it stores
-        if x.num_elements != y.num_elements:
-            return f"outputs of %{first.name} ({x}) and %{second.name} ({y}) differ in size"
-        if x.dimensions != y.dimensions:
+        if in_place and x.num_elements != y.num_elements:
+            return (
+                f"outputs of %{first.name} ({x}) and %{second.name} ({y}) differ in size, and an update in place shares "
+                "its loop with outputs of its own size only"
+            )
+        if (in_place or kind == "multi-output") and x.num_elements == y.num_elements and x.dimensions != y.dimensions:
             return f"outputs of %{first.name} ({x}) and %{second.name} ({y}) differ in dimensions"
         return None
 

@@ -25,7 +25,7 @@ from compiler.learned.features.decisions import (
     NODE_FEATURES,
     decision_graph,
 )
-from compiler.learned.features.fusion import FusionFeatures
+from compiler.learned.features.fusion import FusionFeatures, WeighedEntry
 from compiler.learned.features.loops import loop_candidates
 from compiler.learned.features.pass_slots import PASS_SLOTS, remap_pass_slots
 from compiler.learned.features.programs import ModuleFeatures
@@ -72,7 +72,7 @@ class LearnedFusionPolicy:
         """Return the next fusion, or None to stop."""
         if self._features is None or self._features.state is not state:
             self._features = FusionFeatures(state)
-        entries = self._features.entries()
+        entries = [e for e in self._features.entries() if e.saving > 0 or not _concerns_template(e)]
         if not entries:
             return None
         best = self._best(self._features.graph(entries))
@@ -84,6 +84,12 @@ class LearnedFusionPolicy:
             # The greatest of scores with Gumbel noise added is a draw from their softmax.
             scores = scores + self._rng.gumbel(size=scores.shape).astype(np.float32)
         return int(np.argmax(scores))
+
+
+def _concerns_template(e: WeighedEntry) -> bool:
+    """Check for an action on a product, scatter or sort: networks were trained before these could be fused."""
+    facts = e.sequence.legality.facts
+    return any(facts(i).template is not None for i in (e.entry.producer, *e.entry.consumers))
 
 
 def network_shape(hidden: int, rounds: int) -> NetworkShape:

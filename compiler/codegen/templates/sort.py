@@ -255,9 +255,7 @@ def _sort_by_comparator(rows_of: _Row, n: int, stride: int) -> None:
         e.add(_sorted_row(rows_of, around[0], around[1], left, right, position))
 
 
-def _sorted_row(
-    rows_of: _Row, outer: IndexExpr, inner: IndexExpr, left: Var, right: Var, position: Var
-) -> lir.Sort:
+def _sorted_row(rows_of: _Row, outer: IndexExpr, inner: IndexExpr, left: Var, right: Var, position: Var) -> lir.Sort:
     """Return the sort of one row."""
     e, sort = rows_of.e, rows_of.sort
     with e.guard() as comparing:
