@@ -137,7 +137,9 @@ class CostModel:
         compute = (summary.flops + 0.5 * summary.loads) / (d.flops_per_unit * units)
         compute += summary.products / (d.gemm_flops_per_unit * units)
         memory = self._memory(summary.bytes_read + summary.bytes_written, units)
-        return self._combined(compute, memory, units)
+        # Units are started for each nest.
+        more = (summary.nests - 1) * d.parallel_launch if units > 1 else 0.0
+        return self._combined(compute, memory, units) + more
 
     def instruction(self, i: HloInstruction) -> float:
         """Return the seconds of one execution of an instruction, without the computations it calls as control flow."""

@@ -77,6 +77,7 @@ class KernelSummary:
         looped_reduction: whether it contains a reduction that needs a loop.
         in_place: whether it only writes the window of an update.
         template: the opcode of its instruction for which there is a template: a product, a scatter or a sort.
+        nests: loop nests for outputs of different shapes, which follow each other.
         products: scalar operations of a matrix product, as many as a library has in the same time.
     """
 
@@ -91,6 +92,7 @@ class KernelSummary:
     in_place: bool = False
     template: Opcode | None = None
     products: float = 0.0
+    nests: int = 1
 
 
 def summarize(instruction: HloInstruction) -> KernelSummary:
@@ -231,7 +233,18 @@ class _Walk:
             in_place=bool(updates),
             template=next((i.opcode for i in self.inside if i.opcode in TEMPLATE_OPS), None),
             products=products,
+            nests=self._nests(set(updates)),
         )
+
+    def _nests(self, updates: set[HloInstruction]) -> int:
+        """Return the number of loop nests, about as `codegen.lowering.nests` finds them."""
+        if len(self.outputs) == 1 or updates:
+            return 1
+        sizes = {first_leaf_elements(o) for o in self.outputs}
+        domains = {tuple(_long(i.operands[0].shape.dimensions)): i for i in self.inside if needs_loop(i)}
+        for dims, i in domains.items():
+            sizes -= {math.prod(dims), first_leaf_elements(i)}
+        return max(1, len(sizes) + len(domains))
 
     def _root_context(self, n: int, largest: int) -> int:
         """Return the context of an output of n elements: smaller ones have loops of their own."""
@@ -277,10 +290,10 @@ class _Walk:
                     self._move(i, n, o, context, use)
 
     def _propagate_template(self, i: HloInstruction) -> None:
-        """Need the operands of an op with an algorithm of its own, which computes each result once."""
+        """Need the operands of an op with an algorithm of its own, whose work includes the loads of what it reads."""
         for n, o in enumerate(i.operands):
             size = o.shape.num_elements
-            times = operand_reads(i, n) if o not in self.inputs else 1
+            times = 0.0 if o in self.inputs else operand_reads(i, n)
             self._need(o, hash((i.opcode, i.shape.is_array and i.shape.dimensions, n)), Use(size * times, size))
 
     def _propagate_update(self, update: HloInstruction, contexts: Contexts) -> None:

@@ -303,8 +303,8 @@ class Legality:
             x, y = _without_ones(x), _without_ones(y)  # an update has one more dimension than what it stores
         if in_place and x.num_elements != y.num_elements:
             return (
-                f"outputs of %{first.name} ({x}) and %{second.name} ({y}) differ in size, and an update in place shares "
-                "its loop with outputs of its own size only"
+                f"outputs of %{first.name} ({x}) and %{second.name} ({y}) differ in size, and an update in place "
+                "shares its loop with outputs of its own size only"
             )
         if (in_place or kind == "multi-output") and x.num_elements == y.num_elements and x.dimensions != y.dimensions:
             return f"outputs of %{first.name} ({x}) and %{second.name} ({y}) differ in dimensions"

@@ -56,7 +56,10 @@ def pair_refusal(
             f"%{node.name} has no place"
         )
     if hero.opcode is Opcode.DOT:
-        return None
+        if kind == "producer-consumer" or (kind == "multi-output" and a.template is not None):
+            return None
+        other = second if a.template is not None else first
+        return f"the kernel of %{hero.name} (dot) yields only what is computed from its result, and not %{other.name}"
     if kind != "producer-consumer":
         return f"the kernel of %{hero.name} ({hero.opcode.text}) yields nothing but its result"
     if a.template is Opcode.SCATTER:

@@ -14,8 +14,8 @@ The loop nest has one of these forms, the kinds of `loop_ir.Kernel`:
     scatter: the root is a scatter, see `scatter`.
     in-place-update: the root is a dynamic-update-slice of a parameter; only the window is written.
 
-Outputs of different shapes that have nothing in common are nests of the forms loop, reduction, block and column-reduction
-that follow each other, see `nests`.
+Outputs of different shapes that have nothing in common are nests of the forms loop, reduction, block and
+column-reduction that follow each other, see `nests`.
 
 As in XLA, the reductions that determine the form are called heroes.
 """
