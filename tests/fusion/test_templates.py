@@ -62,7 +62,8 @@ SCATTER = """  %x = f32[40,8] parameter(0)
   %n = f32[40,8] negate(%x)
   %j = s32[30] abs(%i)
   %v = f32[30,8] multiply(%u, %u)
-  %d = f32[40,8] scatter(%n, %j, %v), update_window_dims={1}, inserted_window_dims={0}, scatter_dims_to_operand_dims={0}, index_vector_dim=1, to_apply=%sum
+  %d = f32[40,8] scatter(%n, %j, %v), update_window_dims={1}, inserted_window_dims={0},
+    scatter_dims_to_operand_dims={0}, index_vector_dim=1, to_apply=%sum
   ROOT %s = f32[40,8] abs(%d)
 """
 SORT = """  %x = f32[6,90,3] parameter(0)
@@ -231,8 +232,8 @@ REFUSED = {
     "a convolution": (
         "%y = f32[1,4,4] reshape(%x)",
         "%q = f32[1,4,4] convolution(%y, %y), window={size=1}, dim_labels=b0f_0io->b0f",
-        "%q: the library operation convolution cannot be fused: a library computes it, or the expansion 'patches' makes "
-        "it a product, which can be fused",
+        "%q: the library operation convolution cannot be fused: a library computes it, or the expansion 'patches' "
+        "makes it a product, which can be fused",
     ),
 }
 
