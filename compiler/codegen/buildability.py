@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from compiler.analysis.library_work import TEMPLATE_OPS
 from compiler.codegen.build_target import C_TARGET, BuildTarget
-from compiler.codegen.languages import Language
 from compiler.codegen.lowering.emission import STATEMENT_LIMIT
 from compiler.codegen.lowering.lower import lower, roots_of
 from compiler.codegen.lowering.plain_reductions import is_certainly_built
@@ -52,7 +51,7 @@ def node_refusal(node: HloInstruction, target: BuildTarget = C_TARGET) -> str | 
     inside = node.attributes["calls"].instructions if node.opcode is Opcode.FUSION else (node,)
     for i in inside:
         if i.opcode in TEMPLATE_OPS:
-            refusal = _template_refusal(i, target.printer)
+            refusal = _template_refusal(i, target)
             if refusal is not None:
                 return refusal
         elif not is_emittable(i):
@@ -60,14 +59,15 @@ def node_refusal(node: HloInstruction, target: BuildTarget = C_TARGET) -> str | 
     return None
 
 
-def _template_refusal(i: HloInstruction, language: Language) -> str | None:
+def _template_refusal(i: HloInstruction, target: BuildTarget) -> str | None:
     """Return why a product, scatter or sort has no generated kernel that could compute other ops too, or None."""
     for s in (i.shape, *(o.shape for o in i.operands)):
         if s.is_tuple or s.is_dynamic or not is_supported_type(s.element_type):
             return f"%{i.name}: a {i.opcode.text} of type {i.shape} has no kernel that computes other ops too"
+    language = target.printer
     has_kernel = {Opcode.DOT: language.products, Opcode.SORT: language.sorts}.get(i.opcode, True)
     if not has_kernel:
-        return f"%{i.name}: a library computes this {i.opcode.text}; {language.name} has no generated kernel for it"
+        return f"%{i.name}: {language.name} has no generated kernel for a {i.opcode.text}, into which others could go"
     if i.opcode is Opcode.DOT:
         return product_refusal(i)
     return scatter_refusal(i) if i.opcode is Opcode.SCATTER else None

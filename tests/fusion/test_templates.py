@@ -258,17 +258,19 @@ def test_a_scatter_yields_nothing_else() -> None:
 
 def test_gpus_leave_products_to_libraries_and_update_arrays_only() -> None:
     state = state_of(PRODUCT, target=CUDA_TARGET)
-    wanted = "%d: a library computes this dot; cuda has no generated kernel for it"
+    wanted = "%d: cuda has no generated kernel for a dot, into which others could go"
     assert state.why_not(action("producer-consumer", "n", "d")) == wanted
     state = state_of(SCATTER, target=CUDA_TARGET)
     assert state.why_not(action("producer-consumer", "v", "d")) is None
     assert "the blocks of a GPU do not wait for each other" in str(state.why_not(action("producer-consumer", "n", "d")))
 
 
-def test_gpus_have_loops_of_unlike_shapes_but_no_reductions_beside_them() -> None:
-    state = state_of(UNLIKE, target=CUDA_TARGET)
+def test_gpus_have_kernels_of_unlike_shapes_but_no_reductions_to_scalars_in_them() -> None:
+    lines = UNLIKE.replace("%k = f32[40]", "%k = f32[]").replace("dimensions={0}", "dimensions={0,1}")
+    state = state_of(lines.replace("f32[5], f32[40])", "f32[5], f32[])"), target=CUDA_TARGET)
     assert state.why_not(action("horizontal", "p", "q")) is None
-    assert "outputs of different shapes, with a reduction among" in str(state.why_not(action("horizontal", "p", "r")))
+    assert state.why_not(action("horizontal", "p", "r")) is None
+    assert "every block of a GPU would repeat the reduction" in str(state.why_not(action("horizontal", "p", "k")))
 
 
 # ---- what policies make of it

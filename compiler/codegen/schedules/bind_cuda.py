@@ -51,10 +51,10 @@ def bind_cuda(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
             "a scatter into an array that the kernel computes itself has no kernel in this language: all elements come "
             "before the updates, and the blocks of a GPU do not wait for each other"
         )
-    if kernel.nests > 1 and any(isinstance(s, lir.Reduce) for s in lir.walk(body)):
+    if kernel.nests > 1 and any(isinstance(s, lir.Reduce) for s in body):
         raise UnsupportedError(
-            "outputs of different shapes, with a reduction among what they are computed from, have no common kernel in "
-            "this language: the blocks of a GPU would each repeat work"
+            "outputs of different shapes, of which one is a reduction of whole arrays, have no common kernel in this "
+            "language: every block of a GPU would repeat the reduction"
         )
     body, kind = cache_rows(body, schedule.cache), kernel.kind
     body = tile_columns(body, schedule)
