@@ -83,6 +83,8 @@ class _Plain:
             raise _RefusedError
         for h in self.heroes[1:]:
             if Domain.of(h) != domain:
+                if len(self.roots) == 1:
+                    raise _RefusedError
                 raise _UncertainError  # they may be in different nests
         kept = domain.kept
         by_rows = kept == tuple(range(len(kept)))
