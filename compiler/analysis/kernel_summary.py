@@ -165,6 +165,13 @@ def reduced_elements(reduce: HloInstruction) -> int:
     return math.prod(dims[d] for d in reduce.dimensions)
 
 
+def _extent(reduce: HloInstruction) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
+    """Return the number of elements that are reduced, their dimensions, and those that are kept."""
+    dims = reduce.operands[0].shape.dimensions
+    kept = [n for d, n in enumerate(dims) if d not in reduce.dimensions]
+    return math.prod(dims), tuple(_long(dims)), tuple(_long(kept))
+
+
 def first_leaf_elements(instruction: HloInstruction) -> int:
     """Return the number of elements of an array, or of the first array of a tuple."""
     shape = instruction.shape
@@ -179,7 +186,8 @@ class _Walk:
     ) -> None:
         self.inside, self.outputs, self.inputs = inside, outputs, inputs
         self.uses: dict[HloInstruction, Contexts] = {}
-        self.hero = next((i for i in inside if needs_loop(i)), None)
+        # Reductions of several domains have nests of their own: the largest one, whatever the order of `inside`.
+        self.hero = max((i for i in inside if needs_loop(i)), key=_extent, default=None)
         self.full: tuple[int, ...] = ()
         self.kept_count = 0
         if self.hero is not None:
@@ -241,9 +249,9 @@ class _Walk:
         if len(self.outputs) == 1 or updates:
             return 1
         sizes = {first_leaf_elements(o) for o in self.outputs}
-        domains = {tuple(_long(i.operands[0].shape.dimensions)): i for i in self.inside if needs_loop(i)}
-        for dims, i in domains.items():
-            sizes -= {math.prod(dims), first_leaf_elements(i)}
+        domains = {_extent(i)[1:] for i in self.inside if needs_loop(i)}
+        for dims, kept in domains:
+            sizes -= {math.prod(dims), math.prod(kept)}
         return max(1, len(sizes) + len(domains))
 
     def _root_context(self, n: int, largest: int) -> int:
