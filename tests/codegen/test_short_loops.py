@@ -151,6 +151,29 @@ larger {{
     checked(REDUCED.format(t=t, n=n, least=least), Schedule(vector=vector, stages=0), larger)
 
 
+@pytest.mark.parametrize("accumulators", range(1, 17))
+def test_any_number_of_accumulators(accumulators: int) -> None:
+    text = """
+    a = f32[3,1000] parameter(0)
+    zero = f32[] constant(0)
+    ROOT s = f32[3] reduce(a, zero), dimensions={1}, to_apply=add_f32
+    """
+    checked(text, Schedule(accumulators=accumulators, threads=0), SUM)
+
+
+@pytest.mark.parametrize("count", range(1, 9))
+def test_any_number_of_reductions_in_one_loop(count: int) -> None:
+    shifted = "\n".join(
+        f"c{n} = f32[] constant({n})\nw{n} = f32[3,1000] broadcast(c{n}), dimensions={{}}\n"
+        f"m{n} = f32[3,1000] multiply(a, w{n})\n"
+        f"r{n} = f32[3] reduce(m{n}, zero), dimensions={{1}}, to_apply=add_f32"
+        for n in range(count)
+    )
+    types, names = ", ".join(["f32[3]"] * count), ", ".join(f"r{n}" for n in range(count))
+    text = f"a = f32[3,1000] parameter(0)\nzero = f32[] constant(0)\n{shifted}\nROOT r = ({types}) tuple({names})"
+    checked(text, Schedule(threads=0), SUM)
+
+
 def test_reductions_of_many_rows_are_not_divided() -> None:
     text = """
     a = f32[{rows},4096] parameter(0)
@@ -169,3 +192,40 @@ def test_few_of_many_adjacent_elements_are_not_read_in_vectors() -> None:
     ROOT r = f32[100,1] add(first, last)
     """
     assert "omp simd" not in checked(text, Schedule())
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(16, 40), (32, 32), (100, 40), (1000, 300), (9, 32)])
+@pytest.mark.parametrize("stages", [0, 1])
+def test_what_follows_reductions_of_rows_is_computed_for_many_rows(rows: int, columns: int, stages: int) -> None:
+    text = f"""
+    a = f32[{rows},{columns}] parameter(0)
+    b = f32[{rows}] parameter(1)
+    zero = f32[] constant(0)
+    s = f32[{rows}] reduce(a, zero), dimensions={{1}}, to_apply=add_f32
+    e = f32[{rows}] add(s, b)
+    t = f32[{rows}] tanh(e)
+    f = f32[{rows}] exponential(t)
+    ROOT r = (f32[{rows}], f32[{rows}]) tuple(f, t)
+    """
+    source = checked(text, Schedule(stages=stages, grain=1000), SUM)
+    assert ("_of[" in source) == (bool(stages) and rows >= 16)
+
+
+@pytest.mark.parametrize("t", ["s8", "u8", "s16", "u16"])
+@pytest.mark.parametrize("source", ["f32", "f64", "f16", "bf16"])
+def test_values_that_are_quantized_and_converted_back(t: str, source: str) -> None:
+    text = f"""
+    a = {source}[70] parameter(0)
+    big = {source}[] constant(400)
+    w = {source}[70] broadcast(big), dimensions={{}}
+    m = {source}[70] multiply(a, w)
+    zero = {source}[] constant(0)
+    z = {source}[70] broadcast(zero), dimensions={{}}
+    infinite = {source}[70] divide(m, z)
+    q = {t}[70] convert(m)
+    f = {source}[70] convert(q)
+    i = {t}[70] convert(infinite)
+    g = {source}[70] convert(i)
+    ROOT r = ({source}[70], {t}[70], {source}[70], {t}[70]) tuple(f, q, g, i)
+    """
+    checked(text, Schedule())
