@@ -390,6 +390,10 @@ class Move(ActionKind):
                 return f"%{other.name}, which %{e.action.consumer} reads, needs %{e.consumer.name}"
         return None
 
+    def watched(self, entry: Entry) -> Sequence[HloInstruction]:
+        """See `ActionKind.watched`."""
+        return (entry.consumer, *entry.reads) if entry.reads else ()
+
     def kernel_reason(self, s: SequenceState, entry: Entry) -> str | None:
         """See `ActionKind.kernel_reason`."""
         return s.move_facts(entry.producer, entry.cut, entry.consumer).reason
