@@ -229,3 +229,29 @@ def test_values_that_are_quantized_and_converted_back(t: str, source: str) -> No
     ROOT r = ({source}[70], {t}[70], {source}[70], {t}[70]) tuple(f, q, g, i)
     """
     checked(text, Schedule())
+
+
+@pytest.mark.parametrize("rows", [20, 1000])
+def test_columns_of_sums_of_pairs_are_adjacent(rows: int) -> None:
+    text = f"""
+    a = f32[{rows},96,2] parameter(0)
+    zero = f32[] constant(0)
+    p = f32[{rows},96] reduce(a, zero), dimensions={{2}}, to_apply=add_f32
+    m = f32[{rows},96] multiply(p, p)
+    ROOT r = f32[96] reduce(m, zero), dimensions={{0}}, to_apply=add_f32
+    """
+    assert "_lanes[96]" in checked(text, Schedule(threads=0), SUM)
+
+
+def test_reductions_with_distant_elements_are_not_in_vectors() -> None:
+    text = """
+    a = f32[100,9,40] parameter(0)
+    first = f32[100,1,40] slice(a), slice={[0:100], [0:1], [0:40]}
+    last = f32[100,1,40] slice(a), slice={[0:100], [8:9], [0:40]}
+    m = f32[100,1,40] multiply(first, last)
+    f = f32[100,40] reshape(m)
+    t = f32[40,100] transpose(f), dimensions={1,0}
+    zero = f32[] constant(0)
+    ROOT r = f32[40] reduce(t, zero), dimensions={1}, to_apply=add_f32
+    """
+    checked(text, Schedule(threads=0), SUM)

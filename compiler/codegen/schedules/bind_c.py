@@ -16,7 +16,7 @@ from compiler.codegen.nest.loop_ir import Body, For, LoopKind, work_of
 from compiler.codegen.nest.scalar_ops import COMPUTE_BYTES
 from compiler.codegen.schedules import accumulators, stages, streams
 from compiler.codegen.schedules.edges import split_edges
-from compiler.codegen.schedules.lanes import tile_columns
+from compiler.codegen.schedules.lanes import NEAR, tile_columns
 from compiler.codegen.schedules.loop_transforms import (
     MAX_STAGED,
     Tiling,
@@ -213,7 +213,7 @@ def check_binding(kernel: lir.Kernel, schedule: Schedule) -> None:
 
 
 def _reads_along(reduce: lir.Reduce, var: Var) -> bool:
-    return any(abs(i.coefficient(var)) == 1 for i in lir.indices_in(reduce.body))
+    return any(0 < abs(i.coefficient(var)) <= NEAR for i in lir.indices_in(reduce.body))
 
 
 def check_local_bytes(body: Body) -> None:
@@ -353,8 +353,8 @@ class _Binder:
 
     def _reduce(self, s: lir.Reduce) -> list[lir.Stmt]:
         """Return the loops of a reduction that runs in one task."""
-        in_stages = self._stages(For(s.vars[-1], LoopKind.VECTOR, s.body)) is not None
-        if not in_stages and not has_loop(s.body) and self.schedule.vector:
+        loop = For(s.vars[-1], LoopKind.VECTOR, s.body)
+        if self.schedule.vector and self._stages(loop) is None and not has_loop(s.body) and not _is_sparse(loop):
             lane = self.schedule.vector // 8 // max(COMPUTE_BYTES[r.type] for r in s.reductions)
             lanes = self._vectors(s) * lane
             if s.vars[-1].extent < 2 * lanes:
@@ -374,6 +374,7 @@ class _Binder:
 
     def _scalar_accumulators(self, s: lir.Reduce) -> list[lir.Stmt]:
         vectorized = bool(self.schedule.vector) and not has_loop(s.body)
+        vectorized = vectorized and not _is_sparse(For(s.vars[-1], LoopKind.VECTOR, s.body))
         loop = For(
             s.vars[-1],
             LoopKind.VECTOR if vectorized else LoopKind.SERIAL,

@@ -76,7 +76,7 @@ def merge_narrow_columns(body: Body, short: int) -> Body:
 def _merged(s: lir.Stmt, short: int) -> Sequence[lir.Stmt]:
     if not isinstance(s, For) or not _is_free(s) or not 1 < s.var.extent <= short or not is_column_loop(s):
         return [s]
-    if not all(isinstance(x, lir.Let | lir.Store | lir.Reduce) for x in s.body):
+    if not all(isinstance(x, lir.Let | lir.Store | lir.LocalStore | lir.Reduce) for x in s.body):
         return [s]
     reductions = [x for x in s.body if isinstance(x, lir.Reduce)]
     if len(reductions) != 1 or not all(isinstance(x, lir.Let) for x in reductions[0].body):
@@ -124,7 +124,7 @@ class _Copies:
         for n, names in enumerate(self.names):
             for s in body:
                 (copy,) = lir.map_indices((s,), lambda i, n=n, names=names: self._index(i, n, names))  # type: ignore[misc]
-                if isinstance(copy, lir.Store):
+                if isinstance(copy, lir.Store | lir.LocalStore):
                     out.append(replace(copy, value=names.get(copy.value, copy.value)))
                 elif isinstance(copy, lir.Let):
                     let = lir.Let(f"{copy.name}_e{n}", copy.type, _renamed(copy.value, names))

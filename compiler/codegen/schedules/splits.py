@@ -82,7 +82,7 @@ def _default_parts(s: lir.Stmt, nest: list[For], reduce: lir.Reduce, schedule: S
     most = max(1, PARTIAL_BYTES // (results * width) - 1)
     if is_column_loop(nest[-1]):
         size = results * math.prod(v.extent for v in reduce.vars) * width
-        tiles = -(-results // schedule.columns)
+        tiles = results // nest[-1].var.extent * -(-nest[-1].var.extent // schedule.columns)
         parts = 1 if tiles >= ENOUGH_TASKS // 8 else -(-ENOUGH_TASKS // 4 // tiles)
         parts = max(parts, min(ENOUGH_TASKS // 4, size // PART_BYTES))
     else:
