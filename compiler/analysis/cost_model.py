@@ -12,11 +12,11 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from compiler.analysis.kernel_summary import Input, KernelSummary, summarize, summary_key
+from compiler.analysis.library_work import library_flops
 from compiler.analysis.loop_marks import is_kernel_loop, kernel_loop_of
 from compiler.analysis.trip_count import trip_count_of
 from compiler.errors import UnknownNameError
 from compiler.ir import HloComputation, HloInstruction, HloModule, Opcode, Trait
-from compiler.ir.attributes import Window
 from compiler.ir.module import is_control_flow
 
 
@@ -44,6 +44,7 @@ class DeviceModel:
             operation, so fewer elements compute proportionally slower; 0: none.
         default_trip_count: for loops with unknown trip count.
         splits_reductions: whether units share the work of a reduction with fewer results than units.
+        parallel_scatters: whether units share the updates of a scatter.
     """
 
     name: str
@@ -60,6 +61,7 @@ class DeviceModel:
     loop_iteration: float
     default_trip_count: int = 100
     splits_reductions: bool = False
+    parallel_scatters: bool = True
     counted_iteration: float | None = None
     lanes: int = 0
 
@@ -71,7 +73,7 @@ def cpu(cores: int | None = None) -> DeviceModel:
         name=f"cpu-{n}", units=n, flops_per_unit=8e9, loop_flops_per_unit=3.2e10, gemm_flops_per_unit=4e10,
         memory_bandwidth=1e10 * min(n, 8), cache_bandwidth=4e10, cache_bytes=1 << 20,
         launch=1e-7, parallel_launch=2e-6, grain=16384, loop_iteration=5e-8,
-        splits_reductions=True,
+        splits_reductions=True, parallel_scatters=False,
     )  # fmt: skip
 
 
@@ -140,13 +142,20 @@ class CostModel:
         units = min(d.units, max(1, int(parallel) // d.grain))
         if summary.looped_reduction and not d.splits_reductions:
             units = min(units, int(summary.elements))
+        if summary.template is not None:  # as in a library
+            parallel = summary.flops + summary.products
+            units = min(d.units, max(1, int(parallel) // (d.grain * 64)))
+        if summary.template is Opcode.SCATTER and not d.parallel_scatters:
+            units = 1
         rate = d.flops_per_unit * units * self._busy(parallel, units)
-        compute = (summary.flops + 0.5 * summary.loads) / rate
+        compute = (summary.flops + 0.5 * summary.loads) / rate + summary.products / (d.gemm_flops_per_unit * units)
         large = sum(size for i in _different(summary.inputs) if self._is_large(size := i.bytes))
         if self._is_large(summary.largest_output):
             large += summary.bytes_written
         memory = self._memory(summary.bytes_read + summary.bytes_written - large, large, units)
-        return self._combined(compute, memory, units)
+        # Units are started for each nest.
+        more = (summary.nests - 1) * d.parallel_launch if units > 1 else 0.0
+        return self._combined(compute, memory, units) + more
 
     def instruction(self, i: HloInstruction) -> float:
         """Return the seconds of one execution of an instruction, without the computations it calls as control flow."""
@@ -215,6 +224,8 @@ class CostModel:
         if i.opcode not in (Opcode.DOT, Opcode.CONVOLUTION):
             rate = d.flops_per_unit
         units = min(d.units, max(1, int(flops) // (d.grain * 64)))
+        if i.opcode is Opcode.SCATTER and not d.parallel_scatters:
+            units = 1
         return self._combined(flops / (rate * units), self._arrays(sizes, units), units)
 
     def _arrays(self, sizes: Sequence[float], units: int) -> float:
@@ -269,34 +280,6 @@ def _is_kernel(op: Opcode) -> bool:
 
 _NO_KERNEL = frozenset({*_FREE, *(op for op in Opcode if op.has(Trait.TUPLE))})
 _KERNELS = frozenset(op for op in Opcode if op not in _FREE and _is_kernel(op))
-
-
-def library_flops(i: HloInstruction) -> float:
-    """Return the scalar operations of an op that is not a generated kernel."""
-    out = sum(s.num_elements for s in i.shape.leaves())
-    match i.opcode:
-        case Opcode.DOT:
-            dims = i.operands[0].shape.dimensions
-            contracted: int = math.prod(dims[d] for d in i.attr("lhs_contracting_dims", ()))
-            return 2.0 * out * contracted
-        case Opcode.CONVOLUTION:
-            kernel, labels = i.operands[1].shape, i.attributes["dim_labels"].rhs
-            outputs: int = kernel.dimensions[labels.index("o")]
-            return 2.0 * out * kernel.num_elements / max(1, outputs)
-        case Opcode.SORT | Opcode.TOPK | Opcode.FFT:
-            n = max((o.shape.num_elements for o in i.operands), default=1)
-            last = i.operands[0].shape.dimensions[-1] if i.operands[0].shape.dimensions else 1
-            return 5.0 * n * math.log2(max(2, last))
-        case Opcode.CHOLESKY | Opcode.TRIANGULAR_SOLVE:
-            n = i.operands[0].shape.dimensions[-1]
-            return float(out * n)
-        case Opcode.SCATTER:
-            return 4.0 * sum(o.shape.num_elements for o in i.operands[1:])
-        case Opcode.REDUCE_WINDOW | Opcode.SELECT_AND_SCATTER:
-            window: Window = i.attr("window", Window())
-            return float(out * math.prod(w.size for w in window.dims))
-        case _:
-            return float(out * i.opcode.row.flops)
 
 
 def module_cost(module: HloModule, on: DeviceModel | CostModel | None = None) -> Cost:

@@ -13,6 +13,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from compiler.analysis.library_work import TEMPLATE_OPS, library_flops, operand_reads, product_time
 from compiler.ir import HloComputation, HloInstruction, Opcode, Trait
 
 LOOP_FROM = 17
@@ -75,6 +76,9 @@ class KernelSummary:
         elements: independent units of work: elements of the largest output, or rows of a row reduction.
         looped_reduction: whether it contains a reduction that needs a loop.
         in_place: whether it only writes the window of an update.
+        template: the opcode of its instruction for which there is a template: a product, a scatter or a sort.
+        nests: loop nests for outputs of different shapes, which follow each other.
+        products: scalar operations of a matrix product, as many as a library has in the same time.
     """
 
     inputs: tuple[Input, ...] = ()
@@ -87,6 +91,9 @@ class KernelSummary:
     looped_reduction: bool = False
     in_place: bool = False
     largest_output: float = 0.0
+    template: Opcode | None = None
+    products: float = 0.0
+    nests: int = 1
 
 
 def summarize(instruction: HloInstruction) -> KernelSummary:
@@ -159,6 +166,13 @@ def reduced_elements(reduce: HloInstruction) -> int:
     return math.prod(dims[d] for d in reduce.dimensions)
 
 
+def _extent(reduce: HloInstruction) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
+    """Return the number of elements that are reduced, their dimensions, and those that are kept."""
+    dims = reduce.operands[0].shape.dimensions
+    kept = [n for d, n in enumerate(dims) if d not in reduce.dimensions]
+    return math.prod(dims), tuple(_long(dims)), tuple(_long(kept))
+
+
 def first_leaf_elements(instruction: HloInstruction) -> int:
     """Return the number of elements of an array, or of the first array of a tuple."""
     shape = instruction.shape
@@ -173,7 +187,8 @@ class _Walk:
     ) -> None:
         self.inside, self.outputs, self.inputs = inside, outputs, inputs
         self.uses: dict[HloInstruction, Contexts] = {}
-        self.hero = next((i for i in inside if needs_loop(i)), None)
+        # Reductions of several domains have nests of their own: the largest one, whatever the order of `inside`.
+        self.hero = max((i for i in inside if needs_loop(i)), key=_extent, default=None)
         self.full: tuple[int, ...] = ()
         self.kept_count = 0
         if self.hero is not None:
@@ -182,17 +197,27 @@ class _Walk:
 
     def summary(self) -> KernelSummary:
         updates = {o: o.operands[1].shape.num_elements for o in self.outputs if self._in_place(o)}
+        largest = max((updates.get(o, first_leaf_elements(o)) for o in self.outputs), default=1)
         for o in self.outputs:
             n = updates.get(o, first_leaf_elements(o))
-            self._need(o, self._root_context(n), Use(n, n))
-        flops, statements = 0.0, 0
+            self._need(o, self._root_context(n, n if updates else largest), Use(n, n))
+        flops, statements, products = 0.0, 0, 0.0
         for i in reversed(self.inside):
             contexts = self.uses.get(i)
             if contexts is None:
                 continue
             if needs_loop(i):
                 # A row is reduced once, whatever the number of its users.
-                contexts = {_KEPT: Use(self.kept_count, self.kept_count, 1)}
+                n = first_leaf_elements(i)
+                contexts = {_KEPT: Use(n, n, 1)}
+            if i.opcode in TEMPLATE_OPS:
+                if i.opcode is Opcode.DOT:
+                    products += product_time(i)
+                else:
+                    flops += library_flops(i)
+                statements += 1
+                self._propagate_template(i)
+                continue
             evaluations = sum(u.evaluations for u in contexts.values())
             flops += evaluations * flops_per_element(i)
             if i.opcode is not Opcode.CONSTANT:
@@ -201,7 +226,7 @@ class _Walk:
                 self._propagate_update(i, contexts)
             else:
                 self._propagate(i, contexts)
-        elements = max((updates.get(o, first_leaf_elements(o)) for o in self.outputs), default=1)
+        elements = largest
         if self.hero is not None:
             elements = self.kept_count
         inputs = {p: self._input(p) for p in self.inputs}
@@ -217,12 +242,28 @@ class _Walk:
             looped_reduction=self.hero is not None,
             in_place=bool(updates),
             largest_output=max(written, default=0.0),
+            template=next((i.opcode for i in self.inside if i.opcode in TEMPLATE_OPS), None),
+            products=products,
+            nests=self._nests(set(updates)),
         )
 
-    def _root_context(self, n: int) -> int:
+    def _nests(self, updates: set[HloInstruction]) -> int:
+        """Return the number of loop nests, about as `codegen.lowering.nests` finds them."""
+        if len(self.outputs) == 1 or updates:
+            return 1
+        sizes = {first_leaf_elements(o) for o in self.outputs}
+        domains = {_extent(i)[1:] for i in self.inside if needs_loop(i)}
+        for dims, kept in domains:
+            sizes -= {math.prod(dims), math.prod(kept)}
+        return max(1, len(sizes) + len(domains))
+
+    def _root_context(self, n: int, largest: int) -> int:
+        """Return the context of an output of n elements: smaller ones have loops of their own."""
         if self.hero is None:
-            return OWN
-        return _KEPT if n == self.kept_count else _ROW
+            return OWN if n == largest else hash((OWN, n))
+        if n == self.kept_count:
+            return _KEPT
+        return _ROW if n == math.prod(self.full) else hash((_ROW, n))
 
     def _written(self, output: HloInstruction) -> float:
         return output.operands[1].shape.byte_size if self._in_place(output) else output.shape.byte_size
@@ -259,6 +300,13 @@ class _Walk:
                 for context, use in contexts.items():
                     self._move(i, n, o, context, use)
 
+    def _propagate_template(self, i: HloInstruction) -> None:
+        """Need the operands of an op with an algorithm of its own, whose work includes the loads of what it reads."""
+        for n, o in enumerate(i.operands):
+            size = o.shape.num_elements
+            times = 0.0 if o in self.inputs else operand_reads(i, n)
+            self._need(o, hash((i.opcode, i.shape.is_array and i.shape.dimensions, n)), Use(size * times, size))
+
     def _propagate_update(self, update: HloInstruction, contexts: Contexts) -> None:
         """Need only the new elements of an update in place, in the order of the other outputs, and where they go."""
         for context, use in contexts.items():
@@ -287,8 +335,8 @@ class _Walk:
 
     def _move_reduce(self, i: HloInstruction, o: HloInstruction, context: int, use: Use) -> None:
         if needs_loop(i):
-            n = o.shape.num_elements
-            self._need(o, _ROW, Use(n, n, 1))
+            n, dims = o.shape.num_elements, o.shape.dimensions
+            self._need(o, _ROW if _long(dims) == _long(self.full) else hash((_ROW, dims)), Use(n, n, 1))
             return
         times = reduced_elements(i)
         size = o.shape.num_elements

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from compiler.analysis.library_work import TEMPLATE_OPS
 from compiler.codegen.build_target import C_TARGET, BuildTarget
 from compiler.codegen.lowering.emission import STATEMENT_LIMIT
 from compiler.codegen.lowering.lower import lower, roots_of
 from compiler.codegen.lowering.plain_reductions import is_certainly_built
 from compiler.codegen.nest.scalar_ops import is_supported_type, scalar_op_of
+from compiler.codegen.templates.products import product_refusal
+from compiler.codegen.templates.scatter import scatter_refusal
 from compiler.errors import UnsupportedError
 from compiler.ir.computation import HloComputation
 from compiler.ir.instruction import HloInstruction
@@ -43,13 +46,31 @@ def _has_expression(i: HloInstruction) -> bool:
     return True
 
 
-def node_refusal(node: HloInstruction) -> str | None:
+def node_refusal(node: HloInstruction, target: BuildTarget = C_TARGET) -> str | None:
     """Return why no kernel can contain this instruction, or None when one can; a fusion is judged by its members."""
     inside = node.attributes["calls"].instructions if node.opcode is Opcode.FUSION else (node,)
     for i in inside:
-        if not is_emittable(i):
+        if i.opcode in TEMPLATE_OPS:
+            refusal = _template_refusal(i, target)
+            if refusal is not None:
+                return refusal
+        elif not is_emittable(i):
             return f"%{i.name}: no kernel can contain {i.opcode.text} of type {i.shape}"
     return None
+
+
+def _template_refusal(i: HloInstruction, target: BuildTarget) -> str | None:
+    """Return why a product, scatter or sort has no generated kernel that could compute other ops too, or None."""
+    for s in (i.shape, *(o.shape for o in i.operands)):
+        if s.is_tuple or s.is_dynamic or not is_supported_type(s.element_type):
+            return f"%{i.name}: a {i.opcode.text} of type {i.shape} has no kernel that computes other ops too"
+    language = target.printer
+    has_kernel = {Opcode.DOT: language.products, Opcode.SORT: language.sorts}.get(i.opcode, True)
+    if not has_kernel:
+        return f"%{i.name}: {language.name} has no generated kernel for a {i.opcode.text}, into which others could go"
+    if i.opcode is Opcode.DOT:
+        return product_refusal(i)
+    return scatter_refusal(i) if i.opcode is Opcode.SCATTER else None
 
 
 def is_refused(fused: HloComputation, target: BuildTarget = C_TARGET) -> bool:

@@ -39,6 +39,7 @@ class Language:
             not depend on it.
         scans: whether cumulative reductions have kernels.
         sorts: whether sorts and topk have kernels.
+        products: whether matrix products have generated kernels.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Language:
     threads: Callable[[], int] | None = None
     scans: bool = False
     sorts: bool = False
+    products: bool = False
 
 
 LANGUAGES: dict[str, Language] = {}
@@ -91,7 +93,7 @@ def _check_cuda(kernel: lir.Kernel, schedule: Schedule) -> None:
 C = register_language(
     Language(
         "c", Schedule(), cpu_binding.bind_c, _print_c, cpu_binding.check_binding, lambda: cpu().units,
-        scans=True, sorts=True,
+        scans=True, sorts=True, products=True,
     )
 )  # fmt: skip
 # On a GPU the cache absorbs strided reads, and square tiles would leave most threads idle.

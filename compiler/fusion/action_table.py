@@ -1,8 +1,8 @@
 """The legal actions of one sequence in order, kept up to date: after a change only the rows near it are made again.
 
 A row has the actions listed at one node, kind by kind. It may depend on the node, on its producers and consumers and
-their numbers, on the next node of its shape, and on the next reader of each value that it reads; for kinds with
-`needs_path` also on the paths between the nodes of an action. Everything else about a row is fixed.
+their numbers, on the next node, the next node of its shape, and the next reader of each value that it reads; for kinds
+with `needs_path` also on the paths between the nodes of an action. Everything else about a row is fixed.
 """
 
 from __future__ import annotations
@@ -79,6 +79,7 @@ class ActionTable:
         self._node_at: dict[int, HloInstruction] = {}
         self._readers: dict[HloInstruction, list[int]] = {}
         self._alike: dict[Hashable, list[int]] = {}
+        self._keys: list[int] = []
         self._spans: IntervalGrid[int] = IntervalGrid(STRIDE_BITS + 4)
         self._listing: RowList[Any] = RowList(self._free_entries, self._legal_entries, self._row_savings)
         self._changed: dict[HloInstruction, None] = dict.fromkeys(sequence.nodes.values)
@@ -122,6 +123,13 @@ class ActionTable:
         place = self._places[node]
         key = _after(self._alike[place.shape], place.key)
         return None if key is None else self._node_at[key]
+
+    def next_unlike(self, node: HloInstruction) -> HloInstruction | None:
+        """Return the next fusible node, by key, if it is of another shape."""
+        place = self._places[node]
+        key = _after(self._keys, place.key)
+        found = None if key is None else self._node_at[key]
+        return None if found is None or self._places[found].shape == place.shape else found
 
     # ---- changes
 
@@ -221,8 +229,8 @@ class ActionTable:
                 stale[node] = None
 
     def _lists(self, place: _Place) -> list[list[int]]:
-        """Return the sorted keys of the readers of each value that a node reads, and of the nodes of its shape."""
-        return [*(self._readers[p] for p in place.producers), self._alike[place.shape]]
+        """Return sorted keys: of the readers of each value that a node reads, of the nodes of its shape, and of all."""
+        return [*(self._readers[p] for p in place.producers), self._alike[place.shape], self._keys]
 
     # ---- rows
 

@@ -28,9 +28,10 @@ class FusionAction:
         kind: "producer-consumer": compute the producer within this consumer; the producer remains where others use
             it. "producer-into-all-users": within every user, and remove it. "multi-output": within the consumer, which
             yields its value for the other users as well. "sibling": make two users of one value one kernel with the
-            outputs of both. "horizontal": the same for two nodes that share no operand. "fission": compute a value of
-            a fusion, the producer, in a kernel of its own, which the fusion then reads. "move": compute a value of a
-            fusion, the producer, in another kernel, which the fusion reads or which reads that value.
+            outputs of both. "horizontal": the same for two nodes that share no operand; shapes may differ. "fission":
+            compute a value of a fusion, the producer, in a kernel of its own, which the fusion then reads. "move":
+            compute a value of a fusion, the producer, in another kernel, which the fusion reads or which reads that
+            value.
         computation: name of the sequence.
         producer: name of the producer; the earlier of the two for "sibling" and "horizontal".
         consumers: the consumer; the users of an all-users action, in topological order; the later of two siblings;

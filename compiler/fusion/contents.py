@@ -12,6 +12,7 @@ from collections.abc import Hashable, Sequence
 from typing import NamedTuple
 
 from compiler.analysis.kernel_summary import KernelSummary, summarize_instructions
+from compiler.analysis.library_work import TEMPLATE_OPS
 from compiler.analysis.structure import StructuralIds, is_commutative
 from compiler.codegen.build_target import BuildTarget
 from compiler.codegen.buildability import certainly_built
@@ -25,8 +26,9 @@ MAX_KERNELS = 20_000
 """Number of kernels whose facts are kept."""
 MAX_NODES = 200_000
 """Number of nodes whose contents are kept."""
-_NOT_INSIDE = frozenset({Opcode.FUSION, Opcode.DYNAMIC_UPDATE_SLICE, Opcode.PARAMETER, Opcode.TUPLE})
-"""Opcodes of values that have no content: an update in place depends on who reads what it updates."""
+_NOT_INSIDE = TEMPLATE_OPS | {Opcode.FUSION, Opcode.DYNAMIC_UPDATE_SLICE, Opcode.PARAMETER, Opcode.TUPLE}
+"""Opcodes of values that have no content: an update in place depends on who reads what it updates, and the kernels of
+templates are always made."""
 
 
 class Content(NamedTuple):

@@ -289,14 +289,16 @@ class Sibling(SideBySide):
 
 
 class Horizontal(SideBySide):
-    """`SideBySide` for any two nodes: of the pairs, those of a node and the next one of its shape."""
+    """`SideBySide` for any two nodes: of the pairs, those of a node and the next one of its shape, and the next one."""
 
     name = "horizontal"
 
     def entries(self, s: SequenceState, node: HloInstruction) -> Iterator[Entry]:
         """See `ActionKind.entries`."""
-        other = s.table.next_alike(node)
-        return self._entries(s, node, None if other is s.table.next_reader(node) else other)
+        reader = s.table.next_reader(node)
+        for other in (s.table.next_alike(node), s.table.next_unlike(node)):
+            if other is not reader:
+                yield from self._entries(s, node, other)
 
 
 class Fission(ActionKind):
@@ -387,6 +389,10 @@ class Move(ActionKind):
             if s.order.reaches(e.consumer, other):
                 return f"%{other.name}, which %{e.action.consumer} reads, needs %{e.consumer.name}"
         return None
+
+    def watched(self, entry: Entry) -> Sequence[HloInstruction]:
+        """See `ActionKind.watched`."""
+        return (entry.consumer, *entry.reads) if entry.reads else ()
 
     def kernel_reason(self, s: SequenceState, entry: Entry) -> str | None:
         """See `ActionKind.kernel_reason`."""

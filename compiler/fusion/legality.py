@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from compiler.analysis.kernel_summary import KernelSummary, summarize
+from compiler.analysis.library_work import TEMPLATE_OPS
 from compiler.analysis.order import TopologicalOrder
 from compiler.codegen.build_target import C_TARGET, BuildTarget
 from compiler.codegen.buildability import FUSIBLE_STRUCTURE, node_refusal
@@ -13,6 +14,7 @@ from compiler.fusion.contents import Contents
 from compiler.fusion.nodes import Nodes
 from compiler.fusion.rewriting import body_of, outputs_of, source_of
 from compiler.fusion.rules import Restrictions
+from compiler.fusion.templates import WITHOUT_TEMPLATE, is_open_product, pair_refusal
 from compiler.fusion.trials import Trials
 from compiler.ir import HloComputation, HloInstruction, Opcode, Shape, Trait
 from compiler.ir.computation import has_side_effect
@@ -57,7 +59,7 @@ FUSIBLE_OPCODES = FUSIBLE_STRUCTURE - {
     Opcode.MAP,
     Opcode.TUPLE,
     Opcode.GET_TUPLE_ELEMENT,
-} | {Opcode.BITCAST_CONVERT, Opcode.FUSION}
+} | {Opcode.BITCAST_CONVERT, Opcode.FUSION, *TEMPLATE_OPS}
 """Opcodes besides the elementwise ones that can be fused; constants are copied into fusions instead."""
 
 
@@ -88,6 +90,11 @@ class KernelFacts:
     def looped_reduction(self) -> bool:
         """Whether a reduction inside needs a loop; such kernels have rules of their own."""
         return self.summary.looped_reduction
+
+    @property
+    def template(self) -> Opcode | None:
+        """The opcode of the instruction inside for which there is a template, see `KernelSummary`."""
+        return self.summary.template
 
 
 MAX_CACHED = 200_000
@@ -263,7 +270,8 @@ class Legality:
         return (
             self.restrictions.refusal(self.facts(first).marks, self.facts(second).marks)
             or (self._edge_refusal(first, second) if kind != "sibling" else None)
-            or (self._outputs_refusal(first, second) if keep else None)
+            or pair_refusal(kind, first, second, self.facts(first).summary, self.facts(second).summary)
+            or (self._outputs_refusal(kind, first, second) if keep else None)
             or self._size_refusal(first, second, keep)
         )
 
@@ -285,16 +293,20 @@ class Legality:
             return f"%{consumer.name} does not use %{producer.name}"
         return None
 
-    def _outputs_refusal(self, first: HloInstruction, second: HloInstruction) -> str | None:
+    def _outputs_refusal(self, kind: str, first: HloInstruction, second: HloInstruction) -> str | None:
         a, b = self.facts(first), self.facts(second)
-        if a.looped_reduction or b.looped_reduction:
+        if a.looped_reduction or b.looped_reduction or a.template or b.template:
             return None  # a kernel may yield reduced values and whole rows: the trial decides
         x, y = a.outputs[0], b.outputs[0]
-        if a.summary.in_place or b.summary.in_place:
+        in_place = a.summary.in_place or b.summary.in_place
+        if in_place:
             x, y = _without_ones(x), _without_ones(y)  # an update has one more dimension than what it stores
-        if x.num_elements != y.num_elements:
-            return f"outputs of %{first.name} ({x}) and %{second.name} ({y}) differ in size"
-        if x.dimensions != y.dimensions:
+        if in_place and x.num_elements != y.num_elements:
+            return (
+                f"outputs of %{first.name} ({x}) and %{second.name} ({y}) differ in size, and an update in place "
+                "shares its loop with outputs of its own size only"
+            )
+        if (in_place or kind == "multi-output") and x.num_elements == y.num_elements and x.dimensions != y.dimensions:
             return f"outputs of %{first.name} ({x}) and %{second.name} ({y}) differ in dimensions"
         return None
 
@@ -344,6 +356,8 @@ class Legality:
         in_place = any(o.opcode is Opcode.DYNAMIC_UPDATE_SLICE for i in (first, second) for o in outputs_of(i))
         if a.looped_reduction or b.looped_reduction or (in_place and several):
             return True
+        if a.template or b.template:
+            return True
         many = self._statements(first, second, kind != "producer-consumer")
         return 2 * many > BASE_STATEMENTS + STATEMENTS_PER_INSTRUCTION * (a.size + b.size)
 
@@ -368,16 +382,17 @@ class Legality:
     def _node_refusal(self, node: HloInstruction) -> str | None:
         op = node.opcode
         if op not in FUSIBLE_OPCODES and not (op.is_elementwise and op not in (Opcode.COPY, Opcode.MAP)):
-            return f"%{node.name}: {_category(op)} {op.text} cannot be fused"
+            why = WITHOUT_TEMPLATE.get(op)
+            return f"%{node.name}: {_category(op)} {op.text} cannot be fused" + (f": {why}" if why else "")
         if has_side_effect(node):
             return f"%{node.name} has side effects"
         if self.order.has_control_edges(node):
             return f"%{node.name} is ordered by control dependencies"
         if node.shape.is_dynamic:
             return f"%{node.name} has a dynamic shape"
-        if op is Opcode.FUSION and node.attributes.get("kind") == "kCustom":
+        if op is Opcode.FUSION and node.attributes.get("kind") == "kCustom" and not is_open_product(node):
             return f"%{node.name} is a custom fusion"
-        return None if self.is_marked_fusible(node) else node_refusal(node)
+        return None if self.is_marked_fusible(node) else node_refusal(node, self.target)
 
 
 def _computed(output: HloInstruction, summary: KernelSummary) -> Shape:

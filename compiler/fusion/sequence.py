@@ -420,6 +420,7 @@ class SequenceState:
         a, b = self.legality.facts(first).summary, self.legality.facts(second).summary
         keep = kind != "producer-consumer"
         exact = a.looped_reduction or a.in_place or b.in_place or (keep and b.looped_reduction)
+        exact = exact or a.template is not None or b.template is not None or (keep and a.elements != b.elements)
         if exact or is_multi_output(first):
             return self.legality.trials.summary(kind, first, second)
         contexts: Contexts = {}

@@ -72,8 +72,8 @@ class FusionState:
         After an action or `undo` only what these changed is looked at again; the rest is copied.
 
         Of siblings and horizontal pairs only neighbours are listed (the next fusible user of the same value, the next
-        instruction of the same shape), so the length of the list is linear in the size of the module. `why_not` judges
-        any other pair.
+        instruction of the same shape, the next instruction if it has another shape), so the length of the list is
+        linear in the size of the module. `why_not` judges any other pair.
 
         Args:
             kinds: the kinds of actions to list; None: those that make fusions, and none that take them apart.

@@ -28,7 +28,7 @@ from compiler.learned.features.decisions import (
     NODE_FEATURES,
     decision_graph,
 )
-from compiler.learned.features.fusion import FusionFeatures
+from compiler.learned.features.fusion import FusionFeatures, Offer
 from compiler.learned.features.loops import loop_candidates
 from compiler.learned.features.pass_slots import PASS_SLOTS, remap_pass_slots
 from compiler.learned.features.programs import ModuleFeatures
@@ -104,7 +104,7 @@ class LearnedFusionPolicy:
         if self.completion and self._decisions >= MOST_DECISIONS:
             return None
         self._decisions += 1
-        offer = features.offer()
+        offer = _offered(features)
         if not offer.entries:
             return None
         best = self._best(features.graph(offer))
@@ -130,6 +130,21 @@ class LearnedFusionPolicy:
             # The greatest of scores with Gumbel noise added is a draw from their softmax.
             scores = scores + self._rng.gumbel(size=scores.shape).astype(np.float32)
         return int(np.argmax(scores))
+
+
+def _offered(features: FusionFeatures) -> Offer:
+    """Return the offer without actions on products, scatters and sorts that lose time by the cost model.
+
+    Networks that were trained before these could be fused know nothing of them.
+    """
+    offer, sequences = features.offer(), features.state.sequences
+    kept = [
+        n
+        for n, e in enumerate(offer.entries)
+        if offer.savings[n] > 0
+        or all(sequences[e.action.computation].legality.facts(i).template is None for i in (e.producer, *e.consumers))
+    ]
+    return offer if len(kept) == len(offer.entries) else Offer([offer.entries[n] for n in kept], offer.savings[kept])
 
 
 def network_shape(hidden: int, rounds: int) -> NetworkShape:

@@ -14,11 +14,12 @@ from compiler.fusion.actions import FusionAction, FusionKind
 from compiler.fusion.rewriting import consumers_of, producers_of
 from compiler.fusion.rules import FusionRule, Restrictions
 from compiler.fusion.state import FusionState
+from compiler.fusion.templates import is_open_product
 from compiler.ir import HloComputation, HloInstruction, HloModule, Opcode
 
 _NOT_COMPUTED = frozenset({Opcode.PARAMETER, Opcode.CONSTANT, Opcode.TUPLE, Opcode.GET_TUPLE_ELEMENT, Opcode.AFTER_ALL})
 _ALIASES = frozenset({Opcode.RESHAPE, Opcode.BITCAST, Opcode.COPY})
-_CUSTOM = "is a matrix product, attention or library call, into which the compiler fuses by rules and not by decisions"
+_CUSTOM = "is attention or a library call, into which the compiler fuses by rules and not by decisions"
 _LOOP = "runs a whole loop in one kernel, which computes only what splits and stacks the state of the loop"
 _NAME = re.compile(r"%[^\s,:;()]+")
 _NUMBER = re.compile(r"\b\d+\b")
@@ -102,7 +103,7 @@ class Boundaries:
         size = sum(s.byte_size for s in producer.shape.leaves())
         legal: list[tuple[float, FusionAction]] = []
         refusals: list[str] = []
-        custom = next((i for i in (producer, consumer) if i.attributes.get("kind") == "kCustom"), None)
+        custom = next((i for i in (producer, consumer) if _is_closed(i)), None)
         if custom is not None:
             what = _CUSTOM if kernel_loop_of(custom) is None else _LOOP
             return Boundary(*pair, size, f"%{custom.name} {what}")
@@ -130,6 +131,10 @@ def _computing(i: HloInstruction) -> HloInstruction | None:
     while i.opcode in _ALIASES or (i.opcode is Opcode.GET_TUPLE_ELEMENT and i.operands[0].opcode not in _NOT_COMPUTED):
         i = i.operands[0]
     return None if i.opcode in _NOT_COMPUTED or _is_constant(i) else i
+
+
+def _is_closed(i: HloInstruction) -> bool:
+    return i.attributes.get("kind") == "kCustom" and not is_open_product(i)
 
 
 def _is_constant(i: HloInstruction) -> bool:

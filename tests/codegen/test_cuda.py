@@ -178,6 +178,26 @@ def test_scatters_match_the_interpreter(tmp_path: Path) -> None:
     assert _errors(cases, tmp_path) == {}
 
 
+UNLIKE = """
+  x = f32[300] parameter(0)
+  y = f32[7,11] parameter(1)
+  z = f32[5,40] parameter(2)
+  zero = f32[] constant(0)
+  p = f32[300] negate(x)
+  q = f32[7,11] abs(y)
+  r = f32[5] reduce(z, zero), dimensions={1}, to_apply=add
+  k = f32[40] reduce(z, zero), dimensions={0}, to_apply=add
+  ROOT t = (f32[300], f32[7,11], f32[5], f32[40]) tuple(p, q, r, k)
+"""
+
+
+@needs_emulator
+def test_outputs_of_unlike_shapes_match_the_interpreter(tmp_path: Path) -> None:
+    f = running.fused(UNLIKE, "add { a = f32[] parameter(0) b = f32[] parameter(1) ROOT c = f32[] add(a, b) }")
+    args = running.random_args(f.parameter_shapes, np.random.default_rng(0))
+    assert _errors({"unlike": running.case_of(f, args, "cuda")}, tmp_path) == {}
+
+
 def _find(module: HloModule, name: str) -> HloInstruction | None:
     """Return the instruction that a kernel computes, or None for a transpose that the thunk emitter added for a dot."""
     for computation in module.control_flow_computations():

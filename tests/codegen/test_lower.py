@@ -165,9 +165,10 @@ def test_indices_into_fused_intermediates_may_exceed_32_bits() -> None:
     [
         ("a = f32[40,50] parameter(0)\n z = f32[] constant(0)\n"
          "s = f32[40] reduce(a, z), dimensions={1}, to_apply=add\n"
-         "t = f32[50] reduce(a, z), dimensions={0}, to_apply=add\n"
-         "ROOT r = (f32[40], f32[50]) tuple(s, t)", "different domains"),
-        ("a = f32[40] parameter(0)\n b = f32[50] parameter(1)\n n = f32[40] negate(a)\n m = f32[50] negate(b)\n"
+         "b = f32[40,50] broadcast(s), dimensions={0}\n"
+         "ROOT t = f32[50] reduce(b, z), dimensions={0}, to_apply=add", "different domains"),
+        ("a = f32[40] parameter(0)\n b = f32[50] parameter(1)\n u = f32[4] parameter(2)\n i = s32[] parameter(3)\n"
+         "n = f32[40] dynamic-update-slice(a, u, i)\n m = f32[50] negate(b)\n"
          "ROOT r = (f32[40], f32[50]) tuple(n, m)", "different sizes"),
         ("a = c64[40] parameter(0)\n ROOT r = c64[40] negate(a)", "c64"),
         ("a = f32[4] parameter(0)\n c = f32[4] constant({1, 2, 3, 4})\n ROOT r = f32[4] add(a, c)", "constant"),

@@ -120,11 +120,13 @@ def test_what_cannot_be_fused_says_why(line: str, why: str) -> None:
     assert all(a.consumer != "q" for a in state.actions())
 
 
-def test_outputs_of_other_dimensions_are_refused() -> None:
-    state = entry("""ENTRY %main (x: f32[8], y: f32[9]) -> (f32[8], f32[9]) {
+def test_an_update_in_place_shares_its_loop_with_outputs_of_its_size_only() -> None:
+    state = entry("""ENTRY %main (x: f32[8], y: f32[9], u: f32[2], i: s32[]) -> (f32[8], f32[9]) {
   %x = f32[8] parameter(0)
   %y = f32[9] parameter(1)
-  %p = f32[8] negate(%x)
+  %u = f32[2] parameter(2)
+  %i = s32[] parameter(3)
+  %p = f32[8] dynamic-update-slice(%x, %u, %i)
   %q = f32[9] negate(%y)
   ROOT %t = (f32[8], f32[9]) tuple(%p, %q)
 }""")

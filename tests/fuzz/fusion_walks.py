@@ -4,7 +4,10 @@ Every third state is for CUDA, the others for C. After each walk each fusion mus
 equal the interpreter's results of the original, and the actions, savings and digests must be those of a recomputation.
 `undo` must restore the text, and fissions must lead back to the module without fusions.
 
-python -m tests.fuzz.fusion_walks [--modules 20000] [--seed 0] [--seconds 600] [--out results/fuzz/fusions.md]
+Every fourth module has products, scatters and sorts (`template_graph`); with `--native N`, of every N-th of these the
+kernels are compiled, and their results equal the interpreter's too.
+
+python -m tests.fuzz.fusion_walks [--modules 20000] [--seed 0] [--seconds 600] [--native 4] [--out PAGE]
 """
 
 from __future__ import annotations
@@ -20,8 +23,12 @@ from typing import Any
 
 import numpy as np
 
+from compiler.analysis.library_work import TEMPLATE_OPS
+from compiler.api import CompileOptions
+from compiler.api import compile as compile_program
 from compiler.codegen.build_target import C_TARGET, CUDA_TARGET
 from compiler.codegen.buildability import kernel_refusal
+from compiler.codegen.lowering.lower import lower
 from compiler.errors import UnsupportedError
 from compiler.fusion.actions import KINDS
 from compiler.fusion.rewriting import body_of
@@ -31,6 +38,7 @@ from compiler.ir import HloModule
 from experiments.provenance import provenance
 from tests.fusion.checks import check, take_apart
 from tests.fusion.programs import random_graph
+from tests.fusion.template_graphs import integer_arguments, template_graph
 from tests.fuzz.random_modules import random_inputs, random_module
 
 STEPS = 12
@@ -38,25 +46,39 @@ STEPS = 12
 
 @dataclass
 class Tally:
-    """What was done: modules, actions by kind, states checked, modules that were evaluated, and what failed."""
+    """What was done: modules, actions by kind, states checked, modules that were evaluated, and what failed.
+
+    `templates` counts the fusions around products, scatters and sorts, `unlike` those with outputs of several shapes.
+    """
 
     modules: int = 0
     actions: Counter[str] = field(default_factory=Counter)
     undone: int = 0
     evaluated: int = 0
+    native: int = 0
+    templates: Counter[str] = field(default_factory=Counter)
     failures: list[str] = field(default_factory=list)
 
 
 def module_of(seed: int) -> HloModule:
     """Return the module of a seed, without dead instructions: fusions drop these."""
-    module = random_graph(seed, 14) if seed % 2 else random_module(np.random.default_rng(seed), 40)
+    if seed % 4 == 3:
+        module = template_graph(seed, 12)
+    else:
+        module = random_graph(seed, 14) if seed % 2 else random_module(np.random.default_rng(seed), 40)
     for c in module.computations:
         c.remove_dead()
     return module
 
 
-def walk(seed: int, tally: Tally) -> None:
-    """Take one random walk; raise AssertionError when a state is not what it should be."""
+def walk(seed: int, tally: Tally, native: int = 0) -> None:
+    """Take one random walk; raise AssertionError when a state is not what it should be.
+
+    Args:
+        seed: of the module and the walk.
+        tally: counts what is done.
+        native: of every so many graphs of templates, the kernels are compiled and run; 0: of none.
+    """
     rng = np.random.default_rng(seed)
     module = module_of(seed)
     original = module.clone()
@@ -80,7 +102,11 @@ def walk(seed: int, tally: Tally) -> None:
     check(state)
     for f in state.fusions():
         assert kernel_refusal(body_of(f), target) is None, f"%{f.name} has no kernel in {target.language}"
+        tally.templates.update({i.opcode.text for i in body_of(f).instructions if i.opcode in TEMPLATE_OPS})
+        tally.templates["unlike shapes"] += lower(body_of(f)).nests > 1
     _compare(original, state.module, rng, tally)
+    if native and seed % 4 == 3 and seed // 4 % native == 0:
+        _compare_native(state.module, rng, tally)
     before = len(state.history)
     take_apart(state, rng)
     tally.actions["fission"] += len(state.history) - before
@@ -102,6 +128,14 @@ def _compare(original: HloModule, fused: HloModule, rng: np.random.Generator, ta
     for n, (a, b) in enumerate(zip(_evaluated(fused, arguments), expected, strict=True)):
         assert np.array_equal(a, b, equal_nan=b.dtype.kind in "fc"), f"result {n} differs"
     tally.evaluated += 1
+
+
+def _compare_native(fused: HloModule, rng: np.random.Generator, tally: Tally) -> None:
+    arguments = integer_arguments(fused, rng)
+    executable = compile_program(str(fused), options=CompileOptions(keep_fusions=True))
+    for n, (a, b) in enumerate(zip(executable(*arguments), _evaluated(fused, arguments), strict=True)):
+        assert np.array_equal(a, b, equal_nan=True), f"result {n} of the kernels differs"
+    tally.native += 1
 
 
 def _evaluated(module: HloModule, arguments: list[np.ndarray[Any, Any]]) -> list[np.ndarray[Any, Any]]:
@@ -127,6 +161,8 @@ def report(tally: Tally, seed: int, seconds: float) -> str:
         "| | number |", "|---|--:|", f"| modules | {tally.modules} |",
         f"| evaluations that agree | {tally.evaluated} |",
         *(f"| {kind} | {n} |" for kind, n in sorted(tally.actions.items())), f"| undone | {tally.undone} |",
+        *(f"| fusions at the end with {name} | {n} |" for name, n in sorted(tally.templates.items())),
+        f"| modules whose kernels were run | {tally.native} |",
         f"| failures | {len(tally.failures)} |", "", *(f"- {f}" for f in tally.failures),
     ]  # fmt: skip
     return "\n".join(lines).rstrip() + "\n"
@@ -138,6 +174,7 @@ def main() -> None:
     parser.add_argument("--modules", type=int, default=20_000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after this time")
+    parser.add_argument("--native", type=int, default=0, help="run the kernels of every N-th graph of templates")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     tally, begin = Tally(), time.monotonic()
@@ -145,7 +182,7 @@ def main() -> None:
         if time.monotonic() - begin > options.seconds:
             break
         try:
-            walk(seed, tally)
+            walk(seed, tally, options.native)
         except Exception as e:
             tally.failures.append(f"seed {seed}: {type(e).__name__}: {e}")
         tally.modules += 1

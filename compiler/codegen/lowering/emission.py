@@ -229,6 +229,13 @@ class EmissionState(ABC):
         self.frames.pop()
 
     @contextmanager
+    def apart(self) -> Iterator[Frame]:
+        """Open a piece of code that becomes a function of its own, in which nothing emitted outside is known."""
+        outside, self.frames = self.frames, [Frame()]
+        yield self.frames[0]
+        self.frames = outside
+
+    @contextmanager
     def at_depth(self, depth: int) -> Iterator[None]:
         """Emit into an outer frame while the context is open, then reopen the inner frames."""
         inner = self.frames[depth + 1 :]

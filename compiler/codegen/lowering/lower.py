@@ -7,12 +7,15 @@ The loop nest has one of these forms, the kinds of `loop_ir.Kernel`:
     column-reduction: the fastest-varying dimension is kept.
     attention: there are two dots with a softmax between them, see `attention`.
     product: there is one dot, with elementwise ops before and after it, see `products`.
-    sort: the root is a sort of parameters, see `sort`.
+    sort: there is a sort, see `sort`.
     scan: the root is a cumulative reduction of parameters, see `running`.
     top-k: the root is a topk of a parameter, see `sort`.
     loop-kernel: there is a marked loop, see `packed_loop`.
-    scatter: the root is a scatter into a parameter, see `scatter`.
+    scatter: the root is a scatter, see `scatter`.
     in-place-update: the root is a dynamic-update-slice of a parameter; only the window is written.
+
+Outputs of different shapes that have nothing in common are nests of the forms loop, reduction, block and
+column-reduction that follow each other, see `nests`.
 
 As in XLA, the reductions that determine the form are called heroes.
 """
@@ -21,11 +24,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from compiler.analysis.attention import attention_of
+from compiler.analysis.kernel_summary import needs_loop
 from compiler.codegen.lowering.emission import STATEMENT_LIMIT
 from compiler.codegen.lowering.emit import Emitter
-from compiler.codegen.lowering.reductions import UNROLL_LIMIT, Domain, combiner_of, result_index
+from compiler.codegen.lowering.nests import looped_reductions, nests_of
+from compiler.codegen.lowering.reductions import Domain, combiner_of, result_index
 from compiler.codegen.lowering.select_regions import update_starts
 from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
@@ -37,7 +43,7 @@ from compiler.codegen.templates.packed_loop import lower_packed_loop, packed_loo
 from compiler.codegen.templates.products import lower_product, product_of
 from compiler.codegen.templates.running import lower_running, running_of
 from compiler.codegen.templates.scatter import lower_scatter
-from compiler.codegen.templates.sort import lower_sort, lower_top_k, sort_of, top_k_of
+from compiler.codegen.templates.sort import inner_sort_of, lower_sort, lower_top_k, sort_of, top_k_of
 from compiler.errors import UnsupportedError
 from compiler.ir.callgraph import CallGraph
 from compiler.ir.computation import HloComputation
@@ -106,6 +112,9 @@ class _Lowering:
         sort = sort_of(self.roots)
         if sort is not None:
             return lower_sort(self.fused, sort)
+        sort = inner_sort_of(self.fused, self.roots)
+        if sort is not None:
+            return lower_sort(self.fused, sort, self.roots[0])
         running = running_of(self.roots)
         if running is not None:
             return lower_running(self.fused, running)
@@ -119,36 +128,54 @@ class _Lowering:
             return lower_attention(self.fused, self.roots, attention, self.schedule.attention)
         dot = product_of(self.fused)
         if dot is not None:
+            self._refuse_reductions(dot)
             return lower_product(self.fused, self.roots, dot, self.schedule.product)
-        heroes = self._heroes()
+        groups = nests_of(self.fused, self.roots)
+        if len(groups) > 1 and not self._updated_parameters():
+            return self._one_after_the_other(groups)
+        return self._nest(looped_reductions(self.fused))
+
+    def _nest(self, heroes: list[HloInstruction]) -> lir.Kernel:
         if heroes:
+            _check_domains(heroes)
             return self._with_reductions(heroes)
         updated = self._updated_parameters()
         return self._in_place_update(updated) if updated else self._loop()
 
+    def _one_after_the_other(self, groups: list[list[int]]) -> lir.Kernel:
+        """Emit a nest for each group of outputs."""
+        heroes, roots, outputs = looped_reductions(self.fused), self.roots, self.outputs
+        first = len(self.fused.parameters)
+        kernels: list[lir.Kernel] = []
+        bodies: list[lir.Body] = []
+        for group in groups:
+            self.roots, self.outputs = tuple(roots[n] for n in group), [outputs[n] for n in group]
+            known = self.emitter.frames[0].stmts = []
+            kernels.append(self._nest([h for h in heroes if any(_needs(r, h) for r in self.roots)]))
+            bodies.append(tuple(known))
+        self.roots, self.outputs = roots, outputs
+        self.emitter.frames[0].stmts = [s for body in bodies for s in body]
+        read = [
+            {s.value.buffer for s in lir.walk(body) if isinstance(s, lir.Let) and isinstance(s.value, lir.Load)}
+            for body in bodies
+        ]
+        pairs = tuple(
+            (n, first + group[k - first])
+            for g, (group, kernel) in enumerate(zip(groups, kernels, strict=True))
+            for n, k in kernel.in_place
+            if not any(f"p{n}" in r for h, r in enumerate(read) if h != g)
+        )
+        kind = next((k.kind for k in kernels if k.kind != "loop"), "loop")
+        return replace(self._finish(kind, in_place=pairs), nests=len(groups))
+
     # ---- analysis
 
-    def _heroes(self) -> list[HloInstruction]:
-        """Return the reductions that need a loop, in post order.
-
-        Raises:
-            UnsupportedError: they do not all have the same domain.
-        """
-        found = []
+    def _refuse_reductions(self, dot: HloInstruction) -> None:
         for i in self.fused.post_order():
-            if i.opcode is not Opcode.REDUCE:
-                continue
-            full = i.operands[0].shape.dimensions
-            if math.prod(full[d] for d in i.dimensions) > UNROLL_LIMIT:
-                found.append(i)
-        for i in found[1:]:
-            a, b = found[0], i
-            if Domain.of(a) != Domain.of(b):
+            if i.opcode is Opcode.REDUCE and needs_loop(i):
                 raise UnsupportedError(
-                    f"reductions over different domains: %{a.name} reduces {list(a.dimensions)} of "
-                    f"{a.operands[0].shape}, %{b.name} reduces {list(b.dimensions)} of {b.operands[0].shape}"
+                    f"%{dot.name} is computed in blocks, in whose loops the reduction %{i.name} has no place"
                 )
-        return found
 
     def _updated_parameters(self) -> dict[int, HloInstruction]:
         """Return the parameters that roots update in place and that nothing else reads, by position of the root."""
@@ -344,6 +371,21 @@ def in_place_pairs(lowering: _Lowering) -> tuple[tuple[int, int], ...]:
             if same_size and loads.get(f"p{n}", {stores[out]}) == {stores[out]}:
                 pairs.append((n, len(lowering.fused.parameters) + k))
     return tuple(pairs)
+
+
+def _check_domains(heroes: Sequence[HloInstruction]) -> None:
+    """Raise UnsupportedError unless all reductions have the same domain."""
+    for i in heroes[1:]:
+        a, b = heroes[0], i
+        if Domain.of(a) != Domain.of(b):
+            raise UnsupportedError(
+                f"reductions over different domains: %{a.name} reduces {list(a.dimensions)} of "
+                f"{a.operands[0].shape}, %{b.name} reduces {list(b.dimensions)} of {b.operands[0].shape}"
+            )
+
+
+def _needs(root: HloInstruction, i: HloInstruction) -> bool:
+    return root is i or _depends_on(root, {i})
 
 
 def _depends_on(i: HloInstruction, targets: set[HloInstruction]) -> bool:

@@ -83,14 +83,18 @@ class _Plain:
             raise _RefusedError
         for h in self.heroes[1:]:
             if Domain.of(h) != domain:
-                raise _RefusedError
+                if len(self.roots) == 1:
+                    raise _RefusedError
+                raise _UncertainError  # they may be in different nests
         kept = domain.kept
         by_rows = kept == tuple(range(len(kept)))
         dims = tuple(domain.sizes[k] for k in kept)
         count, total = math.prod(dims), math.prod(domain.sizes)
         sizes = (count, total) if by_rows else (count,)
         if any(r.shape.num_elements not in sizes for r in self.roots):
-            raise _RefusedError
+            if len(self.roots) == 1:
+                raise _RefusedError
+            raise _UncertainError  # it may be in another nest
         self.kept, self.reduced = kept, domain.reduced
         big = False
         for r in self.roots:

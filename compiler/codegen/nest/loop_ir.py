@@ -549,6 +549,7 @@ class Kernel:
         vector_bits: width of the SIMD vectors of a kernel bound to a CPU; 0 for scalar code.
         threads: threads per block of a kernel bound to a GPU.
         flags: position in COMPILER_FLAGS of the flags for a kernel bound to a CPU.
+        nests: number of loop nests that compute outputs of different shapes one after the other.
     """
 
     kind: str
@@ -559,6 +560,7 @@ class Kernel:
     vector_bits: int = 0
     threads: int = 0
     flags: int = 0
+    nests: int = 1
 
 
 # ---- traversal and rewriting

@@ -46,6 +46,16 @@ def bind_cuda(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
     body = collapse(without_dead_code(kernel.body))
     if any(isinstance(s, lir.Scan) for s in body):
         raise UnsupportedError("a scan has no kernel in this language")
+    if kernel.kind == "scatter" and not kernel.must_alias:
+        raise UnsupportedError(
+            "a scatter into an array that the kernel computes itself has no kernel in this language: all elements come "
+            "before the updates, and the blocks of a GPU do not wait for each other"
+        )
+    if kernel.nests > 1 and any(isinstance(s, lir.Reduce) for s in body):
+        raise UnsupportedError(
+            "outputs of different shapes, of which one is a reduction of whole arrays, have no common kernel in this "
+            "language: every block of a GPU would repeat the reduction"
+        )
     body, kind = cache_rows(body, schedule.cache), kernel.kind
     body = tile_columns(body, schedule)
     if schedule.tile and kind == "loop":
@@ -63,7 +73,7 @@ def bind_cuda(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
 def binds_surely(kernel: lir.Kernel, schedule: Schedule) -> bool:
     """Check whether a nest surely has a kernel, without making it; False where only binding and printing show it."""
     statements = list(lir.walk(kernel.body))
-    if schedule.tile or schedule.cache > 1 or not all(isinstance(s, BOUNDED) for s in statements):
+    if kernel.nests > 1 or schedule.tile or schedule.cache > 1 or not all(isinstance(s, BOUNDED) for s in statements):
         return False
     if any(isinstance(s, For) and s.kind is LoopKind.ATOMIC for s in statements):
         return False

@@ -65,6 +65,18 @@ def best_tile(rows: int, vectors: int, accumulators: int) -> tuple[int, int]:
     return best
 
 
+def product_refusal(dot: HloInstruction) -> str | None:
+    """Return why a dot has no generated kernel, or None."""
+    t = ACCUMULATED_IN.get(dot.shape.element_type)
+    types = {ACCUMULATED_IN.get(o.shape.element_type) for o in dot.operands}
+    if t is None or len(dot.operands) != 2 or types != {t}:
+        named = ", ".join(o.shape.element_type.text for o in (*dot.operands, dot))
+        return f"%{dot.name}: a dot of these types has no kernel: {named}"
+    if 0 in dot.shape.dimensions or 0 in dot.operands[0].shape.dimensions:
+        return f"%{dot.name}: an empty dot has no kernel"
+    return None
+
+
 def product_of(fused: HloComputation) -> HloInstruction | None:
     """Return the dot of a fused computation that has exactly one, otherwise None."""
     dots = [i for i in fused.post_order() if i.opcode is Opcode.DOT]
@@ -218,16 +230,13 @@ class _Product:
         self, fused: HloComputation, roots: Sequence[HloInstruction], dot: HloInstruction, schedule: ProductSchedule
     ) -> None:
         self.fused, self.roots, self.dot, self.schedule = fused, roots, dot, schedule
-        t = ACCUMULATED_IN.get(dot.shape.element_type)
-        types = {ACCUMULATED_IN.get(o.shape.element_type) for o in dot.operands}
-        if t is None or len(dot.operands) != 2 or types != {t}:
-            raise UnsupportedError(f"%{dot.name}: a dot of these types has no kernel")
-        if 0 in dot.shape.dimensions or 0 in dot.operands[0].shape.dimensions:
-            raise UnsupportedError(f"%{dot.name}: an empty dot has no kernel")
+        refusal = product_refusal(dot)
+        if refusal is not None:
+            raise UnsupportedError(refusal)
         for r in roots:
             if r.shape.num_elements != dot.shape.num_elements:
                 raise UnsupportedError(f"%{r.name}: {r.shape} does not have one element per element of %{dot.name}")
-        self.type = t
+        self.type = ACCUMULATED_IN[dot.shape.element_type]
         self.emitter = Emitter(fused, STATEMENT_LIMIT)
         self.outputs = [f"o{k}" for k in range(len(roots))]
         self.epilogue: tuple[lir.Stmt, ...] = ()

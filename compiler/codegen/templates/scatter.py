@@ -22,20 +22,23 @@ from compiler.ir.types import PrimitiveType as T
 
 
 def lower_scatter(fused: HloComputation, scatter: HloInstruction) -> lir.Kernel:
-    """Return the kernel of a computation whose root is a scatter that updates one of its parameters in place.
+    """Return the kernel of a computation whose root is a scatter.
+
+    A parameter that nothing else reads is updated in place. Any other operand is first computed into the output.
 
     Raises:
-        UnsupportedError: the scatter has several operands, its combiner is not one associative op, or its operand is
-            not a parameter without other users.
+        UnsupportedError: the scatter has several operands, or its combiner is not one associative op.
     """
-    if len(scatter.operands) != 3:
-        raise UnsupportedError(f"%{scatter.name}: a scatter of several operands has no kernel")
+    refusal = scatter_refusal(scatter)
+    if refusal is not None:
+        raise UnsupportedError(refusal)
     operand, indices, updates = scatter.operands
     alone = len(operand.users) == 1 and scatter.operands.count(operand) == 1
-    if operand.opcode is not Opcode.PARAMETER or not alone:
-        raise UnsupportedError(f"%{scatter.name}: its operand must be a parameter without other users")
+    in_place = operand.opcode is Opcode.PARAMETER and alone
     combiner = _combiner(scatter)
     e = Emitter(fused)
+    if not in_place:
+        _fill(e, operand)
     window = tuple(sorted(scatter.attributes["update_window_dims"]))
     dims = updates.shape.dimensions
     if 0 not in dims:
@@ -59,20 +62,40 @@ def lower_scatter(fused: HloComputation, scatter: HloInstruction) -> lir.Kernel:
         lir.Argument(f"p{n}", p.shape.element_type, p.shape.num_elements, False) for n, p in enumerate(parameters)
     ]
     arguments.append(lir.Argument("o0", scatter.shape.element_type, scatter.shape.num_elements, True))
-    number = operand.parameter_number or 0
-    return lir.Kernel("scatter", tuple(arguments), tuple(e.frames[0].stmts), must_alias=((number, len(parameters)),))
+    must_alias = ((operand.parameter_number or 0, len(parameters)),) if in_place else ()
+    return lir.Kernel("scatter", tuple(arguments), tuple(e.frames[0].stmts), must_alias=must_alias)
+
+
+def _fill(e: Emitter, operand: HloInstruction) -> None:
+    """Emit loops that compute every element of the operand into the output, before the updates."""
+    dims = operand.shape.dimensions
+    if 0 in dims:
+        return
+    vars_ = [Var(e.fresh("i"), n) for n in dims]
+    with e.loops(vars_):
+        at = tuple(ix.of(v) for v in vars_)
+        value = e.value(operand, at)
+        e.add(lir.Store("o0", ix.linearize(at, dims), value))
+
+
+def scatter_refusal(scatter: HloInstruction) -> str | None:
+    """Return why a scatter has no kernel, whatever its operand is, or None."""
+    if len(scatter.operands) != 3:
+        return f"%{scatter.name}: a scatter of several operands has no kernel"
+    computation: HloComputation = scatter.attributes["to_apply"]
+    if not _replaces(computation) and combiner_of(computation) is None:
+        return f"%{scatter.name}: combining by %{computation.name} has no kernel"
+    return None
+
+
+def _replaces(computation: HloComputation) -> bool:
+    return computation.root.opcode is Opcode.PARAMETER and computation.root.parameter_number == 1
 
 
 def _combiner(scatter: HloInstruction) -> Opcode | None:
     """Return the combiner, or None if the update replaces the element."""
     computation: HloComputation = scatter.attributes["to_apply"]
-    root = computation.root
-    if root.opcode is Opcode.PARAMETER and root.parameter_number == 1:
-        return None
-    op = combiner_of(computation)
-    if op is None:
-        raise UnsupportedError(f"%{scatter.name}: combining by %{computation.name} has no kernel")
-    return op
+    return None if _replaces(computation) else combiner_of(computation)
 
 
 def _starts(

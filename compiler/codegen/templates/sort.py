@@ -1,4 +1,4 @@
-"""Lowering of sort and topk.
+"""Lowering of sort and topk; a sort of one array with what is computed before it and, element by element, after it.
 
 A sort whose comparator compares one function of its left and its right elements, as in `key(a) < key(b)`, sorts by that
 key. In any other sort, the element numbers of each row are sorted by the comparator. Then all operands are reordered.
@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from compiler.codegen.lowering.emit import Emitter
 from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
-from compiler.codegen.nest.index import IndexExpr, Var
+from compiler.codegen.nest.index import Index, IndexExpr, Var
 from compiler.codegen.nest.scalar_ops import is_supported_type, scalar_op_of
 from compiler.codegen.printing.print_order import check_sortable
+from compiler.codegen.templates.products import forward_index
 from compiler.errors import UnsupportedError
 from compiler.ir.computation import HloComputation
 from compiler.ir.instruction import HloInstruction
@@ -72,24 +74,39 @@ def lower_top_k(fused: HloComputation, top: HloInstruction) -> lir.Kernel:
     return finish(e, "top-k", top.shape.tuple_shapes)
 
 
-def lower_sort(fused: HloComputation, sort: HloInstruction) -> lir.Kernel:
-    """Return the kernel of a computation that sorts its parameters; the sort is stable.
+def inner_sort_of(fused: HloComputation, roots: tuple[HloInstruction, ...]) -> HloInstruction | None:
+    """Return the only sort of one array in a computation with one output, or None."""
+    sorts = [i for i in fused.post_order() if i.opcode is Opcode.SORT and i.shape.is_array]
+    return sorts[0] if len(sorts) == len(roots) == 1 else None
+
+
+def lower_sort(fused: HloComputation, sort: HloInstruction, root: HloInstruction | None = None) -> lir.Kernel:
+    """Return the kernel of a computation that sorts; the sort is stable.
+
+    Args:
+        fused: the computation.
+        sort: sorts parameters, or one array that is computed.
+        root: the output, which is computed element by element from the sorted array; None: the sort itself.
 
     Raises:
-        UnsupportedError: an operand is not a parameter of a supported type, or the comparator cannot be emitted.
+        UnsupportedError: an operand is not of a supported type, the comparator cannot be emitted, or the output is not
+            computed element by element.
     """
     operands = sort.operands
-    check_parameters(sort)
+    if len(operands) > 1:
+        check_parameters(sort)
+    _check_types(sort)
     dims = operands[0].shape.dimensions
     axis = sort.attributes["dimensions"][0]
     e, n, stride = Emitter(fused), dims[axis], math.prod(dims[axis + 1 :])
     if 0 not in dims:
-        by_key = _sorted_by_key(e, sort, n, stride)
+        row = _Row(e, sort, sort if root is None else root, axis)
+        by_key = _sorted_by_key(row, n, stride)
         if by_key is not None:
             e.add(by_key)
         else:
-            _sort_by_comparator(e, sort, n, stride)
-    return finish(e, "sort", [o.shape for o in operands])
+            _sort_by_comparator(row, n, stride)
+    return finish(e, "sort", [o.shape for o in operands] if root is None else [root.shape])
 
 
 def check_parameters(i: HloInstruction) -> None:
@@ -97,6 +114,12 @@ def check_parameters(i: HloInstruction) -> None:
     for o in i.operands:
         if o.opcode is not Opcode.PARAMETER or not is_supported_type(o.shape.element_type):
             raise UnsupportedError(f"%{i.name}: %{o.name} is not a parameter of a supported type")
+
+
+def _check_types(i: HloInstruction) -> None:
+    for o in i.operands:
+        if not is_supported_type(o.shape.element_type):
+            raise UnsupportedError(f"%{i.name}: element type {o.shape.element_type.text} has no kernel")
 
 
 def finish(e: Emitter, kind: str, outputs: Sequence[Shape]) -> lir.Kernel:
@@ -109,11 +132,64 @@ def finish(e: Emitter, kind: str, outputs: Sequence[Shape]) -> lir.Kernel:
     return lir.Kernel(kind, tuple(arguments), tuple(e.frames[0].stmts))
 
 
+@dataclass(frozen=True)
+class _Row:
+    """Reads and writes the elements of the rows of a sort.
+
+    Attributes:
+        e: the emitter.
+        sort: the sort.
+        root: the output.
+        axis: the dimension along which rows run.
+    """
+
+    e: Emitter
+    sort: HloInstruction
+    root: HloInstruction
+    axis: int
+
+    def load(self, operand: HloInstruction, outer: IndexExpr, inner: IndexExpr, v: Var) -> str:
+        """Emit the element v of an operand in the row with these positions in the dimensions around the axis."""
+        e = self.e
+        if operand.opcode is Opcode.PARAMETER:
+            return e.let(operand.shape.element_type, lir.Load(e.input_name(operand), self._offset(outer, inner, v)))
+        return e.value(operand, self._index(outer, inner, v))
+
+    def store(self, values: Sequence[str], outer: IndexExpr, inner: IndexExpr, v: Var) -> None:
+        """Emit the output at position v of a row, given the elements of the operands that come there."""
+        e, sort, root = self.e, self.sort, self.root
+        if root is sort:
+            for k, value in enumerate(values):
+                e.add(lir.Store(f"o{k}", self._offset(outer, inner, v), value))
+            return
+        at = self._index(outer, inner, v)
+
+        def element(index: Index) -> str:
+            if index != at:
+                raise UnsupportedError(f"%{sort.name}: its result is read at other places")
+            return values[0]
+
+        e.sources[sort] = element
+        to = forward_index(sort, root, at)
+        value = e.value(root, to)
+        e.add(lir.Store("o0", ix.linearize(to, root.shape.dimensions), value))
+
+    def _offset(self, outer: IndexExpr, inner: IndexExpr, v: Var) -> IndexExpr:
+        dims = self.sort.operands[0].shape.dimensions
+        stride = math.prod(dims[self.axis + 1 :])
+        return outer * (dims[self.axis] * stride) + inner + ix.of(v) * stride
+
+    def _index(self, outer: IndexExpr, inner: IndexExpr, v: Var) -> Index:
+        dims, axis = self.sort.operands[0].shape.dimensions, self.axis
+        return (*ix.delinearize(outer, dims[:axis]), ix.of(v), *ix.delinearize(inner, dims[axis + 1 :]))
+
+
 # ---- sorts by a key
 
 
-def _sorted_by_key(e: Emitter, sort: HloInstruction, n: int, stride: int) -> lir.SortByKey | None:
+def _sorted_by_key(rows_of: _Row, n: int, stride: int) -> lir.SortByKey | None:
     """Return the sort of all rows by the key that the comparator compares, or None if it compares anything else."""
+    e, sort = rows_of.e, rows_of.sort
     root = sort.attributes["to_apply"].root
     if root.opcode is not Opcode.COMPARE or root.attributes["direction"] not in ("LT", "GT"):
         return None
@@ -129,18 +205,12 @@ def _sorted_by_key(e: Emitter, sort: HloInstruction, n: int, stride: int) -> lir
     check_sortable(n)
     rows = math.prod(sort.operands[0].shape.dimensions) // n
     row, element, position = Var(e.fresh("r"), rows), Var(e.fresh("e"), n), Var(e.fresh("k"), n)
-    base = ix.of(row).floordiv(stride) * (n * stride) + ix.of(row).mod(stride)
-
-    def load(operand: HloInstruction) -> str:
-        at = base + ix.of(element) * stride
-        return e.let(operand.shape.element_type, lir.Load(e.input_name(operand), at))
-
-    with e.guard() as reading:
-        key = _key(e, left, lambda number: load(sort.operands[number // 2]), {})
-    with e.guard() as moving:
-        values = [load(o) for o in sort.operands]
-        for k, value in enumerate(values):
-            e.add(lir.Store(f"o{k}", base + ix.of(position) * stride, value))
+    around = ix.of(row).floordiv(stride), ix.of(row).mod(stride)
+    with e.apart() as reading:
+        key = _key(e, left, lambda number: rows_of.load(sort.operands[number // 2], *around, element), {})
+    with e.apart() as moving:
+        values = [rows_of.load(o, *around, element) for o in sort.operands]
+        rows_of.store(values, *around, position)
     return lir.SortByKey(row, element, tuple(reading.stmts), key, t, descending, position, tuple(moving.stmts))
 
 
@@ -174,34 +244,25 @@ def _is_mirrored(left: HloInstruction, right: HloInstruction) -> bool:
 # ---- sorts by any comparator
 
 
-def _sort_by_comparator(e: Emitter, sort: HloInstruction, n: int, stride: int) -> None:
+def _sort_by_comparator(rows_of: _Row, n: int, stride: int) -> None:
     """Emit a loop over rows with a sort of each."""
+    e, sort = rows_of.e, rows_of.sort
     rows = math.prod(sort.operands[0].shape.dimensions) // (n * stride)
     outer, inner = Var(e.fresh("i"), rows), Var(e.fresh("i"), stride)
     left, right, position = (Var(e.fresh(p), n) for p in "lrk")
-    base = ix.of(outer) * (n * stride) + ix.of(inner)
-    if outer.extent == 1:
-        base = ix.of(inner) if inner.extent != 1 else ix.const(0)
-    elif inner.extent == 1:
-        base = ix.of(outer) * (n * stride)
+    around = [ix.of(v) if v.extent != 1 else ix.const(0) for v in (outer, inner)]
     with e.loops([outer, inner]):
-        e.add(_sorted_row(e, sort, base, stride, left, right, position))
+        e.add(_sorted_row(rows_of, around[0], around[1], left, right, position))
 
 
-def _sorted_row(
-    e: Emitter, sort: HloInstruction, base: IndexExpr, stride: int, left: Var, right: Var, position: Var
-) -> lir.Sort:
-    """Return the sort of one row, whose element v is at offset `base + v * stride` in every operand."""
-
-    def load(operand: HloInstruction, v: Var) -> str:
-        return e.let(operand.shape.element_type, lir.Load(e.input_name(operand), base + ix.of(v) * stride))
-
+def _sorted_row(rows_of: _Row, outer: IndexExpr, inner: IndexExpr, left: Var, right: Var, position: Var) -> lir.Sort:
+    """Return the sort of one row."""
+    e, sort = rows_of.e, rows_of.sort
     with e.guard() as comparing:
         # For stability, a later element precedes an earlier one only if the comparator says so.
-        elements = [load(o, v) for o in sort.operands for v in (right, left)]
+        elements = [rows_of.load(o, outer, inner, v) for o in sort.operands for v in (right, left)]
         (before,) = e.inline(sort.attributes["to_apply"], elements)
     with e.guard() as moving:
-        values = [load(o, left) for o in sort.operands]
-        for k, value in enumerate(values):
-            e.add(lir.Store(f"o{k}", base + ix.of(position) * stride, value))
+        values = [rows_of.load(o, outer, inner, left) for o in sort.operands]
+        rows_of.store(values, outer, inner, position)
     return lir.Sort(left, right, tuple(comparing.stmts), before, position, tuple(moving.stmts))

@@ -138,5 +138,10 @@ class GreedyFusion(ProducerQueue):
         own = sequence.legality.facts(producer).summary
         size = sum(s.byte_size for s in producer.shape.leaves())
         saved = size + own.bytes_read + size * len(users) - own.bytes_read * len(users)
+        if saved <= 0:
+            return None
+        facts = sequence.legality.facts
+        if any(facts(i).template for i in (producer, *users)) and sequence.saving_into_all(producer, users) <= 0:
+            return None  # a generated product may take longer than that of a library
         # Legality last: it may have to make kernels.
-        return float(saved) if saved > 0 and sequence.can_go_into_all_users(producer, users) else None
+        return float(saved) if sequence.can_go_into_all_users(producer, users) else None

@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from compiler.analysis.cost_model import CostModel, cpu, library_flops
+from compiler.analysis.cost_model import CostModel, cpu
+from compiler.analysis.library_work import library_flops
 from compiler.codegen.schedules.kernel_choice import GENERATED, KernelChoice
 from compiler.codegen.schedules.schedule import COMPILER_FLAGS, FIELD_RANGES
 from compiler.errors import PlanError, UnsupportedError

@@ -41,7 +41,10 @@ class FusionMerger(Walk):
         if not users:
             return f"%{producer.name} has no users"
         if not traits.is_loop_fusion(producer):
-            return f"%{producer.name} contains a reduction"
+            return traits.library_refusal(producer) or f"%{producer.name} contains a reduction"
+        library = traits.library_refusal(*users)
+        if library is not None:
+            return library
         reduced = next((u for u in users if traits.has_reduction(u)), None)
         if reduced is not None and traits.transposed_share(producer) >= self.transposed_share:
             return f"the reduction %{reduced.name} would read through the transposes of %{producer.name}"

@@ -83,6 +83,7 @@ class InstructionFusion(Walk):
     def rule_against(self, sequence: SequenceState, producer: HloInstruction, consumer: HloInstruction) -> str | None:
         """Return the first reason of these rules, without asking for a kernel of both."""
         refusal = sequence.legality.refusal_of(producer) or sequence.legality.refusal_of(consumer)
+        refusal = refusal or traits.library_refusal(producer, consumer)
         if refusal is not None:
             return refusal
         for rule in self._rules:

@@ -67,7 +67,9 @@ class MultiOutputFusion(Walk):
             return f"one of %{first.name} and %{second.name} contains a reduction and the other does not"
         if self._reads_disjoint_slices(first, second, parent):
             return f"%{first.name} and %{second.name} read disjoint slices of %{parent.name}"
-        return sequence.legality.side_by_side(first, second).reason
+        a, b = sequence.nodes.sorted([first, second])
+        reason = traits.library_refusal(first, second) or sequence.legality.side_by_side(first, second).reason
+        return reason or traits.loops_refusal("sibling", a, b)
 
     def _reads_disjoint_slices(self, first: HloInstruction, second: HloInstruction, parent: HloInstruction) -> bool:
         if parent.shape.is_tuple or parent.shape.byte_size < self.small_bytes:
@@ -99,9 +101,13 @@ class MultiOutputFusion(Walk):
             return f"%{producer.name} transposes"
         if traits.updates_in_place(producer):
             return f"%{producer.name} writes in place"
-        decision = sequence.legality.multi_output(producer, consumer)
-        if not decision:
-            return decision.reason
+        reason = (
+            traits.library_refusal(producer, consumer)
+            or sequence.legality.multi_output(producer, consumer).reason
+            or traits.loops_refusal("multi-output", producer, consumer)
+        )
+        if reason is not None:
+            return reason
         action = FusionAction("multi-output", sequence.computation.name, producer.name, (consumer.name,))
         return "the two would take longer as one kernel" if sequence.saving(action) < 0 else None
 

@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from compiler.fusion.rewriting import body_of, instructions_of, is_multi_output, source_of
+from compiler.analysis.library_work import TEMPLATE_OPS
+from compiler.codegen.lowering.lower import roots_of
+from compiler.codegen.lowering.nests import nests_of
+from compiler.fusion.rewriting import (
+    body_of,
+    instructions_of,
+    is_multi_output,
+    outputs_of,
+    source_of,
+    trial_fusion,
+)
 from compiler.fusion.sequence import SequenceState
 from compiler.ir import HloInstruction, Opcode, Trait
 
@@ -14,7 +24,33 @@ def is_expensive(node: HloInstruction) -> bool:
 
 def is_loop_fusion(node: HloInstruction) -> bool:
     """Check whether a node is a fusion of one loop over its outputs, without a reduction (XLA's kind kLoop)."""
-    return node.opcode is Opcode.FUSION and not has_reduction(node)
+    inside = instructions_of(node)
+    return (
+        node.opcode is Opcode.FUSION and not has_reduction(node) and all(i.opcode not in TEMPLATE_OPS for i in inside)
+    )
+
+
+def library_refusal(*nodes: HloInstruction) -> str | None:
+    """Return a reason if one of these nodes contains a product or sort, which XLA's loop fusions leave to libraries."""
+    found = (i for n in nodes for i in instructions_of(n) if i.opcode in (Opcode.DOT, Opcode.SORT))
+    i = next(found, None)
+    return None if i is None else f"%{i.name}: XLA leaves a {i.opcode.text} to a library"
+
+
+def loops_refusal(kind: str, first: HloInstruction, second: HloInstruction) -> str | None:
+    """Return a reason if the outputs of a kernel of two nodes would not come from one loop nest, as XLA demands.
+
+    Args:
+        kind: see `trial_fusion`.
+        first: the producer, or the earlier of two independent nodes.
+        second: the consumer, or the later node.
+    """
+    x, y = outputs_of(first)[0].shape, outputs_of(second)[0].shape
+    alike = x.dimensions == y.dimensions
+    if has_reduction(first) or has_reduction(second):
+        body = trial_fusion(kind, first, second)
+        alike = len(nests_of(body, roots_of(body))) == 1
+    return None if alike else f"%{first.name} ({x}) and %{second.name} ({y}) need loops of different shapes"
 
 
 def has_reduction(node: HloInstruction) -> bool:

@@ -1,0 +1,84 @@
+"""The work of ops with algorithms of their own, in a library and in the kernels that are generated for them."""
+
+from __future__ import annotations
+
+import math
+
+from compiler.ir import HloInstruction, Opcode
+from compiler.ir.attributes import Window
+from compiler.ir.types import PrimitiveType as T
+
+TEMPLATE_OPS = frozenset({Opcode.DOT, Opcode.SCATTER, Opcode.SORT})
+"""Opcodes whose kernels are generated from a template, which may compute other ops before and after them."""
+LARGE_PRODUCT, DEEP_PRODUCT = 1 << 24, 8192
+"""Multiplications of one matrix, and bytes along the contracted dimensions, from which on the packing and blocking of a
+library are worth it; measured, see results/kernels/products.md."""
+LARGE_SLOWDOWN, HALF_SLOWDOWN = 1.5, 2.0
+"""How much longer a generated product then takes, and one of half types, for which libraries use special
+instructions."""
+REPACKED_FROM = 512
+"""Rows or columns of a block for which an operand is computed once."""
+
+
+def library_flops(i: HloInstruction) -> float:
+    """Return the scalar operations of an op that is not a generated kernel."""
+    out = sum(s.num_elements for s in i.shape.leaves())
+    match i.opcode:
+        case Opcode.DOT:
+            dims = i.operands[0].shape.dimensions
+            contracted: int = math.prod(dims[d] for d in i.attr("lhs_contracting_dims", ()))
+            return 2.0 * out * contracted
+        case Opcode.CONVOLUTION:
+            kernel, labels = i.operands[1].shape, i.attributes["dim_labels"].rhs
+            outputs: int = kernel.dimensions[labels.index("o")]
+            return 2.0 * out * kernel.num_elements / max(1, outputs)
+        case Opcode.SORT | Opcode.TOPK | Opcode.FFT:
+            n = max((o.shape.num_elements for o in i.operands), default=1)
+            last = i.operands[0].shape.dimensions[-1] if i.operands[0].shape.dimensions else 1
+            return 5.0 * n * math.log2(max(2, last))
+        case Opcode.CHOLESKY | Opcode.TRIANGULAR_SOLVE:
+            n = i.operands[0].shape.dimensions[-1]
+            return float(out * n)
+        case Opcode.SCATTER:
+            return 4.0 * sum(o.shape.num_elements for o in i.operands[1:])
+        case Opcode.REDUCE_WINDOW | Opcode.SELECT_AND_SCATTER:
+            window: Window = i.attr("window", Window())
+            return float(out * math.prod(w.size for w in window.dims))
+        case _:
+            return float(out * i.opcode.row.flops)
+
+
+def product_time(dot: HloInstruction) -> float:
+    """Return the scalar operations of a dot, times how much longer the generated kernel takes than a library."""
+    flops, (lhs, rhs) = library_flops(dot), dot.operands[:2]
+    if lhs.shape.element_type in (T.F16, T.BF16):
+        return flops * HALF_SLOWDOWN
+    batch = math.prod(lhs.shape.dimensions[d] for d in dot.attr("lhs_batch_dims", ()))
+    depth = math.prod(lhs.shape.dimensions[d] for d in dot.attr("lhs_contracting_dims", ()))
+    matrix = max(1, batch * depth)
+    narrow = min(lhs.shape.num_elements // matrix, rhs.shape.num_elements // matrix) <= 1
+    large = flops > 2.0 * LARGE_PRODUCT * batch or depth * lhs.shape.element_type.byte_size > DEEP_PRODUCT
+    return flops * (LARGE_SLOWDOWN if narrow or large else 1.0)
+
+
+def operand_reads(i: HloInstruction, number: int) -> float:
+    """Return how often a template computes each element of an operand that it does not read from memory."""
+    if i.opcode is Opcode.SORT:
+        root = i.attributes["to_apply"].root
+        by_key = root.opcode is Opcode.COMPARE and (
+            not root.operands[0].shape.element_type.is_float or root.attr("type") == "TOTALORDER"
+        )
+        rows = i.operands[0].shape.dimensions[i.attributes["dimensions"][0]]
+        # For the key, or for every comparison; and where the element is moved.
+        return 2.0 if by_key else 2.0 * math.log2(max(2, rows)) + 1.0
+    if i.opcode is not Opcode.DOT:
+        return 1.0
+    shape = i.operands[number].shape
+    other = i.shape.num_elements * _depth(i) / max(1, shape.num_elements)
+    # Its elements are computed into a packed block, which costs more than to read them.
+    return 2.0 * math.ceil(other / REPACKED_FROM)
+
+
+def _depth(dot: HloInstruction) -> int:
+    dims = dot.operands[0].shape.dimensions
+    return math.prod(dims[d] for d in dot.attr("lhs_contracting_dims", ()))
