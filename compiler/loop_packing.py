@@ -7,7 +7,7 @@ from dataclasses import replace
 from compiler.analysis.loop_marks import is_kernel_loop
 from compiler.codegen.build_target import BuildTarget
 from compiler.codegen.buildability import is_emittable, kernel_refusal
-from compiler.codegen.templates.loop_lowering import LoopState, default_loop_schedule
+from compiler.codegen.templates.loop_state import LoopState, default_loop_schedule
 from compiler.ir import HloComputation, HloInstruction, HloModule, Opcode
 from compiler.passes.dots.outlining import Outline
 from compiler.passes.infrastructure.rewrite_limits import pinned
