@@ -34,10 +34,21 @@ def pack_loops(module: HloModule, target: BuildTarget) -> bool:
         target: what kernels are built for.
     """
     changed = False
-    for computation in list(module.control_flow_computations()):
+    inside = _inside_kernel_loops(module)
+    for computation in [c for c in module.control_flow_computations() if c not in inside]:
         for loop in [i for i in computation.instructions if i.opcode is Opcode.WHILE and is_kernel_loop(i)]:
             changed |= _pack(computation, loop, target)
     return changed
+
+
+def _inside_kernel_loops(module: HloModule) -> set[HloComputation]:
+    """Return the computations that run inside kernel loops, whose own loops have no kernels."""
+    found: set[HloComputation] = set()
+    for computation in reversed(module.control_flow_computations()):  # callers first
+        for i in computation.notable:
+            if computation in found or (i.opcode is Opcode.WHILE and is_kernel_loop(i)):
+                found.update(i.called_computations())
+    return found
 
 
 def _pack(computation: HloComputation, loop: HloInstruction, target: BuildTarget) -> bool:
@@ -95,11 +106,16 @@ def _unpacking(
             inside.add(i)
     found = inside - elements
     while True:
-        # What other kernels read is left to fusion.
-        used = {i for i in found if any(u not in found and u.opcode is not Opcode.TUPLE for u in i.users)}
-        if not used:
+        # What other kernels read is left to fusion, and so is what is computed from it.
+        left = {
+            i
+            for i in found
+            if any(u not in found and u.opcode is not Opcode.TUPLE for u in i.users)
+            or any(o not in found and o not in elements and not _is_copied(o) for o in i.operands)
+        }
+        if not left:
             return found
-        found -= used
+        found -= left
 
 
 def _is_copied(i: HloInstruction) -> bool:

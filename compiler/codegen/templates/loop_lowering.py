@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -101,14 +101,25 @@ class LoopLowering:
         e.hoist_limit = 0
         self._store_shared(number)
 
-    def _start(self, level: Level, base: IndexExpr, size: int) -> None:
-        """Emit the initial state of a loop."""
+    def _start(self, level: Level, base: IndexExpr, size: int, passed: Sequence[HloInstruction] = ()) -> None:
+        """Emit the initial state of a loop.
+
+        Args:
+            level: the loop.
+            base: the first position of the tile.
+            size: the number of its positions.
+            passed: values that are computed here and kept in local arrays for what follows the loop.
+        """
         e, state = self.emitter, level.state
         kept = [] if level is self.level else state.kept(self.axis, self.extent)
         for k in (*state.per_position, *kept):
             for rest in self._other_indices(state.shapes[k]):
                 name = level.arrays[k, rest] = e.fresh("s")
                 e.add(lir.LocalArray(name, state.shapes[k].element_type, size))
+        kept_values = {i: {rest: e.fresh("s") for rest in self._other_indices(i.shape)} for i in passed}
+        for i, arrays in kept_values.items():
+            for name in arrays.values():
+                e.add(lir.LocalArray(name, i.shape.element_type, size))
         for k in sorted(state.shared):
             for at in itertools.product(*(range(n) for n in state.shapes[k].dimensions)):
                 initial = level.initial(k, self._constant_index(at))
@@ -116,21 +127,26 @@ class LoopLowering:
                 e.add(lir.Accumulator(name, state.shapes[k].element_type, initial))
 
         def load() -> None:
-            names = {key: level.initial(key[0], self._full_index(key[1])) for key in level.arrays}
-            for key, name in names.items():
-                e.add(lir.LocalStore(level.arrays[key], self.lane, name))
+            names = {level.arrays[k, rest]: level.initial(k, self._full_index(rest)) for k, rest in level.arrays}
+            names |= {
+                arrays[rest]: e.value(i, self._full_index(rest)) for i, arrays in kept_values.items() for rest in arrays
+            }
+            for array, name in names.items():
+                e.add(lir.LocalStore(array, self.lane, name))
 
-        if level.arrays:
+        if level.arrays or passed:
             self._for_each_lane(base, size, load)
+        for i, arrays in kept_values.items():
+            e.sources[i] = self._passed_reader(i, arrays)
 
     def _run(self, level: Level, base: IndexExpr, size: int) -> None:
         """Emit all iterations of a loop."""
         e, state = self.emitter, level.state
         self._bind(state.parameter, level)
         with self._iterations(level, base, size):
-            for inner in state.inner:
+            for inner, passed in zip(state.inner, state.passed(self.axis, self.extent), strict=True):
                 inside = Level(inner, self._exit(inner), self._initial_of(inner.loop.operands[0]))
-                self._start(inside, base, size)
+                self._start(inside, base, size, passed)
                 self._run(inside, base, size)
                 self._bind(inner.loop, inside)
             new = {key: e.value(state.new[key[0]], self._constant_index(key[1])) for key in level.scalars}
@@ -139,6 +155,8 @@ class LoopLowering:
             # Shared scalars are assigned last, because the lanes still read their old values.
             for key, name in new.items():
                 e.add(lir.Assign(level.scalars[key], name))
+        for i in itertools.chain(*state.passed(self.axis, self.extent)):
+            del e.sources[i]
 
     def _initial_of(self, start: HloInstruction) -> Callable[[int, Index], str]:
         """Return the function that emits an element of the tuple with which an inner loop starts."""
@@ -289,6 +307,20 @@ class LoopLowering:
             if k in level.state.changed or self._is_kept(level, k, index):
                 return self._read_changed(level, k, index)
             return level.initial(k, index)
+
+        return read
+
+    def _passed_reader(self, i: HloInstruction, arrays: dict[tuple[int, ...], str]) -> Callable[[Index], str]:
+        """Return the function that emits reads of a value that was computed before an inner loop."""
+
+        def read(index: Index) -> str:
+            e, others = self.emitter, self._others(index)
+            if index[0 if self.axis == 0 else -1] == self.position and others in arrays:
+                return e.let(i.shape.element_type, lir.LocalLoad(arrays[others], self.lane))
+            del e.sources[i]  # at another position it is computed again
+            name = e.value(i, index)
+            e.sources[i] = read
+            return name
 
         return read
 

@@ -12,7 +12,7 @@ from compiler.codegen.schedules.schedule import LOCAL_BYTES, Schedule
 from compiler.errors import UnsupportedError
 from compiler.ir.computation import HloComputation
 from compiler.ir.instruction import HloInstruction
-from compiler.ir.opcodes import Opcode
+from compiler.ir.opcodes import Opcode, Trait
 from compiler.ir.shape import Shape
 
 SHARED_LIMIT = 16
@@ -124,9 +124,34 @@ class LoopState:
         others = (k for k in range(len(self.shapes)) if k not in self.changed)
         return [k for k in others if _has_axis(self.shapes[k], axis, extent) and not _is_cheap(start.operands[k])]
 
+    def passed(self, axis: int, extent: int) -> list[list[HloInstruction]]:
+        """Return which values to compute before each inner loop and to keep for what follows it.
+
+        These are the results of expensive ops along the axis that are needed both before and after an inner loop.
+        """
+        found: list[list[HloInstruction]] = [[] for _ in self.inner]
+        before: dict[HloInstruction, int] = {}  # the first inner loop for which an expensive op is computed
+        stages = [[*s.loop.operands] for s in self.inner] + ([[self.body.root]] if self.inner else [])
+        for n, roots in enumerate(stages):
+            seen, work = set[HloInstruction](), list(roots)
+            while work:
+                i = work.pop()
+                if i in seen or i.opcode is Opcode.WHILE:
+                    continue
+                seen.add(i)
+                if before.get(i, n) < n:
+                    if i not in found[before[i]]:
+                        found[before[i]].append(i)
+                    continue
+                if i.opcode.has(Trait.EXPENSIVE) and _has_axis(i.shape, axis, extent):
+                    before[i] = n
+                work += i.operands
+        return found
+
     def _arrays(self, axis: int, extent: int) -> list[Shape]:
         """Return the shapes of everything that is kept in local arrays."""
         kept = [s.shapes[k] for s in self.levels() if s is not self for k in s.kept(axis, extent)]
+        kept += [i.shape for s in self.levels() for of_loop in s.passed(axis, extent) for i in of_loop]
         return kept + [s.shapes[k] for s in self.levels() for k in s.per_position]
 
     def bytes_per_lane(self, axis: int, extent: int) -> int:
