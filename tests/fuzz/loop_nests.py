@@ -41,7 +41,7 @@ class Writer:
 
     Attributes:
         values: the names of the values in scope, by shape.
-        finished: the texts of finished computations.
+        finished: the finished computations, as HLO text.
     """
 
     def __init__(self, rng: np.random.Generator) -> None:

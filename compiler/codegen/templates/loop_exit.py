@@ -32,11 +32,11 @@ class LoopExit:
     """The condition under which a loop runs another iteration: all of `uniform`, and for some position any of `active`.
 
     Attributes:
-        uniform: pred scalars of the condition.
+        uniform: pred scalars of the condition, with the values that they must have.
         active: pred arrays of the condition, with what their elements are at an active position; at most one.
     """
 
-    uniform: tuple[HloInstruction, ...]
+    uniform: tuple[tuple[HloInstruction, bool], ...]
     active: tuple[tuple[HloInstruction, bool], ...]
 
 
@@ -51,16 +51,18 @@ def exit_of(state: LoopState, axis: int, extent: int) -> LoopExit:
     Raises:
         UnsupportedError: tiles cannot compute the condition on their own.
     """
-    uniform: list[HloInstruction] = []
+    uniform: list[tuple[HloInstruction, bool]] = []
     active: list[tuple[HloInstruction, bool]] = []
     for part, wanted in _parts(state.condition.root):
         found = _any_position(part, wanted)
         if found is not None and _reads(found[0]) & {*state.per_position, *state.stacked}:
             active.append(found)
-        elif wanted:
-            uniform.append(part)
+        elif _reads(part) & {*state.per_position, *state.stacked}:
+            raise UnsupportedError(
+                f"%{state.loop.name}: its condition computes %{part.name} from positions of different tiles"
+            )
         else:
-            raise UnsupportedError(f"%{state.loop.name}: its condition negates %{part.name}")
+            uniform.append((part, wanted))
     if len(active) > 1:
         raise UnsupportedError(f"%{state.loop.name}: its condition tests the positions twice")
     for i, wanted in active:
@@ -69,7 +71,7 @@ def exit_of(state: LoopState, axis: int, extent: int) -> LoopExit:
 
 
 def _parts(root: HloInstruction) -> Iterator[tuple[HloInstruction, bool]]:
-    """Yield the pred scalars that must all hold for the loop to go on, each with the value it must have."""
+    """Yield the pred scalars that must all hold for the loop to continue, each with the value it must have."""
     work = [(root, True)]
     while work:
         i, wanted = work.pop()

@@ -191,14 +191,13 @@ class LoopLowering:
         if level.exit is None:
             raise UnsupportedError(f"%{state.loop.name} has no condition")
         self._bind(state.condition.parameters[0], level)
-        tests = [e.value(i, ()) for i in level.exit.uniform]
+        tests = [self._pred(e.value(i, ()), wanted) for i, wanted in level.exit.uniform]
         for active, wanted in level.exit.active:
             lane = Var(e.fresh("l"), size)
             reductions: list[lir.Reduction] = []
             with e.reduction([lane], reductions), self._at(base, lane):
                 elements = [e.value(active, self._full_index(rest)) for rest in self._other_indices(active.shape)]
-                if not wanted:
-                    elements = [e.apply(scalar_ops.ScalarOp(Opcode.NOT, T.PRED, T.PRED), x) for x in elements]
+                elements = [self._pred(x, wanted) for x in elements]
                 some = elements[0]
                 for x in elements[1:]:
                     some = e.apply(scalar_ops.binary(Opcode.OR, T.PRED), some, x)
@@ -207,6 +206,10 @@ class LoopLowering:
             zero = e.constant(0, T.S32)
             tests.append(e.apply(scalar_ops.comparison("NE", T.S32), reductions[0].name, zero))
         return e.all_of(tests)
+
+    def _pred(self, name: str, wanted: bool) -> str:
+        """Emit whether a pred has a value and return the name."""
+        return name if wanted else self.emitter.apply(scalar_ops.ScalarOp(Opcode.NOT, T.PRED, T.PRED), name)
 
     @contextmanager
     def _at(self, base: IndexExpr, lane: Var) -> Iterator[None]:
