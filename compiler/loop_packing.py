@@ -64,13 +64,14 @@ def _pack(computation: HloComputation, loop: HloInstruction, target: BuildTarget
             computation.replace_uses(element, start.operands[k])
             computation.remove_dead([element])
             changed = True
-    before = _packing(state, start, fixed)
+    before = _packing(start, fixed, {*state.per_position, *state.shared})
+    more = _packing(start, fixed, set(range(len(state.shapes))) - state.stacked)  # with what the loop only reads
     after = _unpacking(computation, state, loop, fixed)
     constants = [o for k, o in enumerate(start.operands) if k in state.per_position and o.opcode in _COPIED]
-    if not before and not after and not constants:
+    if not more and not after and not constants:
         return changed
     target = replace(target, schedule=default_loop_schedule(loop, target.language))
-    for around in ({*before, *after}, before, after):
+    for around in ({*more, *after}, {*before, *after}, before, after):
         region = {start, loop, *loop.users, *around}
         outline = Outline.of([i for i in computation.post_order() if i in region], "loop")
         if kernel_refusal(outline.body, target) is None:
@@ -79,12 +80,11 @@ def _pack(computation: HloComputation, loop: HloInstruction, target: BuildTarget
     return changed
 
 
-def _packing(state: LoopState, start: HloInstruction, fixed: set[HloInstruction]) -> set[HloInstruction]:
-    """Return what computes the initial state of positions and nothing else, element by element."""
+def _packing(start: HloInstruction, fixed: set[HloInstruction], carried: set[int]) -> set[HloInstruction]:
+    """Return what computes some of the initial values of a loop and nothing else, element by element."""
     inside = {start}
-    carried = {*state.per_position, *state.shared}
     work = [start.operands[k] for k in sorted(carried)]
-    kept = {start.operands[k] for k in range(len(state.shapes)) if k not in carried}
+    kept = {o for k, o in enumerate(start.operands) if k not in carried}
     while work:
         i = work.pop()
         if i in inside or i in kept or i in fixed or not _is_pointwise(i) or any(u not in inside for u in i.users):

@@ -102,8 +102,11 @@ class _CPrinter(Printer):
         return f"BITS_TO_F32({value.pair} & 0xffff0000u)" if value.second else f"BITS_TO_F32({value.pair} << 16)"
 
     def local_array(self, s: lir.LocalArray) -> None:
-        self.emit(f"{COMPUTE_TYPES[s.type]} {s.name}[{s.size}] __attribute__((aligned(64)));")
-        self._types[s.name] = f"{COMPUTE_TYPES[s.type]} *"
+        c_type = COMPUTE_TYPES[s.type]
+        if s.type is T.PRED and self.kernel.kind == "loop-kernel":
+            c_type = COMPUTE_TYPES[T.S32]  # gcc makes vectors of bytes and floats in one loop badly
+        self.emit(f"{c_type} {s.name}[{s.size}] __attribute__((aligned(64)));")
+        self._types[s.name] = f"{c_type} *"
 
     def stream_store(self, s: lir.StreamStore) -> None:
         self.helpers["stream.h"] = None

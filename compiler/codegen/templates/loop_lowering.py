@@ -111,7 +111,7 @@ class LoopLowering:
             passed: values that are computed here and kept in local arrays for what follows the loop.
         """
         e, state = self.emitter, level.state
-        kept = [] if level is self.level else state.kept(self.axis, self.extent)
+        kept = self._kept(level)
         for k in (*state.per_position, *kept):
             for rest in self._other_indices(state.shapes[k]):
                 name = level.arrays[k, rest] = e.fresh("s")
@@ -157,6 +157,10 @@ class LoopLowering:
                 e.add(lir.Assign(level.scalars[key], name))
         for i in itertools.chain(*state.passed(self.axis, self.extent)):
             del e.sources[i]
+
+    def _kept(self, level: Level) -> list[int]:
+        """Return the carried values that a loop does not change but keeps in local arrays."""
+        return [] if level is self.level else level.state.kept(self.axis, self.extent)
 
     def _initial_of(self, start: HloInstruction) -> Callable[[int, Index], str]:
         """Return the function that emits an element of the tuple with which an inner loop starts."""

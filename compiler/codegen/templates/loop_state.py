@@ -29,6 +29,8 @@ MAX_LANES, LANE_STEP = 1024, 64
 """Maximum number of lanes of a tile by default, and the number of which it is a multiple."""
 TILE_BYTES = 48 * 1024
 """Maximum size of the state of a tile by default, so that it stays in the first-level cache."""
+WORD = 4
+"""Least size of an element of a local array in C, where a pred takes a word; see `print_c`."""
 _CHEAP = frozenset({Opcode.PARAMETER, Opcode.CONSTANT, Opcode.IOTA, Opcode.GET_TUPLE_ELEMENT})
 """What an inner loop reads again in every iteration, instead of keeping it in a local array."""
 _VIEWS = frozenset({Opcode.BROADCAST, Opcode.RESHAPE, Opcode.BITCAST, Opcode.SLICE, Opcode.TRANSPOSE, Opcode.COPY})
@@ -157,7 +159,7 @@ class LoopState:
     def bytes_per_lane(self, axis: int, extent: int) -> int:
         """Return the bytes of local arrays that one position along an axis of `extent` positions needs."""
         shapes = self._arrays(axis, extent)
-        return sum(s.num_elements // max(1, extent) * COMPUTE_BYTES[s.element_type] for s in shapes)
+        return sum(s.num_elements // max(1, extent) * max(COMPUTE_BYTES[s.element_type], WORD) for s in shapes)
 
     def axis(self, wanted: int = 0) -> tuple[int, int]:
         """Return the axis along which iterations are split and its extent: 0 for the first dimension, -1 for the last.

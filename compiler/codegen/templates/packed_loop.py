@@ -16,7 +16,7 @@ from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import Index, IndexExpr
 from compiler.codegen.schedules.schedule import Schedule
-from compiler.codegen.templates.loop_lowering import LoopLowering
+from compiler.codegen.templates.loop_lowering import Level, LoopLowering
 from compiler.codegen.templates.loop_state import ELEMENT_LIMIT, SHARED_LIMIT, LoopState
 from compiler.errors import UnsupportedError
 from compiler.ir.computation import HloComputation
@@ -108,6 +108,9 @@ class _PackedLowering(LoopLowering):
 
     def _initial(self, k: int, index: Index) -> str:
         return self.emitter.value(self.start.operands[k], index)
+
+    def _kept(self, level: Level) -> list[int]:
+        return level.state.kept(self.axis, self.extent)
 
     def _stack_name(self, k: int) -> str:
         return f"o{self.stack_outputs[k]}"
