@@ -8,6 +8,7 @@ from compiler.analysis.loop_marks import is_kernel_loop
 from compiler.codegen.build_target import BuildTarget
 from compiler.codegen.buildability import is_emittable, kernel_refusal
 from compiler.codegen.templates.loop_state import LoopState, default_loop_schedule
+from compiler.errors import UnsupportedError
 from compiler.ir import HloComputation, HloInstruction, HloModule, Opcode
 from compiler.passes.dots.outlining import Outline
 from compiler.passes.infrastructure.rewrite_limits import pinned
@@ -64,8 +65,9 @@ def _pack(computation: HloComputation, loop: HloInstruction, target: BuildTarget
             computation.replace_uses(element, start.operands[k])
             computation.remove_dead([element])
             changed = True
-    before = _packing(start, fixed, {*state.per_position, *state.shared})
-    more = _packing(start, fixed, set(range(len(state.shapes))) - state.stacked)  # with what the loop only reads
+    carried = {*state.per_position, *state.shared}
+    before = _packing(start, fixed, carried)
+    more = _packing(start, fixed, carried | _read_by_positions(state))
     after = _unpacking(computation, state, loop, fixed)
     constants = [o for k, o in enumerate(start.operands) if k in state.per_position and o.opcode in _COPIED]
     if not more and not after and not constants:
@@ -78,6 +80,15 @@ def _pack(computation: HloComputation, loop: HloInstruction, target: BuildTarget
             outline.apply(computation, "loop")
             return True
     return changed
+
+
+def _read_by_positions(state: LoopState) -> set[int]:
+    """Return the values that the loop only reads and that its kernel would keep in local arrays if it computed them."""
+    try:
+        axis, extent = state.axis()
+    except UnsupportedError:
+        return set()
+    return set(state.kept(axis, extent))
 
 
 def _packing(start: HloInstruction, fixed: set[HloInstruction], carried: set[int]) -> set[HloInstruction]:
