@@ -115,7 +115,7 @@ def _reads(i: HloInstruction) -> set[int]:
 def _check_positions(state: LoopState, active: HloInstruction, wanted: bool, axis: int, extent: int) -> None:
     """Raise UnsupportedError unless a tile without active positions has its final state."""
     name, dims = state.loop.name, active.shape.dimensions
-    if dims[axis] != extent:
+    if not dims or dims[axis] != extent:
         raise UnsupportedError(f"%{name}: its condition tests {active.shape}, which does not have the loop's axis")
     varying = sorted(_reads(active) & state.shared)
     if varying:
