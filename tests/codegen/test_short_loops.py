@@ -169,3 +169,20 @@ def test_few_of_many_adjacent_elements_are_not_read_in_vectors() -> None:
     ROOT r = f32[100,1] add(first, last)
     """
     assert "omp simd" not in checked(text, Schedule())
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(16, 40), (32, 32), (100, 40), (1000, 300), (9, 32)])
+@pytest.mark.parametrize("stages", [0, 1])
+def test_what_follows_reductions_of_rows_is_computed_for_many_rows(rows: int, columns: int, stages: int) -> None:
+    text = f"""
+    a = f32[{rows},{columns}] parameter(0)
+    b = f32[{rows}] parameter(1)
+    zero = f32[] constant(0)
+    s = f32[{rows}] reduce(a, zero), dimensions={{1}}, to_apply=add_f32
+    e = f32[{rows}] add(s, b)
+    t = f32[{rows}] tanh(e)
+    f = f32[{rows}] exponential(t)
+    ROOT r = (f32[{rows}], f32[{rows}]) tuple(f, t)
+    """
+    source = checked(text, Schedule(stages=stages, grain=1000), SUM)
+    assert ("_of[" in source) == (bool(stages) and rows >= 16)
