@@ -151,6 +151,29 @@ larger {{
     checked(REDUCED.format(t=t, n=n, least=least), Schedule(vector=vector, stages=0), larger)
 
 
+@pytest.mark.parametrize("accumulators", range(1, 17))
+def test_any_number_of_accumulators(accumulators: int) -> None:
+    text = """
+    a = f32[3,1000] parameter(0)
+    zero = f32[] constant(0)
+    ROOT s = f32[3] reduce(a, zero), dimensions={1}, to_apply=add_f32
+    """
+    checked(text, Schedule(accumulators=accumulators, threads=0), SUM)
+
+
+@pytest.mark.parametrize("count", range(1, 9))
+def test_any_number_of_reductions_in_one_loop(count: int) -> None:
+    shifted = "\n".join(
+        f"c{n} = f32[] constant({n})\nw{n} = f32[3,1000] broadcast(c{n}), dimensions={{}}\n"
+        f"m{n} = f32[3,1000] multiply(a, w{n})\n"
+        f"r{n} = f32[3] reduce(m{n}, zero), dimensions={{1}}, to_apply=add_f32"
+        for n in range(count)
+    )
+    types, names = ", ".join(["f32[3]"] * count), ", ".join(f"r{n}" for n in range(count))
+    text = f"a = f32[3,1000] parameter(0)\nzero = f32[] constant(0)\n{shifted}\nROOT r = ({types}) tuple({names})"
+    checked(text, Schedule(threads=0), SUM)
+
+
 def test_reductions_of_many_rows_are_not_divided() -> None:
     text = """
     a = f32[{rows},4096] parameter(0)
@@ -186,3 +209,23 @@ def test_what_follows_reductions_of_rows_is_computed_for_many_rows(rows: int, co
     """
     source = checked(text, Schedule(stages=stages, grain=1000), SUM)
     assert ("_of[" in source) == (bool(stages) and rows >= 16)
+
+
+@pytest.mark.parametrize("t", ["s8", "u8", "s16", "u16"])
+@pytest.mark.parametrize("source", ["f32", "f64", "f16", "bf16"])
+def test_values_that_are_quantized_and_converted_back(t: str, source: str) -> None:
+    text = f"""
+    a = {source}[70] parameter(0)
+    big = {source}[] constant(400)
+    w = {source}[70] broadcast(big), dimensions={{}}
+    m = {source}[70] multiply(a, w)
+    zero = {source}[] constant(0)
+    z = {source}[70] broadcast(zero), dimensions={{}}
+    infinite = {source}[70] divide(m, z)
+    q = {t}[70] convert(m)
+    f = {source}[70] convert(q)
+    i = {t}[70] convert(infinite)
+    g = {source}[70] convert(i)
+    ROOT r = ({source}[70], {t}[70], {source}[70], {t}[70]) tuple(f, q, g, i)
+    """
+    checked(text, Schedule())

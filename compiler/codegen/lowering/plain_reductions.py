@@ -104,7 +104,7 @@ class _Plain:
         for h in self.heroes:
             self._need(self.level[h], h.operands[0], _with_units(tuple(range(len(domain.sizes))), h.operands[0]))
             self._need(0, h.operands[1], ())
-        statements = 3 * len(self.met) + 8 * len(self.heroes) + 8 * len(domain.sizes)
+        statements = 6 * len(self.met) + 8 * len(self.heroes) + 8 * len(domain.sizes)
         if statements > min(STATEMENT_LIMIT, BASE_STATEMENTS + STATEMENTS_PER_INSTRUCTION * len(self.inside)):
             raise _UncertainError
         return self._row_bytes(big, count, domain) if by_rows else self._column_bytes(count, domain)

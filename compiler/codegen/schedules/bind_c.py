@@ -367,9 +367,12 @@ class _Binder:
         return self._scalar_accumulators(s)
 
     def _vectors(self, s: lir.Reduce) -> int:
-        """Return the number of vectors that accumulate side by side, which hides the latency of combining them."""
+        """Return the number of vectors that accumulate side by side, which hides the latency of combining them.
+
+        It is a power of two, so that the lanes can be halved.
+        """
         vectors = min(self.schedule.accumulators, max(1, MAX_ACCUMULATORS // len(s.reductions)))
-        return 1 if work_of(s.body, expensive=1) > LIGHT_WORK else max(1, vectors)
+        return 1 if work_of(s.body, expensive=1) > LIGHT_WORK else 1 << max(1, vectors).bit_length() - 1
 
     def _scalar_accumulators(self, s: lir.Reduce) -> list[lir.Stmt]:
         vectorized = bool(self.schedule.vector) and not has_loop(s.body)
