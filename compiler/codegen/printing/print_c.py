@@ -300,6 +300,17 @@ class _CPrinter(Printer):
         self.depth -= 1
         self.emit("}")
 
+    def while_loop(self, s: lir.While) -> None:
+        """Print a loop that runs until a condition is false, with a check for interrupts now and then."""
+        n = s.counter
+        self.emit(f"for (int64_t {n} = 1;; {n}++) {{")
+        self.indented(s.test)
+        self.emit(f"  if (!{s.condition}) break;")
+        self.indented(s.body)
+        if s.poll:
+            self.emit(f"  if ({n} % {s.poll} == 0 && hlogym_interrupted()) break;")
+        self.emit("}")
+
     # ---- loops that run on several threads
 
     def _parallel_loop(self, s: lir.For) -> None:
