@@ -27,24 +27,25 @@ class ReshapeMover(RewritePass):
     one movement has no other user, or is a transpose whose other users can follow, so that none is added.
 
     Attributes:
-        products: also move transposes of matrix products; XLA writes such a product in the transposed order for free.
+        shared_products: also move transposes of matrix products that have several users; XLA computes such a product
+            in the transposed order at no cost.
     """
 
     name: ClassVar[str] = "reshape-mover"
     rules: ClassVar[RuleSet] = RuleSet()
-    products: bool = True
+    shared_products: bool = True
 
     def rules_of(self) -> RulesOf:
         """Return the rules of the pass."""
 
         def sink(i: HloInstruction, b: Builder) -> HloInstruction | None:
-            return None if not self.products and any(map(_turns_product, i.operands)) else _sink(i, b)
+            return None if not self.shared_products and any(map(_turns_shared_product, i.operands)) else _sink(i, b)
 
         return lambda op: (sink,) if op in _MOVABLE else ()
 
 
-def _turns_product(o: HloInstruction) -> bool:
-    return o.opcode is Opcode.TRANSPOSE and o.operand(0).opcode is Opcode.DOT
+def _turns_shared_product(o: HloInstruction) -> bool:
+    return o.opcode is Opcode.TRANSPOSE and o.operand(0).opcode is Opcode.DOT and not single_use(o)
 
 
 def _sink(i: HloInstruction, b: Builder) -> HloInstruction | None:

@@ -37,12 +37,13 @@ A widened loop trades many small products for a large one and its slices, which 
 """
 
 REWRITES = (
-    "reshape-mover{products=false}",
+    "reshape-mover{shared_products=false}",
     "argmax-rewriter",
     "select-and-scatter-expander",
     "reduce-window-to-slices",
     "convolution-to-dot",
     "convolution-to-patches{max_elements=0,max_batches=1}",
+    "sort-by-integer-key",
 )
 """Ops for which XLA:CPU generates scalar loops, in forms that it vectorises.
 
