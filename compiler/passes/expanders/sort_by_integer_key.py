@@ -38,8 +38,8 @@ class SortByIntegerKey(RewritePass):
 
     name: ClassVar[str] = "sort-by-integer-key"
     rules: ClassVar[RuleSet] = RuleSet()
-    min_length: int = number_option(16, 1, 1 << 31)
-    min_elements: int = number_option(2048, 1, 1 << 31)
+    min_length: int = number_option(8, 1, 1 << 31)
+    min_elements: int = number_option(64, 1, 1 << 31)
 
     def rules_of(self) -> RulesOf:
         """Return the rules of the pass."""

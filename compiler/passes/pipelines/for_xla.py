@@ -41,7 +41,7 @@ REWRITES = (
     "argmax-rewriter",
     "select-and-scatter-expander",
     "reduce-window-to-slices",
-    "convolution-to-dot",
+    "convolution-to-dot{shared=false}",
     "convolution-to-patches{max_elements=0,max_batches=1}",
     "sort-by-integer-key",
 )
