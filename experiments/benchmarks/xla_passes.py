@@ -2,7 +2,7 @@
 
 Both programs run in turns on the same arguments; the ratio of a program is that of its fastest samples. Their outputs
 must agree. The table in results/reach is made on one core at real-time priority:
-`chrt -f 20 taskset -c 1 python -m experiments.benchmarks.xla_passes --rounds 9 --out results/reach/xla_passes.md`.
+`chrt -f 20 taskset -c 1 python -m experiments.benchmarks.xla_passes --rounds 7 --out results/reach/xla_passes.md`.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def main() -> None:
         print(program.name, rows[-1].problem or f"{rows[-1].ratio:.3f}", " ".join(rows[-1].applied), flush=True)
     timed = [r for r in rows if not r.problem]
     slower = [r for r in timed if r.ratio < SLOWER]
-    mean = geometric_mean([r.ratio for r in timed])
+    mean = geometric_mean([r.ratio for r in timed]).value
     names = ", ".join(r.program for r in slower) or "none"
     summary = f"{len(timed)} programs, geometric mean {mean:.3f}x, {len(slower)} slower by more than 3%: {names}"
     print(summary)

@@ -21,13 +21,15 @@ LEFT_TO_XLA = (
     "dot-simplifier",
     "transpose-folding",
     "reassociation",
+    "compare-select-logic",
     "reshape-mover",
 )
 """Members of the algebraic simplifier that are left out.
 
 XLA has rewrites of its own for cumulative reductions and for composite ops, and chooses the layouts of matrix products:
 a transpose that is folded into a product or moved away from it takes that choice away. XLA combines constants of
-elementwise chains, too, but after the choice of layouts, and thereby reads fewer arrays in two orders.
+elementwise chains, too, but after the choice of layouts, and thereby reads fewer arrays in two orders. Comparisons
+that several fusions share are stored by one and loaded by the others, where repeating them is faster.
 """
 
 _LEFT_OUT = ("matrix-chain", "transposed-dot-cse", "state-splitting", "while-loop-widening")
