@@ -16,7 +16,7 @@ from env.reference import Reference
 from env.suites import find_program, random_inputs
 
 pytest.importorskip("jax")
-from compiler.backends.xla.dispatch import is_cheap  # noqa: E402 - needs JAX to be of use
+from compiler.backends.xla.dispatch import is_cheap
 
 LOOP = """HloModule m
 c {{ s = (s32[], f32[{n}]) parameter(0) i = s32[] get-tuple-element(s), index=0 k = s32[] constant({trips})

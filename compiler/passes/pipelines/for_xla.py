@@ -42,7 +42,7 @@ REWRITES = (
     "reshape-mover{shared_products=false}",
     "argmax-rewriter",
     "select-and-scatter-expander",
-    "reduce-window-to-slices",
+    "reduce-window-to-slices{max_parts=16}",
     "convolution-to-dot{shared=false}",
     "convolution-to-patches{max_elements=0,max_batches=1}",
     "sort-by-integer-key",
