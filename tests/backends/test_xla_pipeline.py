@@ -21,7 +21,8 @@ from compiler.backends.xla.dispatch import is_cheap
 LOOP = """HloModule m
 c {{ s = (s32[], f32[{n}]) parameter(0) i = s32[] get-tuple-element(s), index=0 k = s32[] constant({trips})
 ROOT r = pred[] compare(i, k), direction=LT }}
-b {{ s = (s32[], f32[{n}]) parameter(0) i = s32[] get-tuple-element(s), index=0 x = f32[{n}] get-tuple-element(s), index=1
+b {{ s = (s32[], f32[{n}]) parameter(0) i = s32[] get-tuple-element(s), index=0
+x = f32[{n}] get-tuple-element(s), index=1
 one = s32[] constant(1) j = s32[] add(i, one) {body} ROOT r = (s32[], f32[{n}]) tuple(j, y) }}
 ENTRY e {{ x = f32[{n}] parameter(0) z = s32[] constant(0) s = (s32[], f32[{n}]) tuple(z, x)
 w = (s32[], f32[{n}]) while(s), condition=c, body=b ROOT r = f32[{n}] get-tuple-element(w), index=1 }}"""
@@ -46,7 +47,8 @@ RUNNING = (
     + """ENTRY e { x = f32[64,64] parameter(0) z = f32[] constant(0)
 ROOT r = f32[64,64] reduce-window(x, z), window={size=1x64 pad=0_0x63_0}, to_apply=f }"""
 )
-SORT = """f { a = f32[] parameter(0) b = f32[] parameter(1) ROOT r = pred[] compare(a, b), direction=LT, type=TOTALORDER }
+SORT = """f { a = f32[] parameter(0) b = f32[] parameter(1)
+ROOT r = pred[] compare(a, b), direction=LT, type=TOTALORDER }
 ENTRY e { x = f32[8,64] parameter(0) ROOT r = f32[8,64] sort(x), dimensions={1}, to_apply=f }"""
 
 
@@ -148,8 +150,9 @@ def test_without_a_judge_everything_is_rewritten() -> None:
 
 
 def test_transposes_of_shared_products_stay_beside_them() -> None:
-    text = """ENTRY e { x = f32[4,5] parameter(0) y = f32[5,3] parameter(1) d = f32[4,3] dot(x, y), lhs_contracting_dims={1},
-    rhs_contracting_dims={0} t = f32[3,4] transpose(d), dimensions={1,0} a = f32[3,4] negate(t) b = f32[3,4] exponential(t)
+    text = """ENTRY e { x = f32[4,5] parameter(0) y = f32[5,3] parameter(1)
+    d = f32[4,3] dot(x, y), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+    t = f32[3,4] transpose(d), dimensions={1,0} a = f32[3,4] negate(t) b = f32[3,4] exponential(t)
     ROOT r = (f32[3,4], f32[3,4]) tuple(a, b) }"""
     assert make_pass("reshape-mover").run(parse(text))
     assert not make_pass("reshape-mover{shared_products=false}").run(parse(text))
