@@ -22,7 +22,8 @@ OPTIONS = MeasurerOptions(backend="xla", rounds=3, seconds=0.1, patience=1, time
 def play(env: gym.Env[Any, Any], rng: np.random.Generator) -> tuple[float, dict[str, Any]]:
     """Play an episode of random valid actions; return its reward and the last info."""
     env.reset(seed=0, options={"program": "chain"})
-    total, done, info = 0.0, False, {}
+    total, done = 0.0, False
+    info: dict[str, Any] = {}
     while not done:
         action = int(rng.choice(np.flatnonzero(env.unwrapped.action_masks())))  # type: ignore[attr-defined]
         _, reward, done, _, info = env.step(action)

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
-
 from compiler.ir import HloComputation, HloInstruction, Opcode, PrimitiveType, Shape
 from compiler.passes.infrastructure.base import number_option
 from compiler.passes.infrastructure.builder import Builder
@@ -138,12 +136,13 @@ def _same(x: HloInstruction, y: HloInstruction) -> bool:
     if x.opcode is Opcode.PARAMETER:
         return True
     if x.opcode is Opcode.CONSTANT:
-        return bool(np.array_equal(_bytes(x), _bytes(y)))
+        return _bytes(x) is not None and _bytes(x) == _bytes(y)
     return x.attributes == y.attributes and all(map(_same, x.operands, y.operands))
 
 
-def _bytes(constant: HloInstruction) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
-    return np.frombuffer(constant.literal.array.tobytes(), np.uint8)
+def _bytes(constant: HloInstruction) -> bytes | None:
+    literal = constant.literal
+    return None if literal is None or literal.array is None else bytes(literal.array.tobytes())
 
 
 def _lifted(value: HloInstruction, x: HloInstruction, b: Builder) -> HloInstruction:
