@@ -1,6 +1,7 @@
 """A learned policy for fusions and loops, exported as a folder with weights and a description, and run with NumPy.
 
-policy.json          format, feature version, network shape, names of the passes in the order of their slots, provenance
+policy.json          format, feature version, network shape, names of the passes in the order of their slots,
+                     provenance; for some the fusion policy that completes what the network began, and the device model
 policy.safetensors   weights, float32
 """
 
@@ -13,9 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from compiler.analysis.cost_model import CostModel, DeviceModel
+from compiler.analysis.cost_model import DEVICES, CostModel, DeviceModel, device_model
 from compiler.errors import PolicyError
 from compiler.fusion.actions import FusionAction
+from compiler.fusion.policies import POLICIES, SEARCHES, make_policy
+from compiler.fusion.protocol import FusionPolicy
 from compiler.fusion.state import FusionState
 from compiler.ir import HloModule
 from compiler.learned.features.decisions import (
@@ -32,15 +35,21 @@ from compiler.learned.features.programs import ModuleFeatures
 from compiler.learned.pointer_network import CANDIDATE_WEIGHTS, Array, DecisionGraph, NetworkShape, PointerNetwork
 from compiler.learned.policy_folder import read_policy_folder, write_policy_folder
 from compiler.loops import LoopSite
+from compiler.support.untrusted import short_repr
 
 __all__ = ["FORMAT", "LearnedFusionPolicy", "load_policy", "network_shape", "save_policy"]
 
 FORMAT = "hlogym-fusion-policy"
+MOST_DECISIONS = 400
+"""Number of fusions of the network before its completion, so that large programs take seconds."""
 
 
 @dataclass
 class LearnedFusionPolicy:
     """Takes the action with the highest score, until stopping has it; decides loops in the same way.
+
+    If it has a completion, that policy takes over where the network stops: the network makes the fusions that rules
+    miss, and the rules make those that are obvious.
 
     Attributes:
         network: scores candidates.
@@ -48,6 +57,8 @@ class LearnedFusionPolicy:
         device: device model by which loops are priced; None: the CPU's.
         seed: None takes the best action; an integer seeds draws from the policy's distribution, for searches.
         name: the name that plans record.
+        completion: the name of the fusion policy that takes over where the network stops, or after MOST_DECISIONS of
+            its decisions, or several with commas, one after the other; empty: none.
     """
 
     network: PointerNetwork
@@ -55,10 +66,15 @@ class LearnedFusionPolicy:
     device: DeviceModel | None = None
     seed: int | None = None
     name: str = "learned"
+    completion: str = ""
 
     def __post_init__(self) -> None:
+        """Set up the state of the draws and of the completion."""
         self._rng = None if self.seed is None else np.random.default_rng(self.seed)
         self._features: FusionFeatures | None = None
+        self._undone = 0
+        self._decisions = 0
+        self._rest: FusionPolicy | None = None  # while it takes over
 
     def choose_loop(self, site: LoopSite, module: HloModule) -> str:
         """Return one of `site.choices`."""
@@ -71,12 +87,26 @@ class LearnedFusionPolicy:
     def choose(self, state: FusionState) -> FusionAction | None:
         """Return the next fusion, or None to stop."""
         if self._features is None or self._features.state is not state:
-            self._features = FusionFeatures(state)
-        entries = self._features.entries()
-        if not entries:
+            self._features, self._undone, self._decisions, self._rest = FusionFeatures(state), state.undone, 0, None
+        if state.undone != self._undone:
+            self._undone, self._decisions, self._rest = state.undone, 0, None
+        if self._rest is None:
+            action = self._scored(self._features)
+            if action is not None or not self.completion:
+                return action
+            self._rest = make_policy(self.completion)
+        return self._rest.choose(state)
+
+    def _scored(self, features: FusionFeatures) -> FusionAction | None:
+        """Return the fusion with the highest score, or None where stopping has it."""
+        if self.completion and self._decisions >= MOST_DECISIONS:
             return None
-        best = self._best(self._features.graph(entries))
-        return entries[best].entry.action if best < len(entries) else None
+        self._decisions += 1
+        offer = features.offer()
+        if not offer.entries:
+            return None
+        best = self._best(features.graph(offer))
+        return offer.entries[best].action if best < len(offer.entries) else None
 
     def _best(self, graph: DecisionGraph) -> int:
         scores = self.network.scores(graph)
@@ -91,8 +121,23 @@ def network_shape(hidden: int, rounds: int) -> NetworkShape:
     return NetworkShape(NODE_FEATURES, CANDIDATE_FEATURES, GLOBAL_FEATURES, hidden, rounds)
 
 
-def save_policy(folder: Path, shape: NetworkShape, weights: Mapping[str, Array], provenance: Mapping[str, Any]) -> None:
+def save_policy(
+    folder: Path,
+    shape: NetworkShape,
+    weights: Mapping[str, Array],
+    provenance: Mapping[str, Any],
+    completion: str = "",
+    device: str = "",
+) -> None:
     """Write a policy folder; a policy that is there is replaced, other files are left.
+
+    Args:
+        folder: to write.
+        shape: of the network.
+        weights: of the network, by name.
+        provenance: how it was made.
+        completion: the fusion policy that takes over where the network stops; empty: none.
+        device: the device model by which it sees loops, by name; empty: the CPU's.
 
     Raises:
         PolicyError: the folder cannot be written, or holds something else than a policy of hlogym.
@@ -103,6 +148,8 @@ def save_policy(folder: Path, shape: NetworkShape, weights: Mapping[str, Array],
         "network": shape.to_json(),
         "passes": list(PASS_SLOTS),
         "provenance": dict(provenance),
+        **({"completion": completion} if completion else {}),
+        **({"device": device} if device else {}),
     }
     write_policy_folder(folder, description, weights)
 
@@ -114,16 +161,32 @@ def load_policy(path: str | Path) -> LearnedFusionPolicy:
 
     Raises:
         PolicyError: the folder is missing or incomplete, belongs to another feature version, or its weights are
-            damaged, of another shape, or not finite.
+            damaged, of another shape, or not finite; its completion or its device does not exist.
     """
     folder = Path(path)
     description, weights = read_policy_folder(folder, FORMAT, FEATURE_VERSION)
     try:
         stored = PointerNetwork(NetworkShape.from_json(description.get("network")), weights)
         network = _with_current_passes(stored, _pass_names(description.get("passes")))
+        completion, device = _completion(description.get("completion", "")), _device(description.get("device", ""))
     except PolicyError as error:
         raise PolicyError(f"the policy in {folder} cannot be used: {error}") from error
-    return LearnedFusionPolicy(network, description["provenance"])
+    return LearnedFusionPolicy(network, description["provenance"], device, completion=completion)
+
+
+def _completion(name: Any) -> str:
+    """Return the names of a completion; they must be policies of the compiler that decide at once."""
+    if isinstance(name, str) and (not name or all(n in POLICIES and n not in SEARCHES for n in name.split(","))):
+        return name
+    raise PolicyError(f"there is no fusion policy {short_repr(name)} that could complete it")
+
+
+def _device(name: Any) -> DeviceModel | None:
+    if name == "":
+        return None
+    if isinstance(name, str) and name in DEVICES:
+        return device_model(name)
+    raise PolicyError(f"there is no device model {short_repr(name)}")
 
 
 def _pass_names(names: Any) -> list[str]:

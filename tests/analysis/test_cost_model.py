@@ -3,8 +3,10 @@ import pytest
 
 from compiler.analysis.cost_model import CostModel, cpu, device_model, gpu, is_priced_as_kernel, module_cost
 from compiler.analysis.kernel_summary import summarize
+from compiler.analysis.loop_marks import mark_kernel_loop
+from compiler.analysis.trip_count import annotate_trip_counts
 from compiler.errors import UnknownNameError
-from compiler.ir import HloInstruction
+from compiler.ir import HloInstruction, HloModule, Opcode
 from compiler.text import parse
 from env.suites import load_suite
 from tests.fuzz.random_modules import random_module
@@ -98,6 +100,106 @@ def test_more_work_never_costs_less() -> None:
             for n in (1, 16, 256, 4096, 65536)
         ]
         assert times == sorted(times)
+
+
+def test_on_a_gpu_few_elements_wait_for_each_operation() -> None:
+    model = CostModel(gpu())
+    one, many = (
+        model.instruction(_root(f"  ROOT %y = f32[{n}] exponential(%x)", f"x: f32[{n}]")) - gpu().launch
+        for n in (1, 32)
+    )
+    assert one == pytest.approx(many, rel=0.05)  # 32 elements are computed at the same time
+
+
+def test_on_a_gpu_rows_of_few_inputs_use_all_units() -> None:
+    text = """%f (p: f32[8192]) -> f32[8192] {
+  %p = f32[8192] parameter(0)
+  %r = f32[8192,4096] broadcast(%p), dimensions={0}
+  %e = f32[8192,4096] exponential(%r)
+  %z = f32[] constant(0)
+  ROOT %s = f32[8192] reduce(%e, %z), dimensions={1}, to_apply=%add
+}
+
+%add (a: f32[], b: f32[]) -> f32[] {
+  %a = f32[] parameter(0)
+  %b = f32[] parameter(1)
+  ROOT %c = f32[] add(%a, %b)
+}
+
+ENTRY %main (x: f32[8192]) -> f32[8192] {
+  %x = f32[8192] parameter(0)
+  ROOT %y = f32[8192] fusion(%x), kind=kInput, calls=%f
+}"""
+    fusion = parse(text).entry.root
+    device = gpu()
+    at_full_rate = summarize(fusion).flops / (device.units * device.flops_per_unit)
+    assert CostModel(device).instruction(fusion) - device.launch == pytest.approx(at_full_rate, rel=0.05)
+
+
+def test_on_a_gpu_one_row_that_exceeds_the_cache_is_not_read_faster() -> None:
+    def total(n: int) -> float:
+        text = f"""%add (a: f32[], b: f32[]) -> f32[] {{
+  %a = f32[] parameter(0)
+  %b = f32[] parameter(1)
+  ROOT %c = f32[] add(%a, %b)
+}}
+
+ENTRY %main (x: f32[{n}]) -> f32[] {{
+  %x = f32[{n}] parameter(0)
+  %z = f32[] constant(0)
+  ROOT %y = f32[] reduce(%x, %z), dimensions={{0}}, to_apply=%add
+}}"""
+        return CostModel(gpu()).instruction(parse(text).entry.root)
+
+    assert total(1 << 24) > 3.9 * total(1 << 22)
+
+
+_COUNTED = """%step (s: (s32[], f32[N])) -> (s32[], f32[N]) {
+  %s = (s32[], f32[N]) parameter(0)
+  %i = s32[] get-tuple-element(%s), index=0
+  %x = f32[N] get-tuple-element(%s), index=1
+  %one = s32[] constant(1)
+  %next = s32[] add(%i, %one)
+  %y = f32[N] sine(%x)
+  ROOT %t = (s32[], f32[N]) tuple(%next, %y)
+}
+
+%more (s: (s32[], f32[N])) -> pred[] {
+  %s = (s32[], f32[N]) parameter(0)
+  %i = s32[] get-tuple-element(%s), index=0
+  %n = s32[] constant(1000)
+  ROOT %less = pred[] compare(%i, %n), direction=LT
+}
+
+ENTRY %main (x: f32[N]) -> f32[N] {
+  %x = f32[N] parameter(0)
+  %zero = s32[] constant(0)
+  %start = (s32[], f32[N]) tuple(%zero, %x)
+  %w = (s32[], f32[N]) while(%start), condition=%more, body=%step
+  ROOT %y = f32[N] get-tuple-element(%w), index=1
+}"""
+
+
+def _loop(positions: int, kernel: bool) -> tuple[HloModule, HloInstruction]:
+    module = parse(_COUNTED.replace("f32[N]", f"f32[{positions}]"))
+    annotate_trip_counts(module)
+    loop = next(i for i in module.entry.instructions if i.opcode is Opcode.WHILE)
+    if kernel:
+        mark_kernel_loop(loop)
+    return module, loop
+
+
+def test_nothing_waits_for_the_condition_of_a_counted_loop_on_a_gpu() -> None:
+    _, loop = _loop(64, kernel=False)
+    assert CostModel(gpu()).instruction(loop) == 0
+    assert CostModel(cpu(1)).instruction(loop) == pytest.approx(1000 * cpu(1).loop_iteration)
+
+
+def test_a_loop_in_one_kernel_on_a_gpu_uses_as_many_lanes_as_it_has_positions() -> None:
+    model, device = CostModel(gpu()), gpu()
+    few, many = (model.instruction(_loop(n, kernel=True)[1]) - device.launch for n in (2, 256))
+    assert few == pytest.approx(many, rel=0.05)
+    assert many > 1000 * device.lanes / device.loop_flops_per_unit  # an operation per iteration at least
 
 
 def test_more_cores_never_cost_much_more() -> None:

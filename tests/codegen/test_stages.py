@@ -117,7 +117,7 @@ def test_short_rows(dims: str, stages: int) -> None:
     sizes = dims.split(",")
     given = {"dims": dims, "rows": ",".join(sizes[:-1]), "last": len(sizes) - 1}
     text = ROWS.format(t="f32", kept=",".join(map(str, range(len(sizes) - 1))), **given)
-    source = checked(text, Schedule(stages=stages, threads=1, grain=1000), REDUCERS)
+    source = checked(text, Schedule(stages=stages, short=0, threads=1, grain=1000), REDUCERS)
     # Rows of 16 elements are whole vectors, and five rows are too few.
     divided = bool(stages) and int(sizes[-2]) >= 16
     assert ("_rows[" in source) == divided
@@ -148,3 +148,31 @@ def test_a_sum_over_short_rows(dims: str, stages: int, threads: int) -> None:
     source = checked(text, Schedule(stages=stages, threads=threads, grain=1000), REDUCERS)
     if dims == "64,10" and not threads:
         assert ("_rows[" in source) == bool(stages)
+
+
+SEVERAL = """
+    a = f64[3,61] parameter(0)
+    high = f64[] constant(5)
+    least = f64[] reduce(a, high), dimensions={0,1}, to_apply=smaller
+    t = f64[3,61] tanh(a)
+    b = f64[3,61] add(a, t)
+    u = f64[3,61] tanh(b)
+    m = f64[3,61] multiply(a, u)
+    l = f64[3,61] logistic(m)
+    low = f64[] constant(-3)
+    most = f64[] reduce(b, low), dimensions={0,1}, to_apply=larger
+    half = f64[] constant(0.5)
+    sum = f64[] reduce(l, half), dimensions={0,1}, to_apply=plus
+    ROOT r = (f64[], f64[], f64[]) tuple(least, most, sum)
+"""
+COMBINERS = "\n".join(
+    f"{name} {{\n  x = f64[] parameter(0)\n  y = f64[] parameter(1)\n  ROOT r = f64[] {op}(x, y)\n}}"
+    for name, op in (("smaller", "minimum"), ("larger", "maximum"), ("plus", "add"))
+)
+
+
+@pytest.mark.parametrize("stages", [0, 1, 2])
+@pytest.mark.parametrize("vector", [0, 256, 512])
+@pytest.mark.parametrize("size", ["3,61", "700,61"])
+def test_reductions_of_values_of_several_stages(stages: int, vector: int, size: str) -> None:
+    checked(SEVERAL.replace("3,61", size), Schedule(stages=stages, vector=vector), COMBINERS)

@@ -151,3 +151,27 @@ def test_instruction_fusion_may_compute_expensive_values_repeatedly() -> None:
         run_policy(state, make_policy(policy))
         counts.append(len(state.fusions()))
     assert counts == [0, 2]
+
+
+SLICES_BEHIND_RESHAPES = """
+ENTRY %main (a: f32[4,4,4], b: f32[4,4,4]) -> f32[4,4,4] {
+  %a = f32[4,4,4] parameter(0)
+  %b = f32[4,4,4] parameter(1)
+  %s = f32[1,4,4] slice(%a), slice={[0:1], [0:4], [0:4]}
+  %v = f32[4,4] reshape(%s)
+  %t = f32[1,4,4] slice(%b), slice={[0:1], [0:4], [0:4]}
+  %w = f32[4,4] reshape(%t)
+  %x = f32[4,4,4] broadcast(%v), dimensions={1,0}
+  %y = f32[4,4,4] broadcast(%w), dimensions={2,0}
+  ROOT %m = f32[4,4,4] multiply(%x, %y)
+}
+"""
+
+
+def test_reshapes_no_longer_keep_kernels_apart_once_they_are_fused() -> None:
+    kernels = {}
+    for name in ("default", "reshapes,default"):
+        state = entry(SLICES_BEHIND_RESHAPES)
+        run_policy(state, make_policy(name))
+        kernels[name] = sum(s.time_of(i) > 0 for s, i in state.instructions())
+    assert kernels == {"default": 2, "reshapes,default": 1}

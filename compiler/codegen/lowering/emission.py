@@ -25,6 +25,8 @@ from compiler.ir.instruction import HloInstruction
 from compiler.ir.opcodes import Opcode
 from compiler.ir.types import PrimitiveType as T
 
+NARROW_INTEGERS = frozenset({T.S8, T.U8, T.S16, T.U16})
+"""Integers of fewer bits than the floats from which they are converted."""
 STATEMENT_LIMIT = 6000
 """Maximum number of statements in a kernel."""
 
@@ -68,6 +70,7 @@ class EmissionState(ABC):
         self.sources: dict[HloInstruction, Callable[[Index], str]] = {}
         self.hoist_limit = 0
         self._runtime_frame: dict[str, int] = {}
+        self._wide: dict[str, str] = {}
         self._literals: dict[str, float | int] = {}
         self._count = 0
 
@@ -169,7 +172,25 @@ class EmissionState(ABC):
             for this, other in (args, args[::-1]):
                 if self._literals.get(this) == scalar_ops.identity_of(op.opcode, op.type):
                     return other
+        if op.opcode is Opcode.CONVERT and op.type.is_float and op.result in NARROW_INTEGERS:
+            return self._rounded(op, args[0])
+        if op.opcode is Opcode.CONVERT and op.result.is_float and args[0] in self._wide:
+            op, args = scalar_ops.conversion(T.S32, op.result), (self._wide[args[0]],)
         return self.let(op.result, lir.Apply(op, args))
+
+    def _rounded(self, op: ScalarOp, value: str) -> str:
+        """Emit a conversion of a float to a narrow integer, bounded as an integer of 32 bits.
+
+        A quantized value is converted back as that integer: masks of narrow lanes would take most of the time.
+        """
+        t = op.result
+        low, high = (-(2 ** (t.bits - 1)), 2 ** (t.bits - 1) - 1) if t.is_signed else (0, 2**t.bits - 1)
+        wide = self.let(T.S32, lir.Apply(scalar_ops.conversion(op.type, T.S32), (value,)))
+        for opcode, bound in ((Opcode.MAXIMUM, low), (Opcode.MINIMUM, high)):
+            wide = self.let(T.S32, lir.Apply(scalar_ops.binary(opcode, T.S32), (wide, self.constant(bound, T.S32))))
+        name = self.let(t, lir.Apply(scalar_ops.conversion(T.S32, t), (wide,)))
+        self._wide[name] = wide
+        return name
 
     @contextmanager
     def loop(self, var: Var, kind: LoopKind) -> Iterator[None]:

@@ -16,9 +16,10 @@ from compiler.codegen.lowering.emission import STATEMENT_LIMIT
 from compiler.codegen.lowering.lower import BASE_STATEMENTS, STATEMENTS_PER_INSTRUCTION
 from compiler.codegen.lowering.reductions import UNROLL_LIMIT, Domain, combiner_of
 from compiler.codegen.nest.scalar_ops import is_supported_type
-from compiler.codegen.schedules.bind_c import COPIES, MAX_ACCUMULATORS, WIDEST
+from compiler.codegen.schedules.bind_c import COPIES, WIDEST, accumulator_bytes
 from compiler.codegen.schedules.row_cache import ROW_CACHE_BYTES
-from compiler.codegen.schedules.schedule import FIELD_RANGES, LOCAL_BYTES, Schedule
+from compiler.codegen.schedules.schedule import LOCAL_BYTES, Schedule
+from compiler.codegen.schedules.shared_values import SHARED_BYTES
 from compiler.codegen.schedules.short_rows import DIVISION_BYTES
 from compiler.codegen.schedules.splits import ENOUGH_TASKS, MAX_PARTS, PARTIAL_BYTES, may_be_split
 from compiler.codegen.schedules.stages import BLOCK, MAX_ARRAYS, is_long
@@ -26,7 +27,6 @@ from compiler.ir import HloInstruction, Opcode
 
 _Labels: TypeAlias = tuple[int, ...]
 """An index: for each dimension the dimension of the domain that it runs over, or -1 for one of size 1."""
-_ACCUMULATORS = COPIES * MAX_ACCUMULATORS * FIELD_RANGES["vector"][-1] // 8
 _MOST_PARTS = ENOUGH_TASKS // 4 + 1
 
 
@@ -104,7 +104,7 @@ class _Plain:
         for h in self.heroes:
             self._need(self.level[h], h.operands[0], _with_units(tuple(range(len(domain.sizes))), h.operands[0]))
             self._need(0, h.operands[1], ())
-        statements = 3 * len(self.met) + 8 * len(self.heroes) + 8 * len(domain.sizes)
+        statements = 6 * len(self.met) + 8 * len(self.heroes) + 8 * len(domain.sizes)
         if statements > min(STATEMENT_LIMIT, BASE_STATEMENTS + STATEMENTS_PER_INSTRUCTION * len(self.inside)):
             raise _UncertainError
         return self._row_bytes(big, count, domain) if by_rows else self._column_bytes(count, domain)
@@ -172,7 +172,11 @@ class _Plain:
 
     def _row_bytes(self, big: bool, results: int, domain: Domain) -> float:
         levels = max(self.level[h] for h in self.heroes)
-        total = (levels + big) // 2 * ROW_CACHE_BYTES + levels * _ACCUMULATORS + (levels + big) * self._stage_bytes()
+        total = (
+            (levels + big) // 2 * ROW_CACHE_BYTES
+            + levels * accumulator_bytes(len(self.heroes))
+            + (levels + big) * self._stage_bytes()
+        )
         if not domain.kept:  # each loop is one at the top
             return total + levels * min(PARTIAL_BYTES, (MAX_PARTS + 1) * len(self.heroes) * WIDEST)
         if big or levels > 1:  # a nest with several loops inside is not split
@@ -188,7 +192,7 @@ class _Plain:
             raise _RefusedError
         return (
             ROW_CACHE_BYTES
-            + _ACCUMULATORS
+            + accumulator_bytes(len(self.heroes))
             + self._stage_bytes()
             + self._split_bytes(results, domain)
             + self._tile_bytes()
@@ -197,7 +201,7 @@ class _Plain:
     def _stage_bytes(self) -> int:
         """Return a bound of what the stages of one loop hold, which only chains of expensive operations have."""
         chain = sum(i.opcode.is_elementwise and is_long(i.opcode) for i in self.inside) > 1
-        return DIVISION_BYTES + (COPIES * MAX_ARRAYS * BLOCK * WIDEST if chain else 0)
+        return SHARED_BYTES + DIVISION_BYTES + (COPIES * MAX_ARRAYS * BLOCK * WIDEST if chain else 0)
 
     def _split_bytes(self, results: int, domain: Domain) -> int:
         extent = domain.sizes[min(domain.reduced)]

@@ -13,12 +13,12 @@
 #define ROUNDER 0x1.8p23f
 #define ROUNDER_F64 0x1.8p52
 
-static inline float size_of(float x) { return BITS_TO_F32(F32_TO_BITS(x) & 0x7fffffffu); }
+INLINE float size_of(float x) { return BITS_TO_F32(F32_TO_BITS(x) & 0x7fffffffu); }
 /* `y`, which is positive or zero, or has the sign of `x` already. */
-static inline float with_sign(float y, float x) { return BITS_TO_F32(F32_TO_BITS(y) | (F32_TO_BITS(x) & 0x80000000u)); }
+INLINE float with_sign(float y, float x) { return BITS_TO_F32(F32_TO_BITS(y) | (F32_TO_BITS(x) & 0x80000000u)); }
 
 /* exp(x) = 2^n (1 + q) with the integer n nearest to x / ln 2; `bits` end in n + 127 * `biases`. */
-static inline float reduced_exp(float x, int biases, uint32_t *bits) {
+INLINE float reduced_exp(float x, int biases, uint32_t *bits) {
   const float rounder = ROUNDER + 127.0f * biases, t = FMAF(x, 0x1.715476p+0f, rounder), n = t - rounder;
   const float r = FMAF(n, 0x1.05c61p-29f, FMAF(n, -0x1.62e43p-1f, x));
   const float p = FMAF(FMAF(FMAF(FMAF(0x1.6bebb6p-10f, r, 0x1.122786p-7f), r, 0x1.555674p-5f), r, 0x1.5554bp-3f), r,
@@ -27,12 +27,12 @@ static inline float reduced_exp(float x, int biases, uint32_t *bits) {
   return FMAF(r * r, p, r);
 }
 /* exp of numbers between -87 and 88. */
-static inline float middle_exp(float x) {
+INLINE float middle_exp(float x) {
   uint32_t bits;
   const float q = reduced_exp(x, 1, &bits);
   return (q + 1.0f) * BITS_TO_F32(bits << 23);
 }
-static inline float exp_f32(float x) {
+INLINE float exp_f32(float x) {
   const float high = x > 90.0f ? 90.0f : x, c = high < -104.0f ? -104.0f : high;
   uint32_t bits;
   const float q = reduced_exp(c, 2, &bits);
@@ -42,7 +42,7 @@ static inline float exp_f32(float x) {
   return (q + 1.0f) * BITS_TO_F32(bits >> 1 << 23) * (x < -103.98f ? 0.0f : power);
 }
 
-static inline float expm1_f32(float x) {
+INLINE float expm1_f32(float x) {
   const float high = x > 89.0f ? 89.0f : x, c = high < -20.0f ? -20.0f : high;
   uint32_t bits;
   const float q = reduced_exp(c, 1, &bits), half = BITS_TO_F32((bits - 1u) << 23);
@@ -50,7 +50,7 @@ static inline float expm1_f32(float x) {
   return with_sign(half == 0.5f ? q : y + y, x);
 }
 /* expm1(2|x|) / (expm1(2|x|) + 2). It is exactly 1 from 9.02 on: programs rely on `1 - tanh(x)` being 0. */
-static inline float tanh_f32(float x) {
+INLINE float tanh_f32(float x) {
   const float a = 2.0f * size_of(x), c = a > 20.0f ? 20.0f : a;
   uint32_t bits;
   const float q = reduced_exp(c, 1, &bits), power = BITS_TO_F32(bits << 23);
@@ -59,12 +59,12 @@ static inline float tanh_f32(float x) {
 }
 
 /* log(2^k (1 + f)) with 1 + f between sqrt(1/2) and sqrt(2). */
-static inline float reduced_log(float f, float k) {
+INLINE float reduced_log(float f, float k) {
   const float p = FMAF(FMAF(FMAF(FMAF(FMAF(FMAF(FMAF(-0x1.38b542p-4f, f, 0x1.055b3ep-3f), f, -0x1.0d853ep-3f), f,
       0x1.22da24p-3f), f, -0x1.547246p-3f), f, 0x1.99a008p-3f), f, -0x1.000226p-2f), f, 0x1.555554p-2f);
   return FMAF(k, 0x1.62e43p-1f, FMAF(f * f, FMAF(f, p, -0.5f), f));
 }
-static inline float log1p_f32(float x) {
+INLINE float log1p_f32(float x) {
   const float m = 1.0f + x, low = x - (m - 1.0f);
   const int32_t e = (int32_t)(F32_TO_BITS(m) - 0x3f3504f3u) >> 23;
   const float power = BITS_TO_F32((uint32_t)(e > 126 ? 0 : 127 - e) << 23);
@@ -76,7 +76,7 @@ static inline float log1p_f32(float x) {
   return (x > -1.0f) & (x < INFINITY) ? y : other;
 }
 
-static inline float erf_f32(float x) {
+INLINE float erf_f32(float x) {
   const float a = size_of(x), z = x * x, c = a > 4.0f ? 4.0f : a;
   const float small = FMAF(a, FMAF(FMAF(FMAF(FMAF(FMAF(-0x1.3c435p-11f, z, 0x1.47b1d6p-8f), z, -0x1.b69cf6p-6f), z,
       0x1.ce1b88p-4f), z, -0x1.8126ecp-2f), z, 0x1.06eba6p-3f), a);
@@ -87,7 +87,7 @@ static inline float erf_f32(float x) {
 }
 
 /* In double, exp2(y log2|x|). */
-static inline float pow_f32(float x, float y) {
+INLINE float pow_f32(float x, float y) {
   const float a = size_of(x);
   const bool is_small = a < 0x1p-126f;
   const float m = is_small ? a * 0x1p23f : a;
@@ -114,12 +114,12 @@ static inline float pow_f32(float x, float y) {
 }
 
 /* atan(t) for t between 0 and 1. */
-static inline float middle_atan(float t) {
+INLINE float middle_atan(float t) {
   const float z = t * t;
   return FMAF(t * z, FMAF(FMAF(FMAF(FMAF(FMAF(FMAF(FMAF(0x1.8602a4p-9f, z, -0x1.0fbaecp-6f), z, 0x1.64d824p-5f), z,
       -0x1.36862ap-4f), z, 0x1.b56bc4p-4f), z, -0x1.231bcap-3f), z, 0x1.997aeap-3f), z, -0x1.5554e6p-2f), t);
 }
-static inline float atan2_f32(float y, float x) {
+INLINE float atan2_f32(float y, float x) {
   const float a = size_of(x), b = size_of(y);
   const float large = a > b ? a : b, small = a > b ? b : a;
   /* 0 / 0 counts as 0 and inf / inf as 1. */
@@ -129,18 +129,18 @@ static inline float atan2_f32(float y, float x) {
   return (x != x) | (y != y) ? x + y : with_sign(half, y);
 }
 /* asin(t) for t between 0 and 1/2. */
-static inline float middle_asin(float t) {
+INLINE float middle_asin(float t) {
   const float z = t * t;
   return FMAF(t * z, FMAF(FMAF(FMAF(FMAF(0x1.59ccccp-5f, z, 0x1.8bb50ap-6f), z, 0x1.748a2ep-5f), z, 0x1.33016ap-4f), z,
       0x1.5555cap-3f), t);
 }
-static inline float asin_f32(float x) {
+INLINE float asin_f32(float x) {
   const float a = size_of(x);
   const bool is_small = a < 0.5f;
   const float y = middle_asin(is_small ? a : __builtin_sqrtf(0.5f - 0.5f * a));
   return with_sign(is_small ? y : 0x1.921fb6p+0f - (y + y), x);
 }
-static inline float acos_f32(float x) {
+INLINE float acos_f32(float x) {
   const float a = size_of(x);
   const bool is_small = a < 0.5f;
   const float y = middle_asin(is_small ? a : __builtin_sqrtf(0.5f - 0.5f * a)), twice = y + y;
@@ -149,7 +149,7 @@ static inline float acos_f32(float x) {
   return is_small ? inner : outer;
 }
 
-static inline double tanh_f64(double x) {
+INLINE double tanh_f64(double x) {
   const double a = x < 0 ? -x : x, z = x * x, c = a > 20.0 ? 20.0 : a;
   const double small = FMA(a * z, FMA(FMA(FMA(FMA(FMA(FMA(FMA(FMA(FMA(FMA(FMA(0x1.b50196266cd55p-18, z,
       -0x1.05b29874400d1p-15), z, 0x1.84000ed1508aep-14), z, -0x1.f21ea11cbd083p-13), z, 0x1.35222f961bd86p-11), z,
@@ -167,7 +167,7 @@ static inline double tanh_f64(double x) {
 }
 
 /* Sine (turn 0) or cosine (turn 1) of an angle |x| <= 2^16, which is reduced by a multiple of pi/2. */
-static inline float near_angle(float size, uint32_t sign, uint32_t turn) {
+INLINE float near_angle(float size, uint32_t sign, uint32_t turn) {
   const float t = FMAF(size, 0x1.45f306p-1f, ROUNDER), n = t - ROUNDER;
   const float r = FMAF(n, 0x1.ee59dap-50f, FMAF(n, 0x1.777a5cp-25f, FMAF(n, -0x1.921fb6p+0f, size))), z = r * r;
   const float s = FMAF(r * z, FMAF(FMAF(-0x1.9943f2p-13f, z, 0x1.11073cp-7f), z, -0x1.555546p-3f), r);
@@ -175,8 +175,8 @@ static inline float near_angle(float size, uint32_t sign, uint32_t turn) {
   const uint32_t quarter = F32_TO_BITS(t) + turn;
   return BITS_TO_F32(F32_TO_BITS(quarter & 1u ? c : s) ^ ((quarter & 2u) << 30) ^ sign);
 }
-static inline float near_sin_f32(float x) { return near_angle(size_of(x), F32_TO_BITS(x) & 0x80000000u, 0u); }
-static inline float near_cos_f32(float x) { return near_angle(size_of(x), 0u, 1u); }
+INLINE float near_sin_f32(float x) { return near_angle(size_of(x), F32_TO_BITS(x) & 0x80000000u, 0u); }
+INLINE float near_cos_f32(float x) { return near_angle(size_of(x), 0u, 1u); }
 
 #define expf(x) exp_f32(x)
 #define expm1f(x) expm1_f32(x)

@@ -11,6 +11,8 @@ typedef uint16_t bfloat16_t, half_t;
 /* Two adjacent elements, the first in the lower half: all processors of the backend are little-endian. */
 typedef uint32_t __attribute__((may_alias, aligned(2))) bfloat16_pair_t;
 #define bool _Bool
+/* A call in a vector loop must be inlined: the limits of the compiler leave it out of large functions. */
+#define INLINE static inline __attribute__((always_inline))
 #define NAN __builtin_nanf("")
 #define INFINITY __builtin_inff()
 /* Defined by the runtime (compiler/backends/cpu/runtime.c). */
@@ -79,34 +81,34 @@ SCALAR_MATH(cosh) SCALAR_MATH(erf) SCALAR_MATH(expm1) SCALAR_MATH(log1p) SCALAR_
 SCALAR_MATH(tanh) SCALAR_MATH2(atan2)
 #endif
 
-static inline float BITS_TO_F32(uint32_t x) { union { uint32_t u; float f; } v = {x}; return v.f; }
-static inline uint32_t F32_TO_BITS(float x) { union { float f; uint32_t u; } v = {x}; return v.u; }
-static inline double BITS_TO_F64(uint64_t x) { union { uint64_t u; double f; } v = {x}; return v.f; }
-static inline uint64_t F64_TO_BITS(double x) { union { double f; uint64_t u; } v = {x}; return v.u; }
+INLINE float BITS_TO_F32(uint32_t x) { union { uint32_t u; float f; } v = {x}; return v.f; }
+INLINE uint32_t F32_TO_BITS(float x) { union { float f; uint32_t u; } v = {x}; return v.u; }
+INLINE double BITS_TO_F64(uint64_t x) { union { uint64_t u; double f; } v = {x}; return v.f; }
+INLINE uint64_t F64_TO_BITS(double x) { union { double f; uint64_t u; } v = {x}; return v.u; }
 /* Integers in the total order of the floats: -NaN < -inf < ... < -0 < 0 < ... < inf < NaN. */
-static inline int32_t TOTAL_ORDER_F32(float x) {
+INLINE int32_t TOTAL_ORDER_F32(float x) {
   int32_t bits = (int32_t)F32_TO_BITS(x);
   return bits ^ ((bits >> 31) & 0x7fffffff);
 }
-static inline int64_t TOTAL_ORDER_F64(double x) {
+INLINE int64_t TOTAL_ORDER_F64(double x) {
   int64_t bits = (int64_t)F64_TO_BITS(x);
   return bits ^ ((bits >> 63) & 0x7fffffffffffffffLL);
 }
-static inline float BITS_TO_BF16(uint16_t x) { return BITS_TO_F32((uint32_t)x << 16); }
+INLINE float BITS_TO_BF16(uint16_t x) { return BITS_TO_F32((uint32_t)x << 16); }
 /* The bits of a number that bf16 represents; the payload of a NaN survives. */
-static inline uint16_t BF16_BITS_OF(float x) { return (uint16_t)(F32_TO_BITS(x) >> 16); }
-static inline uint16_t BF16_TO_BITS(float x) {
+INLINE uint16_t BF16_BITS_OF(float x) { return (uint16_t)(F32_TO_BITS(x) >> 16); }
+INLINE uint16_t BF16_TO_BITS(float x) {
   const uint32_t u = F32_TO_BITS(x), rounded = u + 0x7fffu + ((u >> 16) & 1u);
   return (uint16_t)((x != x ? u | 0x400000u : rounded) >> 16);
 }
-static inline float ROUND_BF16(float x) {
+INLINE float ROUND_BF16(float x) {
   const uint32_t u = F32_TO_BITS(x), rounded = u + 0x7fffu + ((u >> 16) & 1u);
   return BITS_TO_F32((x != x ? u | 0x400000u : rounded) & 0xffff0000u);
 }
 /* f16 is converted by integer and float arithmetic, which vectorizes on every processor. _Float16 does not: gcc 12 converts
    it element by element on most processors, and on those with half-precision arithmetic (AVX512-FP16) it contracts rounded
    products and emits instructions that its assembler rejects. */
-static inline float BITS_TO_F16(uint16_t x) {
+INLINE float BITS_TO_F16(uint16_t x) {
   const uint32_t sign = (uint32_t)(x & 0x8000u) << 16, size = (uint32_t)(x & 0x7fffu) << 13;
   /* The exponent biases differ by 112; a multiplication adjusts them, also for subnormal numbers. */
   const float finite = BITS_TO_F32(size) * 0x1p112f;
@@ -114,7 +116,7 @@ static inline float BITS_TO_F16(uint16_t x) {
 }
 /* Adding 2^13 times the power of two below a number and subtracting it again leaves 11 significant bits, rounded to even;
    below 2^-14, where f16 is subnormal, the spacing of numbers is constant. */
-static inline float ROUND_F16(float x) {
+INLINE float ROUND_F16(float x) {
   const uint32_t bits = F32_TO_BITS(x), sign = bits & 0x80000000u, size = bits & 0x7fffffffu;
   const uint32_t power = size & 0x7f800000u, least = power < 0x38800000u ? 0x38800000u : power;
   const float step = BITS_TO_F32((least > 0x47800000u ? 0x47800000u : least) + (13u << 23));
@@ -123,14 +125,14 @@ static inline float ROUND_F16(float x) {
   return x != x ? x : BITS_TO_F32(F32_TO_BITS(inside) | sign);
 }
 /* The bits of a number that f16 represents; the payload of a NaN survives. */
-static inline uint16_t F16_BITS_OF(float x) {
+INLINE uint16_t F16_BITS_OF(float x) {
   const uint32_t bits = F32_TO_BITS(x), sign = (bits >> 16) & 0x8000u, size = bits & 0x7fffffffu;
   /* This multiplication is exact. */
   const uint32_t finite = F32_TO_BITS(BITS_TO_F32(size) * 0x1p-112f) >> 13;
   return (uint16_t)(sign | (size >= 0x7f800000u ? 0x7c00u | ((size >> 13) & 0x3ffu) : finite));
 }
-static inline uint16_t F16_TO_BITS(float x) { return (uint16_t)(F16_BITS_OF(ROUND_F16(x)) | (uint16_t)(x != x) << 9); }
-static inline float ROUND_F64_TO_F16(double x) {
+INLINE uint16_t F16_TO_BITS(float x) { return (uint16_t)(F16_BITS_OF(ROUND_F16(x)) | (uint16_t)(x != x) << 9); }
+INLINE float ROUND_F64_TO_F16(double x) {
   const uint64_t bits = F64_TO_BITS(x), size = bits & 0x7fffffffffffffffULL, power = size & 0x7ff0000000000000ULL;
   const uint64_t low = 0x3f10000000000000ULL, high = 0x40f0000000000000ULL;
   const uint64_t least = power < low ? low : power > high ? high : power;

@@ -102,8 +102,13 @@ class _CPrinter(Printer):
         return f"BITS_TO_F32({value.pair} & 0xffff0000u)" if value.second else f"BITS_TO_F32({value.pair} << 16)"
 
     def local_array(self, s: lir.LocalArray) -> None:
-        self.emit(f"{COMPUTE_TYPES[s.type]} {s.name}[{s.size}] __attribute__((aligned(64)));")
-        self._types[s.name] = f"{COMPUTE_TYPES[s.type]} *"
+        t = "uint8_t" if s.type is T.PRED else COMPUTE_TYPES[s.type]  # loops that read a bool are not vectorized
+        self.emit(f"{t} {s.name}[{s.size}] __attribute__((aligned(64)));")
+        self._types[s.name] = f"{t} *"
+
+    def expression(self, let: lir.Let) -> str:
+        text = super().expression(let)
+        return f"(bool){text}" if isinstance(let.value, lir.LocalLoad) and let.type is T.PRED else text
 
     def stream_store(self, s: lir.StreamStore) -> None:
         self.helpers["stream.h"] = None

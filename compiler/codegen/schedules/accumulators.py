@@ -27,7 +27,7 @@ def combine(s: Reduce) -> list[Stmt]:
     out: list[Stmt] = []
     for r in s.reductions:
         out.append(lir.Let(f"{r.name}_so_far", r.type, lir.Current(_accumulator(r))))
-        out.append(_combination(r, f"{r.name}_so_far", f"{r.name}_now"))
+        out.append(combination(r, f"{r.name}_so_far", f"{r.name}_now"))
         out.append(lir.Assign(_accumulator(r), f"{r.name}_now"))
     return out
 
@@ -46,7 +46,7 @@ def combine_in_array(r: Reduction, array: str, at: IndexExpr) -> list[Stmt]:
     """Return the statements that combine the value of one iteration into an element of an array of accumulators."""
     return [
         lir.Let(f"{r.name}_before", r.type, lir.LocalLoad(array, at)),
-        _combination(r, f"{r.name}_before", f"{r.name}_after"),
+        combination(r, f"{r.name}_before", f"{r.name}_after"),
         lir.LocalStore(array, at, f"{r.name}_after"),
     ]
 
@@ -59,5 +59,6 @@ def _identity(r: Reduction, name: str) -> Stmt:
     return lir.Let(name, r.type, lir.Constant(identity_of(r.combiner, r.type)))
 
 
-def _combination(r: Reduction, before: str, after: str) -> Stmt:
+def combination(r: Reduction, before: str, after: str) -> Stmt:
+    """Return the definition of `after` as the combination of `before` with the value of a reduction."""
     return lir.Let(after, r.type, lir.Apply(binary(r.combiner, r.type), (before, r.value)))

@@ -16,7 +16,7 @@ from compiler.codegen.nest.loop_ir import Body, For, LoopKind, work_of
 from compiler.codegen.nest.scalar_ops import COMPUTE_BYTES
 from compiler.codegen.schedules import accumulators, stages, streams
 from compiler.codegen.schedules.edges import split_edges
-from compiler.codegen.schedules.lanes import tile_columns
+from compiler.codegen.schedules.lanes import NEAR, tile_columns
 from compiler.codegen.schedules.loop_transforms import (
     MAX_STAGED,
     Tiling,
@@ -33,6 +33,8 @@ from compiler.codegen.schedules.row_cache import ROW_CACHE_BYTES, cache_rows
 from compiler.codegen.schedules.scans import expand_scans
 from compiler.codegen.schedules.scatter_parts import split_scatters
 from compiler.codegen.schedules.schedule import FIELD_RANGES, LOCAL_BYTES, Schedule
+from compiler.codegen.schedules.shared_values import SHARED_BYTES, share_values
+from compiler.codegen.schedules.short_loops import merge_narrow_columns, unroll_short_loops
 from compiler.codegen.schedules.short_rows import rows_bound, split_rows
 from compiler.codegen.schedules.splits import (
     ENOUGH_TASKS,
@@ -55,6 +57,11 @@ SLICE_WORK = 5_000_000
 LIGHT_WORK = 12
 """Maximum number of statements per element of a reduction that gets several accumulators; the latency of a longer one
 is hidden by its own work."""
+LONG_LANES = 4_000
+"""Statements of a reduction per lane from which on the time of combining the lanes at the end does not matter. A longer
+loop is left to the C compiler, which computes index values faster."""
+SPARSE = 16
+"""Distance of the elements of adjacent iterations from which on vector instructions should not separate them."""
 LANE_BYTES = 4
 """Size of the elements for which the lanes of an unrolled loop are counted."""
 MAX_ACCUMULATORS = 16
@@ -86,8 +93,10 @@ def bind_c(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
         UnsupportedError: the schedule needs more local memory than LOCAL_BYTES.
     """
     body = collapse(without_dead_code(kernel.body))
+    body = share_values(body) if schedule.hoist else body
     body, kind = cache_rows(body, schedule.cache), kernel.kind
     body = split_reductions(body, schedule)
+    body = merge_narrow_columns(body, schedule.short) if schedule.vector else body
     body = tile_columns(body, schedule)
     body = split_scatters(expand_scans(body, schedule), schedule)
     if schedule.tile and kind == "loop":
@@ -96,6 +105,7 @@ def bind_c(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
         body = tiled
     body = select_near_angles(kernel, separate_rare_work(kernel, body, schedule), schedule)
     body = split_edges(replace(kernel, kind=kind), body, schedule)
+    body = unroll_short_loops(body, schedule.short) if schedule.vector else body
     body = split_rows(body) if schedule.stages and schedule.vector else body
     body = pair_elements(kernel, _Binder(schedule, kernel.arguments).top(body))
     check_local_bytes(body)
@@ -114,6 +124,7 @@ def _vector_bits(body: Body, schedule: Schedule) -> int:
     """
     lanes = schedule.vector // 8 // LANE_BYTES
     extents = [s.var.extent for s in lir.walk(body) if isinstance(s, For) and s.kind is LoopKind.VECTOR]
+    extents = [n for n in extents if n >= lanes // 2]  # shorter ones, such as those of halved lanes, take equal time
     if not schedule.narrow or lanes < 16 or not extents or max(extents) >= SHORT_VECTORS * lanes:
         return schedule.vector
     wide, narrow = (sum(_steps(n, count) for n in extents) for count in (lanes, lanes // 2))
@@ -135,7 +146,7 @@ def local_bytes_bound(kernel: lir.Kernel) -> float:
     statements = list(lir.walk(kernel.body))
     if not all(isinstance(s, BOUNDED) for s in statements):
         return math.inf
-    total = common_bytes_bound(kernel, statements)
+    total = SHARED_BYTES + common_bytes_bound(kernel, statements)
     if kernel.kind == "loop":  # staged tiles
         total += len(kernel.body) * MAX_STAGED * schedule.tile**2 * WIDEST
     columns = column_variables(statements)
@@ -150,7 +161,7 @@ def local_bytes_bound(kernel: lir.Kernel) -> float:
             columns.update(f.var for f in nest[-1:])  # the parts of adjacent results are adjacent
     for s in statements:
         if isinstance(s, lir.Reduce):
-            total += COPIES * MAX_ACCUMULATORS * FIELD_RANGES["vector"][-1] // 8
+            total += accumulator_bytes(len(s.reductions))
         if isinstance(s, For | lir.Reduce):
             total += rows_bound(s)
         if isinstance(s, For | lir.Reduce) and not has_loop(s.body):
@@ -158,6 +169,11 @@ def local_bytes_bound(kernel: lir.Kernel) -> float:
         if isinstance(s, For) and s.var in columns:
             total += COPIES * schedule.columns * held_per_column(s) * WIDEST
     return total
+
+
+def accumulator_bytes(reductions: int) -> int:
+    """Return an upper bound of the local memory that the accumulators of one loop and their halves need."""
+    return COPIES * 3 * max(MAX_ACCUMULATORS, reductions) * FIELD_RANGES["vector"][-1] // 8
 
 
 def common_bytes_bound(kernel: lir.Kernel, statements: Sequence[lir.Stmt]) -> int:
@@ -197,7 +213,7 @@ def check_binding(kernel: lir.Kernel, schedule: Schedule) -> None:
 
 
 def _reads_along(reduce: lir.Reduce, var: Var) -> bool:
-    return any(abs(i.coefficient(var)) == 1 for i in lir.indices_in(reduce.body))
+    return any(0 < abs(i.coefficient(var)) <= NEAR for i in lir.indices_in(reduce.body))
 
 
 def check_local_bytes(body: Body) -> None:
@@ -244,7 +260,10 @@ class _Binder:
         body, grain = nest[-1].body, max(1, self.schedule.grain // max(1, work_of(nest[-1].body)))
         if has_loop(body):
             body = self._body(body)
-        elif len(nest) == 1 and self.schedule.unroll == 1 and self.schedule.vector and not self._block(nest[0]):
+        elif (
+            len(nest) == 1 and self.schedule.unroll == 1 and self.schedule.vector
+            and not self._block(nest[0]) and not _is_sparse(nest[0])
+        ):  # fmt: skip
             grain = -(-grain // ALIGNED) * ALIGNED  # a range should end at a vector and at a cache line
             return replace(s, kind=LoopKind.PARALLEL_VECTOR, body=self._body(body), grain=grain)
         else:
@@ -296,7 +315,7 @@ class _Binder:
 
     def _leaf(self, s: For) -> For:
         """Return a loop over single elements as a vector loop, or as a serial one if the schedule has no vectors."""
-        kind = LoopKind.VECTOR if self.schedule.vector else LoopKind.SERIAL
+        kind = LoopKind.VECTOR if self.schedule.vector and not _is_sparse(s) else LoopKind.SERIAL
         return replace(s, kind=kind, body=self._body(s.body))
 
     def _block(self, s: For) -> int:
@@ -334,22 +353,28 @@ class _Binder:
 
     def _reduce(self, s: lir.Reduce) -> list[lir.Stmt]:
         """Return the loops of a reduction that runs in one task."""
-        lanes = self._lane_count(s)
-        in_stages = self._stages(For(s.vars[-1], LoopKind.VECTOR, s.body)) is not None
-        if in_stages or has_loop(s.body) or lanes <= 1 or s.vars[-1].extent < 2 * lanes:
-            return self._scalar_accumulators(s)
-        return self._vector_accumulators(s, lanes)
+        loop = For(s.vars[-1], LoopKind.VECTOR, s.body)
+        if self.schedule.vector and self._stages(loop) is None and not has_loop(s.body) and not _is_sparse(loop):
+            lane = self.schedule.vector // 8 // max(COMPUTE_BYTES[r.type] for r in s.reductions)
+            lanes = self._vectors(s) * lane
+            if s.vars[-1].extent < 2 * lanes:
+                lanes = lane
+            is_long = lanes == lane and work_of(s.body) * s.vars[-1].extent > LONG_LANES * lane
+            if s.vars[-1].extent >= lanes > 1 and not is_long:
+                return self._vector_accumulators(s, lanes)
+        return self._scalar_accumulators(s)
 
-    def _lane_count(self, s: lir.Reduce) -> int:
-        """Return the number of elements that are accumulated side by side; 1 leaves it to the compiler."""
-        widest = max(COMPUTE_BYTES[r.type] for r in s.reductions)
+    def _vectors(self, s: lir.Reduce) -> int:
+        """Return the number of vectors that accumulate side by side, which hides the latency of combining them.
+
+        It is a power of two, so that the lanes can be halved.
+        """
         vectors = min(self.schedule.accumulators, max(1, MAX_ACCUMULATORS // len(s.reductions)))
-        if not self.schedule.vector or vectors <= 1 or work_of(s.body, expensive=1) > LIGHT_WORK:
-            return 1
-        return vectors * (self.schedule.vector // 8 // widest)
+        return 1 if work_of(s.body, expensive=1) > LIGHT_WORK else 1 << max(1, vectors).bit_length() - 1
 
     def _scalar_accumulators(self, s: lir.Reduce) -> list[lir.Stmt]:
         vectorized = bool(self.schedule.vector) and not has_loop(s.body)
+        vectorized = vectorized and not _is_sparse(For(s.vars[-1], LoopKind.VECTOR, s.body))
         loop = For(
             s.vars[-1],
             LoopKind.VECTOR if vectorized else LoopKind.SERIAL,
@@ -381,12 +406,34 @@ class _Binder:
         for outer in reversed(s.vars[:-1]):
             inner = (For(outer, LoopKind.SERIAL, inner),)
         out += inner
-        of_lanes = replace(s, reductions=tuple(replace(r, value=f"{r.name}_lane") for r in s.reductions))
-        last = [lir.Let(f"{r.name}_lane", r.type, lir.LocalLoad(arrays[r.name], here)) for r in s.reductions]
-        out += accumulators.start(s)
-        body = (*last, *accumulators.combine(of_lanes))
-        out.append(For(lane, LoopKind.VECTOR, body, accumulators.combined_of(s)))
-        return [*out, *accumulators.results(s)]
+        if lanes <= self.schedule.vector // 8 // max(COMPUTE_BYTES[r.type] for r in s.reductions):
+            out += self._moved_lanes(s, arrays, lanes, lanes)
+        while lanes > 1:
+            out += self._moved_lanes(s, arrays, lanes, lanes // 2)
+            lanes //= 2
+        return [*out, *(lir.Let(r.name, r.type, lir.LocalLoad(arrays[r.name], ix.const(0))) for r in s.reductions)]
+
+    @staticmethod
+    def _moved_lanes(s: lir.Reduce, arrays: dict[str, str], lanes: int, fewer: int) -> list[lir.Stmt]:
+        """Return statements that copy the lanes of `arrays`, or combine their halves, into other arrays; rename these.
+
+        The C compiler keeps an array in registers only where all accesses have one size: in a loop, the accumulators.
+        """
+        lane = Var(f"{s.vars[-1].name}h{fewer}", fewer)
+        here = IndexExpr(((lane, 1),))  # `ix.of` would replace a variable of extent 1 by 0
+        out: list[lir.Stmt] = []
+        body: list[lir.Stmt] = []
+        for r in s.reductions:
+            source, target, first = arrays[r.name], f"{r.name}_{fewer}", f"{r.name}_first"
+            out.append(lir.LocalArray(target, r.type, fewer))
+            body.append(lir.Let(first, r.type, lir.LocalLoad(source, here)))
+            if fewer < lanes:
+                second = f"{r.name}_second"
+                body.append(lir.Let(second, r.type, lir.LocalLoad(source, here + fewer)))
+                body.append(accumulators.combination(replace(r, value=second), first, f"{r.name}_both"))
+            body.append(lir.LocalStore(target, here, f"{r.name}_both" if fewer < lanes else first))
+            arrays[r.name] = target
+        return [*out, For(lane, LoopKind.VECTOR, tuple(body))]
 
     @staticmethod
     def _lane_step(s: lir.Reduce, arrays: dict[str, str], lane: Var, at: IndexExpr) -> For:
@@ -400,6 +447,22 @@ class _Binder:
         for v in reversed(s.vars[:-1]):
             loop = For(v, LoopKind.SERIAL, (loop,))
         return replace(loop, poll=_poll(loop)) if loop.kind is LoopKind.SERIAL else loop
+
+
+def _is_sparse(s: For) -> bool:
+    """Check whether a loop reads few of many adjacent elements in each iteration.
+
+    The C compiler takes these for a group whose elements are all loaded and then separated, however many there are.
+    """
+    found: dict[tuple[str, IndexExpr], int] = {}
+    for x in lir.walk(s.body):
+        if isinstance(x, lir.Let) and isinstance(x.value, lir.Load):
+            offset = x.value.offset
+            if abs(offset.coefficient(s.var)) > SPARSE:
+                key = x.value.buffer, replace(offset, const=0)
+                if found.setdefault(key, offset.const) != offset.const:
+                    return True
+    return False
 
 
 def _moved(s: For, var: Var, at: IndexExpr) -> For:

@@ -38,6 +38,8 @@ KINDS = ("loop", "in-place-update")
 """The kinds of kernels whose loops are split."""
 MIN_RANGE = 16
 """Minimum number of elements of the longest range of a loop over single elements, those of a vector."""
+TEST_WORK = 4
+"""Statements that take as long as a test of an element in a vector and the two loads between which it selects."""
 MAX_RANGES = 9
 """Maximum number of ranges of a loop over single elements."""
 MAX_OUTCOMES = 5
@@ -213,7 +215,26 @@ def _worthwhile_ranges(s: For, tests: Sequence[lir.IndexTest]) -> list[_Range] |
     if not tests or group > MAX_REMAINDERS or s.var.extent < MIN_RANGE:
         return None
     ranges = _ranges_of(tests, s.var.extent, group)
-    return None if ranges is None or max(r.last - r.first for r in ranges) * group < MIN_RANGE else ranges
+    if ranges is None or max(r.last - r.first for r in ranges) * group < MIN_RANGE:
+        return None
+    if not any(isinstance(x, lir.Let) and _is_function(x.value) for x in lir.walk(s.body)):
+        return ranges
+    # What remains over after whole vectors is computed one by one, where a function takes as long as in a vector. A
+    # test takes as long as a few statements, and a vector takes both branches.
+    divided = sum(_steps((r.last - r.first) * group) for r in ranges) * lir.work_of(s.body)
+    both = sum(lir.work_of((x,)) for x in lir.walk(s.body) if not isinstance(x, lir.If))
+    return ranges if divided < _steps(s.var.extent) * (both + TEST_WORK * len(tests)) else None
+
+
+def _is_function(value: lir.Expr) -> bool:
+    is_costly = isinstance(value, lir.Apply) and value.op.is_expensive and value.op.type.is_float
+    return is_costly and isinstance(value, lir.Apply) and value.op.opcode is not Opcode.DIVIDE
+
+
+def _steps(extent: int) -> int:
+    """Return the number of vectors and single elements of a loop, given vectors and half vectors."""
+    half = MIN_RANGE // 2
+    return extent // MIN_RANGE + extent % MIN_RANGE // half + extent % half
 
 
 def _ranges_of(tests: Sequence[lir.IndexTest], extent: int, group: int) -> list[_Range] | None:

@@ -20,6 +20,8 @@ from compiler.codegen.schedules.loop_transforms import has_loop
 from compiler.codegen.schedules.schedule import Schedule
 from compiler.ir.types import PrimitiveType
 
+NEAR = 4
+"""Distance up to which the elements of adjacent columns are read together, as in a sum of pairs."""
 MAX_RECOMPUTED = 8
 """Maximum number of definitions that are repeated to recompute a value in another loop."""
 
@@ -48,7 +50,8 @@ def is_column_loop(s: For) -> bool:
         if has_loop(r.body):
             return False
         for i in lir.indices_in(r.body):
-            along += abs(i.coefficient(s.var)) == 1
+            step, last = abs(i.coefficient(s.var)), abs(i.coefficient(r.vars[-1]))
+            along += step == 1 or 0 < step <= NEAR < last
             across += i.coefficient(s.var) != 0 and abs(i.coefficient(r.vars[-1])) == 1
     return along > across
 

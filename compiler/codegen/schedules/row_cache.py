@@ -12,11 +12,16 @@ from compiler.codegen.nest.index import Var
 from compiler.codegen.nest.loop_ir import Body, For, LoopKind
 from compiler.codegen.nest.scalar_ops import COMPUTE_BYTES
 from compiler.ir.opcodes import Opcode
+from compiler.ir.types import PrimitiveType
 
 ROW_CACHE_BYTES = 32 * 1024
 """Maximum size of the values of one row that are kept in local arrays."""
 EXPENSIVE, LOADED = 1, 2
 """Levels of `Schedule.cache`: keep values that are expensive to compute; keep values that are loaded, too."""
+MUCH_WORK = 10
+"""Number of operations of a value from which on it is expensive to compute again."""
+ROUNDED_WORK = 4
+"""Number of operations that one with a result of 16 bits counts as, because it is rounded."""
 
 Sweep: TypeAlias = "For | lir.Reduce"
 """A loop over the elements of a row."""
@@ -46,12 +51,14 @@ class _Numbers:
 
     Attributes:
         of: number of each expression, whose operands are numbers themselves.
-        expensive: numbers of values that are computed by an expensive op, directly or through operands.
+        expensive: numbers of values that are computed by an expensive op or by many, directly or through operands.
+        work: number of operations of each value, as far as it is known.
         varying: numbers of values that depend on the element.
     """
 
     of: dict[Hashable, int] = field(default_factory=dict)
     expensive: set[int] = field(default_factory=set)
+    work: dict[int, int] = field(default_factory=dict)
     varying: set[int] = field(default_factory=set)
 
     def number(self, key: Hashable) -> int:
@@ -67,11 +74,11 @@ class _Numbers:
             v, index = s.value, lir.index_of(s.value)
             if isinstance(v, lir.Constant):
                 found[s.name] = self.number(("constant", s.type, repr(v.value)))
-            elif isinstance(v, lir.IndexValue | lir.Load) and index is not None:
+            elif isinstance(v, lir.IndexValue | lir.Load | lir.LocalLoad) and index is not None:
                 names = {x.name for x in index.variables()}
                 if names & local:
                     continue
-                buffer = v.buffer if isinstance(v, lir.Load) else None
+                buffer = v.buffer if isinstance(v, lir.Load) else v.array if isinstance(v, lir.LocalLoad) else None
                 found[s.name] = number = self.number((buffer, s.type, index.substitute({var: marker})))
                 if var.name in names:
                     self.varying.add(number)
@@ -85,7 +92,9 @@ class _Numbers:
         if not self.varying.isdisjoint(parts):
             self.varying.add(number)
         costly = v.op.is_expensive and v.op.opcode is not Opcode.DIVIDE
-        if costly or not self.expensive.isdisjoint(parts):
+        own = ROUNDED_WORK if v.op.type in (PrimitiveType.BF16, PrimitiveType.F16) else 1
+        self.work[number] = min(MUCH_WORK, own + sum(self.work.get(p, 0) for p in set(parts) & self.varying))
+        if costly or self.work[number] >= MUCH_WORK or not self.expensive.isdisjoint(parts):
             self.expensive.add(number)
 
 

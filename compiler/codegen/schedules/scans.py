@@ -25,6 +25,9 @@ ENOUGH_TASKS = 64
 """Number of tracks and of tiles of columns that keep the threads of any machine busy."""
 MIN_TRACK = 512
 """Minimum number of elements of a track."""
+LIGHT = 4
+"""By how much fewer rows with light steps advance together: each needs its own lines of the first-level cache, which
+holds few lines at distances that are powers of two."""
 LANES = 16
 """Tiles of columns are multiples of this, a vector of 32-bit elements."""
 
@@ -42,9 +45,11 @@ def _expand(s: Scan, schedule: Schedule) -> Body:
     s = _moved(s, {outer: ix.of(row).floordiv(inner.extent), inner: ix.of(row).mod(inner.extent)})
     tracks = schedule.splits or min(s.step.extent // MIN_TRACK, -(-ENOUGH_TASKS // row.extent))
     tracks = min(tracks, s.step.extent)
+    is_light = lir.work_of(s.body) == lir.work_of(s.body, expensive=1)
+    chains = max(1, schedule.chains // LIGHT) if is_light else schedule.chains
     if s.combiner is not None and row.extent < 2 * schedule.chains and tracks > 1:
-        return _tracks(s, row, s.combiner, tracks, schedule.chains)
-    return _chains(s, row, schedule.chains)
+        return _tracks(s, row, s.combiner, tracks, chains)
+    return _chains(s, row, chains)
 
 
 def _moved(s: Scan, at: dict[IndexSymbol, IndexExpr]) -> Scan:

@@ -55,6 +55,8 @@ FIELD_RANGES: Mapping[str, range] = {
     "stream": range(2),
     "narrow": range(2),
     "stages": range(5),
+    "short": range(5),
+    "hoist": range(2),
     "product.accumulators": range(4, 29, 4),
     "product.row_block": range(8, 513, 8),
     "product.column_block": range(16, 1025, 16),
@@ -112,6 +114,8 @@ class Schedule:
             elements over.
         stages: maximum number of expensive operations in a row that one vector loop computes; longer chains pass
             through several loops over a block, whose iterations the processor can overlap. 0 does not divide chains.
+        short: loops of at most this many iterations are unrolled inside longer ones, which then run in vectors.
+        hoist: 1 if values that all iterations of an outer loop share are computed once, before that loop.
         product: the part for matrix products.
         attention: the part for attention.
         order: the part for sorts and selections by key.
@@ -138,6 +142,8 @@ class Schedule:
     stream: int = 0
     narrow: int = 1
     stages: int = 1
+    short: int = 4
+    hoist: int = 1
     product: ProductSchedule = field(default_factory=ProductSchedule)
     attention: AttentionSchedule = field(default_factory=AttentionSchedule)
     order: OrderMethod = field(default_factory=OrderMethod)

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
-from compiler.codegen.nest.index import IndexExpr, Var
+from compiler.codegen.nest.index import IndexExpr, IndexSymbol, Var
 from compiler.codegen.nest.loop_ir import Body, For, LoopKind
 from compiler.codegen.nest.scalar_ops import COMPUTE_BYTES
+from compiler.codegen.schedules.loop_transforms import has_loop
 from compiler.codegen.schedules.stages import MAX_ARRAYS, values_to_pass
 from compiler.ir.types import PrimitiveType as T
 
@@ -38,13 +39,13 @@ def split_rows(body: Body) -> Body:
     out: list[lir.Stmt] = []
     for s in body:
         inner = lir.map_bodies(s, split_rows)
-        out += _split_reduce(inner) if isinstance(inner, lir.Reduce) else [_split(inner)]
+        out += _split_reduce(inner) if isinstance(inner, lir.Reduce) else [_split_results(_split(inner))]
     return tuple(out)
 
 
 def rows_bound(s: For | lir.Reduce) -> int:
     """Return an upper bound of the local memory that dividing one loop needs, in bytes."""
-    nested = len(s.vars) > 1 if isinstance(s, lir.Reduce) else any(isinstance(x, For) for x in s.body)
+    nested = len(s.vars) > 1 if isinstance(s, lir.Reduce) else has_loop(s.body)
     return DIVISION_BYTES if nested and lir.work_of(s.body) >= MIN_WORK else 0
 
 
@@ -76,6 +77,48 @@ def _split(s: lir.Stmt) -> lir.Stmt:
     if not passed or len(passed) > MAX_ARRAYS or _bytes_of(passed, ROWS) > DIVISION_BYTES:
         return s
     return _divided(s.var, lets, passed, loops[0])
+
+
+def _split_results(s: lir.Stmt) -> lir.Stmt:
+    """Return a loop over rows that are reduced with what follows each reduction computed for many rows at once."""
+    if not isinstance(s, For) or s.kind is not LoopKind.INDEPENDENT or s.base is not None or s.var.extent < MIN_ROWS:
+        return s
+    reductions = [n for n, x in enumerate(s.body) if isinstance(x, lir.Reduce)]
+    if not reductions:
+        return s
+    head, tail = s.body[: reductions[-1] + 1], s.body[reductions[-1] + 1 :]
+    lets = [x for x in tail if isinstance(x, lir.Let)]
+    if not all(isinstance(x, lir.Let | lir.Reduce) for x in head) or len(lets) == len(tail):
+        return s
+    if not all(isinstance(x, lir.Let | lir.Store) for x in tail) or lir.work_of(tail) < MIN_WORK:
+        return s
+    results = {r.name: r.type for x in head if isinstance(x, lir.Reduce) for r in x.reductions}
+    before = {x.name: x for x in head if isinstance(x, lir.Let)}
+    again: dict[str, lir.Let] = {}
+    passed: dict[str, T] = {}
+
+    def need(name: str) -> None:
+        let = before.get(name)
+        if name in results:
+            passed[name] = results[name]
+        elif let is not None and name not in again and name not in passed:
+            if isinstance(let.value, lir.Apply):
+                passed[name] = let.type
+            else:
+                for operand in lir.names_of(let):
+                    need(operand)
+                again[name] = let
+
+    for name in lir.names_used(tail):
+        need(name)
+    if not passed or len(passed) > MAX_ARRAYS or sum(COMPUTE_BYTES[t] for t in passed.values()) * ROWS > DIVISION_BYTES:
+        return s
+    over, at = _Blocks(s.var).over, ix.of(_Blocks(s.var).at)
+    arrays = [lir.LocalArray(f"{name}_of", t, min(s.var.extent, ROWS)) for name, t in passed.items()]
+    stores = [lir.LocalStore(f"{name}_of", at, name) for name in passed]
+    loads = [lir.Let(name, t, lir.LocalLoad(f"{name}_of", at)) for name, t in passed.items()]
+    loops = (over("h", (*head, *stores)), over("0", (*loads, *again.values(), *tail)))
+    return For(_Blocks(s.var).block, LoopKind.INDEPENDENT, (*arrays, *loops))
 
 
 def _split_reduce(s: lir.Reduce) -> list[lir.Stmt]:
@@ -121,6 +164,50 @@ def _bytes_of(values: Sequence[lir.Let], elements: int) -> int:
     return sum(COMPUTE_BYTES[x.type] for x in values) * elements
 
 
+@dataclass(frozen=True)
+class _Blocks:
+    """The blocks into which a loop over rows is divided.
+
+    Attributes:
+        row: the variable of the rows.
+    """
+
+    row: Var
+
+    @property
+    def size(self) -> int:
+        """Number of rows of a block."""
+        return min(self.row.extent, ROWS)
+
+    @property
+    def block(self) -> Var:
+        """The variable of the blocks."""
+        return Var(f"{self.row.name}g", -(-self.row.extent // self.size))
+
+    @property
+    def at(self) -> Var:
+        """Stands for the position in its block of a row."""
+        return Var(f"{self.row.name}at", self.size)
+
+    @property
+    def start(self) -> IndexExpr:
+        """The first row of the block."""
+        return ix.of(self.block) * self.size
+
+    @property
+    def whole(self) -> bool:
+        """Whether the last block is as large as the others."""
+        return self.row.extent % self.size == 0
+
+    def over(self, number: str, body: Body) -> For:
+        """Return a loop over the rows of a block; in `body`, the variable of the rows stands for the row."""
+        row = Var(f"{self.row.name}g{number}", self.size)
+        at: dict[IndexSymbol, IndexExpr] = {self.row: self.start + ix.of(row), self.at: ix.of(row)}
+        here = lir.map_indices(body, lambda i: i.substitute(at))
+        base, limit = (None, None) if self.whole else (self.start, self.row.extent)
+        return For(row, LoopKind.INDEPENDENT, here, base=base, limit=limit)
+
+
 def _divided(v: Var, lets: tuple[lir.Let, ...], passed: tuple[lir.Let, ...], loop: For) -> For:
     """Return a loop over rows as a loop over blocks of rows.
 
@@ -130,17 +217,10 @@ def _divided(v: Var, lets: tuple[lir.Let, ...], passed: tuple[lir.Let, ...], loo
         passed: those that the elements need and that are not cheap to compute again.
         loop: the loop over the elements of a row.
     """
-    size = min(v.extent, ROWS)
-    block = Var(f"{v.name}g", -(-v.extent // size))
-    start, whole = ix.of(block) * size, v.extent % size == 0
-    at = Var(f"{v.name}at", size)
-
-    def over(number: str, body: Body) -> For:
-        """Return a loop over the rows of a block; in `body`, the variable of the rows stands for the row."""
-        row = Var(f"{v.name}g{number}", size)
-        here = lir.map_indices(body, lambda i: i.substitute({v: start + ix.of(row), at: ix.of(row)}))
-        return For(row, LoopKind.INDEPENDENT, here, base=None if whole else start, limit=None if whole else v.extent)
-
+    blocks = _Blocks(v)
+    size, block, start, whole, at, over = (
+        blocks.size, blocks.block, blocks.start, blocks.whole, blocks.at, blocks.over
+    )  # fmt: skip
     arrays = {x.name: lir.LocalArray(f"{x.name}_rows", x.type, size) for x in passed}
     stores = tuple(lir.LocalStore(arrays[x.name].name, ix.of(at), x.name) for x in passed)
     loaded, own = _needed(lets, passed, (loop,))

@@ -67,6 +67,12 @@ def stages_of(s: For, depth: int) -> Stages | None:
         return None
     # A stage starts with an expensive operation; the cheap ones before it belong to the stage that precedes it.
     of = {name: max(0, (n - 1) // depth) for name, n in level.items()}
+    # Only the last stage assigns accumulators, so their values are known there alone.
+    current: set[str] = set()
+    for let in lets:
+        if isinstance(let.value, lir.Current) or not current.isdisjoint(lir.names_of(let)):
+            current.add(let.name)
+            of[let.name] = count - 1
     names: set[str] = set()
     for n in range(1, count):
         now = [x for x in s.body if _stage_of(x, of, count - 1) == n]

@@ -12,7 +12,7 @@ from compiler.fusion.policies.annealing import Annealing
 from compiler.fusion.policies.basic import NoFusion, RandomFusion
 from compiler.fusion.policies.evolution import Evolution
 from compiler.fusion.policies.exhaustive import Exhaustive
-from compiler.fusion.policies.queue import GreedyFusion, PriorityFusion
+from compiler.fusion.policies.queue import GreedyFusion, PriorityFusion, ReshapeFusion
 from compiler.fusion.policies.ruled import RuledFusion
 from compiler.fusion.policies.savings import InOrder, SavingsFusion
 from compiler.fusion.policies.search import BeamSearch
@@ -56,6 +56,7 @@ POLICIES: Mapping[str, Callable[..., FusionPolicy]] = MappingProxyType(
         "multi-output": MultiOutputFusion,
         "horizontal": HorizontalFusion,
         "savings": SavingsFusion,
+        "reshapes": ReshapeFusion,
         "random": RandomFusion,
         "beam": BeamSearch,
         "annealing": Annealing,
@@ -137,6 +138,7 @@ __all__ = [
     "NoFusion",
     "PriorityFusion",
     "RandomFusion",
+    "ReshapeFusion",
     "RuledFusion",
     "SavingsFusion",
     "describe_policies",

@@ -11,6 +11,9 @@ from compiler.fusion.sequence import SequenceState
 from compiler.fusion.state import FusionState
 from compiler.ir import HloInstruction
 
+LEAST_LOSS = 1e-9
+"""Seconds per run of the sequence that a fusion may lose as long as it counts as free."""
+
 
 class ProducerQueue(ABC):
     """Takes producers in order of priority and applies the action of `action_for` to each.
@@ -100,6 +103,24 @@ class PriorityFusion(ProducerQueue):
         saved = sequence.saving_into_all(producer, users)
         # Legality last: it may have to make kernels.
         return saved if saved > 0 and sequence.can_go_into_all_users(producer, users) else None
+
+
+class ReshapeFusion(ProducerQueue):
+    """Fuses producers that take no time by themselves, such as reshapes, into all of their users.
+
+    Policies that ask what one fusion saves leave them alone, so that the kernels before and after them stay apart.
+    `reshapes,default` runs it before the default policy.
+    """
+
+    def priority(self, sequence: SequenceState, producer: HloInstruction) -> float | None:
+        """Return the seconds saved, at least 0; None where the producer takes time, or the fusion would lose some."""
+        users = consumers_of(producer)
+        if not users or sequence.time_of(producer) or not sequence.may_go_into_all_users(producer, users):
+            return None
+        saved = sequence.saving_into_all(producer, users)
+        if saved < -LEAST_LOSS or not sequence.can_go_into_all_users(producer, users):
+            return None
+        return max(0.0, saved)
 
 
 class GreedyFusion(ProducerQueue):

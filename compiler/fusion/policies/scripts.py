@@ -86,7 +86,7 @@ class ScriptRunner:
     def actions(self) -> dict[Step, FusionAction]:
         """Return the legal actions by step, in order."""
         tables = [(s, t) for s in self.state.sequences.values() for t in s.tables(self.splits)]
-        return {_step(s, e): e.action for s, t in tables for e in t.entries()}
+        return {step_of(s, e): e.action for s, t in tables for e in t.entries()}
 
     def extend(self, rng: random.Random) -> bool:
         """Apply one random legal action; return whether there was one."""
@@ -112,7 +112,8 @@ class ScriptRunner:
             self.done.pop()
 
 
-def _step(s: SequenceState, e: Entry) -> Step:
+def step_of(s: SequenceState, e: Entry) -> Step:
+    """Return the step of an action of a sequence."""
     others = () if e.action.kind == "fission" else tuple(map(s.nodes.key, e.consumers))
     if e.cut >= 0:
         others = (e.cut, *others)

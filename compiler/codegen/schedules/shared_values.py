@@ -1,0 +1,210 @@
+"""Values that all rows share are computed once, before the loop over the rows, and kept in local arrays.
+
+In `x[i, j] * rsqrt(v[j] + eps)`, the square root depends on the column alone. Within the loops it would be computed for
+each element; before them it is computed once for each column.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
+
+from compiler.codegen.nest import index as ix
+from compiler.codegen.nest import loop_ir as lir
+from compiler.codegen.nest.index import IndexExpr, IndexSymbol, Runtime, Var
+from compiler.codegen.nest.loop_ir import Body, For, LoopKind
+from compiler.codegen.nest.scalar_ops import COMPUTE_BYTES
+from compiler.ir.types import PrimitiveType as T
+
+SHARED_BYTES = 16 * 1024
+"""Maximum size of all values of a kernel that are kept."""
+MIN_RUNS = 4
+"""Minimum number of times that a value would be computed otherwise."""
+MIN_WORK = 6
+"""Minimum work of a value that is kept; a cheaper one is computed where it is needed."""
+
+Loop: TypeAlias = "For | lir.Reduce"
+
+
+def share_values(body: Body) -> Body:
+    """Return the statements of a kernel with the values that all iterations of an outer loop share before that loop."""
+    stored = {s.buffer for s in lir.walk(body) if isinstance(s, lir.Store | lir.Update)}
+    around = {s.name for s in body if isinstance(s, lir.Let)}
+    out: list[lir.Stmt] = []
+    room = SHARED_BYTES
+    for s in body:
+        if isinstance(s, For) and s.kind is LoopKind.INDEPENDENT and s.base is None:
+            sharing = _Sharing(s, stored, around, room)
+            s = replace(s, body=sharing.body(s.body, ()))
+            room = sharing.room
+            out += sharing.before
+        out.append(s)
+    return tuple(out)
+
+
+def _vars_of(s: Loop) -> tuple[Var, ...]:
+    return s.vars if isinstance(s, lir.Reduce) else (s.var,)
+
+
+@dataclass
+class _Sharing:
+    """The search below one outer loop.
+
+    Attributes:
+        loop: the outer loop.
+        stored: buffers that the kernel writes.
+        around: names that are defined before the loop.
+        room: bytes that may still be kept.
+        before: the statements that compute the values that are kept.
+    """
+
+    loop: For
+    stored: set[str]
+    around: set[str]
+    room: int
+    before: list[lir.Stmt] = field(default_factory=list)
+    _arrays: dict[Hashable, str] = field(default_factory=dict)
+
+    def body(self, body: Body, path: tuple[tuple[Loop, Body], ...]) -> Body:
+        """Return the body of a loop, given the loops between it and the outer one with the statements before them."""
+        out: list[lir.Stmt] = []
+        for s in body:
+            if isinstance(s, For | lir.Reduce) and (isinstance(s, lir.Reduce) or self._is_free(s)):
+                out.append(self._loop(s, (*path, (s, tuple(out)))))
+            else:
+                out.append(s)
+        return tuple(out)
+
+    @staticmethod
+    def _is_free(s: For) -> bool:
+        return s.kind is LoopKind.INDEPENDENT and s.base is None and not s.combined
+
+    def _loop(self, s: Loop, path: tuple[tuple[Loop, Body], ...]) -> Loop:
+        if not all(isinstance(x, lir.Let | lir.Store) for x in s.body):
+            return replace(s, body=self.body(s.body, path))
+        variables = [v for loop, _ in path for v in _vars_of(loop)]
+        lets = [x for _, before in path for x in before if isinstance(x, lir.Let)]
+        own = [x for x in s.body if isinstance(x, lir.Let)]
+        values = _Values(self.stored, self.around, variables)
+        for let in (*lets, *own):
+            values.add(let)
+        needed = self._needed(s, values)
+        kept = {name: self._keep(name, values, variables) for name in needed}
+        body: Body = tuple(
+            lir.Let(x.name, x.type, found) if isinstance(x, lir.Let) and (found := kept.get(x.name)) is not None else x
+            for x in s.body
+        )
+        return replace(s, body=_without_unused(body, s))
+
+    @staticmethod
+    def _needed(s: Loop, values: _Values) -> list[str]:
+        """Return the shared values that statements of a loop need which are not shared themselves."""
+        own = {x.name for x in s.body if isinstance(x, lir.Let)}
+        used = [n for x in s.body if not (isinstance(x, lir.Let) and x.name in values.of) for n in lir.names_of(x)]
+        if isinstance(s, lir.Reduce):
+            used += [r.value for r in s.reductions]
+        return [n for n in dict.fromkeys(used) if n in own and n in values.of]
+
+    def _keep(self, name: str, values: _Values, variables: Sequence[Var]) -> lir.LocalLoad | None:
+        """Return the load that replaces a value, or None if it is not worth an array."""
+        let, closure = values.of[name], values.closure(name)
+        used = {v for x in closure for v in _variables_in(x)}
+        axes = [v for v in variables if v in used]
+        size = math.prod(v.extent for v in axes)
+        runs = self.loop.var.extent * math.prod(v.extent for v in variables if v not in used)
+        work = lir.work_of(tuple(closure))
+        if let.type is T.PRED or not axes or runs < MIN_RUNS or work < MIN_WORK or self.loop.var in used:
+            return None
+        at = ix.linearize([ix.of(v) for v in axes], [v.extent for v in axes])
+        fresh = {v: Var(f"{v.name}k", v.extent) for v in axes}
+        moved: Mapping[IndexSymbol, IndexExpr] = {v: ix.of(f) for v, f in fresh.items()}
+        key = (let.type, values.key(name, {v: n for n, v in enumerate(axes)}), tuple(v.extent for v in axes))
+        if key not in self._arrays:
+            bytes_kept = size * COMPUTE_BYTES[let.type]
+            if bytes_kept > self.room:
+                return None
+            self.room -= bytes_kept
+            array = self._arrays[key] = f"{name}_shared"
+            nest = lir.map_indices((*closure, lir.LocalStore(array, at, name)), lambda i: i.substitute(moved))
+            for v in reversed(axes):
+                nest = (For(fresh[v], LoopKind.INDEPENDENT, nest),)
+            self.before += [lir.LocalArray(array, let.type, size, lir.Scope.KERNEL), *nest]
+        return lir.LocalLoad(self._arrays[key], at)
+
+
+@dataclass
+class _Values:
+    """The definitions that do not depend on the outer loop.
+
+    Attributes:
+        stored, around: see `_Sharing`.
+        variables: those of the loops inside the outer one.
+        of: the definitions by name.
+    """
+
+    stored: set[str]
+    around: set[str]
+    variables: Sequence[Var]
+    of: dict[str, lir.Let] = field(default_factory=dict)
+
+    def add(self, let: lir.Let) -> None:
+        """Add a definition if it is shared."""
+        v = let.value
+        if isinstance(v, lir.Load):
+            shared = v.buffer not in self.stored and self._is_shared(v.offset)
+        elif isinstance(v, lir.IndexValue | lir.IndexTest):
+            shared = self._is_shared(v.value)
+        else:
+            shared = isinstance(v, lir.Constant) or (isinstance(v, lir.Apply) and all(map(self._is_known, v.args)))
+        if shared:
+            self.of[let.name] = let
+
+    def _is_known(self, name: str) -> bool:
+        return name in self.of or name in self.around
+
+    def _is_shared(self, i: IndexExpr) -> bool:
+        return all(self._is_known(v.name) if isinstance(v, Runtime) else v in self.variables for v in i.variables())
+
+    def closure(self, name: str) -> list[lir.Let]:
+        """Return the definitions that compute a value, operands first."""
+        found: dict[str, lir.Let] = {}
+
+        def visit(name: str) -> None:
+            let = self.of.get(name)
+            if let is None or name in found:
+                return
+            for operand in lir.names_used((let,)):
+                visit(operand)
+            found[name] = let
+
+        visit(name)
+        return list(found.values())
+
+    def key(self, name: str, axes: Mapping[Var, int]) -> Hashable:
+        """Return what a value is: equal for definitions with other names and other variables."""
+        at: dict[IndexSymbol, IndexExpr] = {v: IndexExpr(((Var(f"axis{n}", v.extent), 1),)) for v, n in axes.items()}
+        keys: dict[str, Hashable] = {}
+        for let in self.closure(name):
+            (moved,) = lir.map_indices((let,), lambda i: i.substitute(at))
+            names = tuple(keys.get(n, n) for n in lir.names_used((moved,)))
+            value = moved.value if isinstance(moved, lir.Let) else None
+            text = value.op if isinstance(value, lir.Apply) else repr(value)
+            keys[let.name] = (let.type, text, names)
+        return keys[name]
+
+
+def _variables_in(s: lir.Stmt) -> set[Var]:
+    return {v for i in lir.indices_in((s,)) for v in i.variables() if isinstance(v, Var)}
+
+
+def _without_unused(body: Body, s: Loop) -> Body:
+    """Return the body of a loop without definitions that nothing uses."""
+    used = {r.value for r in s.reductions} if isinstance(s, lir.Reduce) else set()
+    kept: list[lir.Stmt] = []
+    for x in reversed(body):
+        if not isinstance(x, lir.Let) or x.name in used:
+            used.update(lir.names_of(x))
+            kept.append(x)
+    return tuple(reversed(kept))

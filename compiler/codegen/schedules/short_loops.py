@@ -1,0 +1,150 @@
+"""Loops of a few iterations are unrolled inside longer ones, which then run in vectors.
+
+A vector loop over the three coordinates of each point leaves most lanes idle. With its iterations written out, the loop
+over the points runs in vectors, and the reductions of adjacent columns become one loop with an accumulator for each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from compiler.codegen.nest import index as ix
+from compiler.codegen.nest import loop_ir as lir
+from compiler.codegen.nest.index import IndexExpr, IndexSymbol, Runtime, Var
+from compiler.codegen.nest.loop_ir import Body, For, LoopKind
+from compiler.codegen.schedules.lanes import is_column_loop
+from compiler.codegen.schedules.loop_transforms import has_loop
+
+NEAR = 4
+"""Maximum distance of elements that adjacent iterations of the outer loop access: vectors of as many are separated."""
+LONG = 16
+"""Minimum number of iterations of the loop around."""
+LEAST_WORK = 6
+"""Minimum number of statements of an iteration: what separates adjacent elements takes as long as a few."""
+MOST_WORK = 256
+"""Maximum number of statements of the unrolled iterations."""
+
+
+def unroll_short_loops(body: Body, short: int) -> Body:
+    """Return a nest, before it is bound, in which loops over single elements contain no short loops if possible.
+
+    Args:
+        body: the statements.
+        short: maximum number of iterations of a loop that is unrolled.
+    """
+    return tuple(_unrolled(lir.map_bodies(s, lambda inner: unroll_short_loops(inner, short)), short) for s in body)
+
+
+def _unrolled(s: lir.Stmt, short: int) -> lir.Stmt:
+    if not isinstance(s, For) or not _is_free(s) or s.var.extent < LONG or not has_loop(s.body):
+        return s
+    loops = [x for x in s.body if isinstance(x, For)]
+    others = [x for x in s.body if not isinstance(x, For)]
+    if not all(isinstance(x, lir.Let | lir.Store) for x in others) or not all(_is_short(x, short) for x in loops):
+        return s
+    if sum(x.var.extent * lir.work_of(x.body) for x in loops) > MOST_WORK:
+        return s
+    if all(lir.work_of(x.body) < LEAST_WORK for x in loops):
+        return s
+    if any(abs(i.coefficient(s.var)) > NEAR for i in lir.indices_in(s.body)):
+        return s
+    out: list[lir.Stmt] = []
+    for x in s.body:
+        out += [x] if not isinstance(x, For) else _Copies(x.var).of(x.body)
+    return replace(s, body=tuple(out))
+
+
+def _is_free(s: For) -> bool:
+    return s.kind is LoopKind.INDEPENDENT and s.base is None and not s.combined
+
+
+def _is_short(s: For, short: int) -> bool:
+    return _is_free(s) and s.var.extent <= short and all(isinstance(x, lir.Let | lir.Store) for x in s.body)
+
+
+def merge_narrow_columns(body: Body, short: int) -> Body:
+    """Return a nest, before columns are tiled, in which a few adjacent columns are reduced by one loop.
+
+    Args:
+        body: the statements.
+        short: maximum number of columns.
+    """
+    return tuple(y for s in body for y in _merged(lir.map_bodies(s, lambda b: merge_narrow_columns(b, short)), short))
+
+
+def _merged(s: lir.Stmt, short: int) -> Sequence[lir.Stmt]:
+    if not isinstance(s, For) or not _is_free(s) or not 1 < s.var.extent <= short or not is_column_loop(s):
+        return [s]
+    if not all(isinstance(x, lir.Let | lir.Store | lir.LocalStore | lir.Reduce) for x in s.body):
+        return [s]
+    reductions = [x for x in s.body if isinstance(x, lir.Reduce)]
+    if len(reductions) != 1 or not all(isinstance(x, lir.Let) for x in reductions[0].body):
+        return [s]
+    if s.var.extent * lir.work_of(reductions[0].body) > MOST_WORK:
+        return [s]
+    (reduce,) = reductions
+    at = s.body.index(reduce)
+    outside, inside = _Copies(s.var), _Copies(s.var)
+    before = outside.of(s.body[:at])
+    inside.names = [dict(n) for n in outside.names]
+    values = inside.of(reduce.body)
+    merged = [
+        replace(r, name=f"{r.name}_e{n}", value=names.get(r.value, r.value))
+        for n, names in enumerate(inside.names)
+        for r in reduce.reductions
+    ]
+    for n, names in enumerate(outside.names):
+        names.update((r.name, f"{r.name}_e{n}") for r in reduce.reductions)
+    after = outside.of(s.body[at + 1 :])
+    # A loop of one iteration is a scope for the names.
+    whole = (*before, replace(reduce, reductions=tuple(merged), body=tuple(values)), *after)
+    return [For(Var(f"{s.var.name}u", 1), LoopKind.INDEPENDENT, whole)]
+
+
+@dataclass
+class _Copies:
+    """Copies of statements for each value of a variable; those that do not depend on it are shared.
+
+    Attributes:
+        var: the variable.
+        names: for each of its values, the names of the copy by those of the original.
+    """
+
+    var: Var
+    names: list[dict[str, str]] = field(default_factory=list)
+    _known: dict[tuple[object, ...], str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.names = self.names or [{} for _ in range(self.var.extent)]
+
+    def of(self, body: Body) -> list[lir.Stmt]:
+        """Return the copies of definitions and stores."""
+        out: list[lir.Stmt] = []
+        for n, names in enumerate(self.names):
+            for s in body:
+                (copy,) = lir.map_indices((s,), lambda i, n=n, names=names: self._index(i, n, names))  # type: ignore[misc]
+                if isinstance(copy, lir.Store | lir.LocalStore):
+                    out.append(replace(copy, value=names.get(copy.value, copy.value)))
+                elif isinstance(copy, lir.Let):
+                    let = lir.Let(f"{copy.name}_e{n}", copy.type, _renamed(copy.value, names))
+                    # Zeros of both signs are equal as numbers.
+                    key = (let.type, repr(let.value) if isinstance(let.value, lir.Constant) else let.value)
+                    if key not in self._known:
+                        self._known[key] = let.name
+                        out.append(let)
+                    names[copy.name] = self._known[key]
+        return out
+
+    def _index(self, i: IndexExpr, n: int, names: dict[str, str]) -> IndexExpr:
+        at: dict[IndexSymbol, IndexExpr] = {self.var: ix.const(n)}
+        for v in i.variables():
+            if isinstance(v, Runtime) and v.name in names:
+                at[v] = IndexExpr(((replace(v, name=names[v.name]), 1),))
+        return i.substitute(at)
+
+
+def _renamed(value: lir.Expr, names: dict[str, str]) -> lir.Expr:
+    if isinstance(value, lir.Apply):
+        return replace(value, args=tuple(names.get(a, a) for a in value.args))
+    return value

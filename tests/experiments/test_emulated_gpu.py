@@ -1,0 +1,148 @@
+"""Learning on the emulated GPU: the search, its decisions as samples, imitation, and the whole way to a policy."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from compiler import compile
+from compiler.fusion.policies import make_policy
+from compiler.fusion.protocol import run_policy
+from compiler.learned.fusion_policy import load_policy
+from compiler.text import parse
+from env.suites import load_suite
+from experiments.emulated_gpu.comparison import Starts
+from experiments.emulated_gpu.learning import batch_of, imitate, make_network, numpy_network, reinforce
+from experiments.emulated_gpu.mapping import Searched, search_suite
+from experiments.emulated_gpu.page import evaluate
+from experiments.emulated_gpu.plans import completed_seconds, open_session, search_plan
+from experiments.emulated_gpu.samples import samples_of
+from experiments.emulated_gpu.settings import DEFAULT_FILE, EmulatedSettings
+from experiments.emulated_gpu.stages import KINDS, WHOLE, learn, policy_folder
+from experiments.settings_file import read_settings
+from tests.fusion.test_policies import SLICES_BEHIND_RESHAPES
+
+LOOP = """
+%step (s: (s32[], f32[64])) -> (s32[], f32[64]) {
+  %s = (s32[], f32[64]) parameter(0)
+  %i = s32[] get-tuple-element(%s), index=0
+  %x = f32[64] get-tuple-element(%s), index=1
+  %one = s32[] constant(1)
+  %next = s32[] add(%i, %one)
+  %r = f32[64] reverse(%x), dimensions={0}
+  %y = f32[64] sine(%r)
+  ROOT %t = (s32[], f32[64]) tuple(%next, %y)
+}
+
+%more (s: (s32[], f32[64])) -> pred[] {
+  %s = (s32[], f32[64]) parameter(0)
+  %i = s32[] get-tuple-element(%s), index=0
+  %n = s32[] constant(16)
+  ROOT %less = pred[] compare(%i, %n), direction=LT
+}
+
+ENTRY %main (x: f32[64]) -> f32[64] {
+  %x = f32[64] parameter(0)
+  %zero = s32[] constant(0)
+  %start = (s32[], f32[64]) tuple(%zero, %x)
+  %w = (s32[], f32[64]) while(%start), condition=%more, body=%step
+  ROOT %y = f32[64] get-tuple-element(%w), index=1
+}
+"""
+TINY = EmulatedSettings(
+    evaluations=60, work=4000, seeds=2, hidden=8, rounds=1, epochs=30, batch=4, learning_rate=0.02, iterations=1,
+    programs=2, rollouts=2, train_per_family=2, validation_per_family=1, test_per_family=1, loops_per_family=1,
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def suite(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("suite")
+    programs = []
+    for name, text, family in (("slices", SLICES_BEHIND_RESHAPES, "a"), ("loop", LOOP, "b")):
+        (folder / f"{name}.hlo").write_text(f"HloModule {name}\n{text}")
+        programs.append({"name": name, "file": f"{name}.hlo", "split": "train", "description": name, "family": family})
+    (folder / "manifest.json").write_text(json.dumps({"programs": programs}))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def searched(suite: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Searched]:
+    path = tmp_path_factory.mktemp("work") / "train.jsonl"
+    found = search_suite(load_suite(str(suite)).programs, TINY, path)
+    again = search_suite(load_suite(str(suite)).programs, TINY, path)
+    assert [s.found for s in again] == [s.found for s in found]  # read from the file
+    return found
+
+
+def test_the_search_finds_the_fusions_that_the_rules_miss() -> None:
+    found = search_plan(parse(SLICES_BEHIND_RESHAPES), TINY)
+    assert found.rules / found.best == pytest.approx(2, rel=0.05)  # one kernel instead of two
+    state = open_session(parse(SLICES_BEHIND_RESHAPES), "cuda").fusion
+    assert found.rules == completed_seconds(state, "default") != state.seconds()
+    run_policy(state, make_policy("default"))
+    assert state.seconds() == found.rules
+
+
+def test_the_search_unrolls_a_loop_that_has_no_kernel() -> None:
+    found = search_plan(parse(LOOP), TINY)
+    ((name, choices),) = found.choices.items()
+    assert next(iter(choices)) == "keep"  # the choice of the rules comes first
+    assert found.loops == {name: min(choices, key=lambda c: choices[c])}
+    assert found.rules > 4 * found.best
+    assert not search_plan(parse(LOOP), replace(TINY, instructions=1)).rules  # too large
+
+
+def test_samples_say_what_each_choice_gains(searched: list[Searched]) -> None:
+    slices = samples_of([s for s in searched if s.program.name == "slices"], "cuda")
+    first, last = slices[0], slices[-1]
+    assert len(slices) >= 2
+    assert first.usual == len(first.gains) - 1 and first.gains[first.usual] == 0
+    assert np.nanmax(first.gains) > 0.1 and np.nanmax(last.gains) == 0
+    loop = samples_of([s for s in searched if s.program.name == "loop"], "cuda")[0]
+    assert loop.usual == 0 and loop.gains[0] == 0 and np.nanmax(loop.gains) > 1
+
+
+def test_imitation_learns_the_decisions(searched: list[Searched]) -> None:
+    samples = samples_of(searched, "cuda")
+    network = make_network(TINY, seed=0)
+    regrets = [regret for _, regret in imitate(network, samples, TINY, seed=0)]
+    assert regrets[-1] < 0.2 * regrets[0] + 1e-9
+    shown = numpy_network(network)
+    scores, _ = network(batch_of([s.graph for s in samples]))
+    for n, s in enumerate(samples):
+        np.testing.assert_allclose(shown.scores(s.graph), scores[n, : len(s.gains)].detach(), rtol=1e-3, atol=1e-3)
+
+
+def test_policy_gradient_makes_better_plans_more_probable(searched: list[Searched]) -> None:
+    state = open_session(parse(SLICES_BEHIND_RESHAPES), "cuda").fusion
+    rules = completed_seconds(state, "default")
+    settings = replace(TINY, iterations=12, rollouts=8, tuning_rate=0.02)
+    returns = list(reinforce(make_network(TINY, seed=1), [(state, rules)], settings, seed=0))
+    assert sum(returns[-3:]) > sum(returns[:3])
+    assert not state.history
+
+
+def test_learning_writes_a_policy_with_which_the_compiler_decides(suite: Path, tmp_path: Path) -> None:
+    settings = replace(TINY, train=str(suite), validation=str(suite), test=str(suite))
+    learn(settings, tmp_path)
+    program = load_suite(str(suite)).find("slices")
+    starts = Starts(program, "cuda")
+    policies = [load_policy(policy_folder(tmp_path, kind, seed)) for kind in KINDS for seed in range(2)]
+    best = max(starts.of_rules("rules") / starts.of_policy(p) for p in policies)
+    assert best == pytest.approx(2, rel=0.05)
+    executable = compile(SLICES_BEHIND_RESHAPES, backend="cuda", policy=tmp_path / WHOLE)
+    assert executable.plan is not None
+    assert executable.plan.decided_by["fusion"] == "emulated-gpu@1"
+    assert len(executable.kernels) == 1
+    rules = compile(SLICES_BEHIND_RESHAPES, backend="cpu", policy=tmp_path / WHOLE).plan  # made for another backend
+    assert rules is not None and rules.decided_by["fusion"] == "default"
+    evaluate(settings, tmp_path, tmp_path / "page.md", DEFAULT_FILE)
+    assert "| exported |" in (tmp_path / "page.md").read_text()
+    assert len((tmp_path / "page.jsonl").read_text().splitlines()) == 2
+
+
+def test_the_settings_that_ship_are_read() -> None:
+    assert read_settings(DEFAULT_FILE, EmulatedSettings).backend == "cuda"
