@@ -300,6 +300,12 @@ class CompilationSession:
     def _library_computes(self, i: HloInstruction) -> bool:
         return self._backend.library_refusal(i) is None
 
+    @property
+    def fusion_base(self) -> FusionBase:
+        """The names and positions of instructions when fusion began; reading it ends the earlier phases."""
+        _ = self.fusion
+        return self._require_base()
+
     def actions(self) -> list[FusionAction]:
         """Return the fusions that are legal now."""
         return self.fusion.actions()

@@ -21,7 +21,7 @@ from typer.core import TyperGroup
 
 from compiler.errors import HlogymError
 from compiler.support.safe_names import printable
-from experiments import commands_compile, commands_learn, commands_list
+from experiments import commands_compile, commands_leaderboard, commands_learn, commands_list
 from experiments.interruption import INTERRUPTED
 
 __all__ = ["app", "main"]
@@ -52,6 +52,7 @@ app = typer.Typer(
 )
 commands_compile.register(app)
 commands_learn.register(app)
+commands_leaderboard.register(app)
 commands_list.register(app)
 
 

@@ -313,6 +313,39 @@ def view(
     view_program(program, plan, policy, output, times, backend)
 
 
+def diff(
+    program: Program,
+    first: Annotated[
+        str, typer.Argument(metavar="A", help="Plan (JSON), policy as of --policy, or default.", callback=_local)
+    ],
+    second: Annotated[
+        str, typer.Argument(metavar="[B]", help="Plan or policy that A is compared with.", callback=_local)
+    ] = "default",
+    measure: Annotated[
+        bool, typer.Option("--measure", help="Measure what each difference is worth: A beside A without it.")
+    ] = False,
+    rounds: Annotated[int, typer.Option(help="Number of interleaved timings per plan.", min=2)] = 25,
+    backend: Backend = "cpu",
+    seed: Seed = 0,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Also write a page, if the file ends in .html, or else JSON."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Compare the decisions of two plans of a program.
+
+    A plan is a file that `hlogym tune` wrote, or what a policy decides. Policies give the reasons for their choices.
+
+    Example: hlogym diff softmax plan.json
+
+    Example: hlogym diff softmax learned default --measure -o softmax.html
+    """
+    from experiments.differences.command import compare_plans
+
+    compare_plans(program, first, second, backend, measure, rounds, seed, output, as_json)
+
+
 def reduce(
     program: Program,
     output: Annotated[Path, typer.Option("--output", "-o", help="Write the reduced program to this file (HLO).")],
@@ -359,6 +392,6 @@ def register(app: typer.Typer) -> None:
     """Add the commands of this module to `app`."""
     for name, function in (
         ("run", run), ("opt", opt), ("compile", compile_command), ("tune", tune), ("bench", bench), ("view", view),
-        ("reduce", reduce), ("doctor", doctor),
+        ("diff", diff), ("reduce", reduce), ("doctor", doctor),
     ):  # fmt: skip
         app.command(name, rich_help_panel="Programs")(function)

@@ -15,7 +15,7 @@ from rich.text import Text
 from compiler.support.safe_names import one_line, printable
 from env.statistics import Interval
 
-__all__ = ["PlainConsole", "bounds", "duration", "error_console", "factor", "progress", "stdout", "timing"]
+__all__ = ["PlainConsole", "bounds", "duration", "error_console", "factor", "progress", "ratio", "stdout", "timing"]
 
 
 class PlainConsole(Console):
@@ -84,13 +84,26 @@ def timing(interval: Interval) -> str:
 
 def factor(interval: Interval) -> str:
     """Return a ratio and its interval, if that is known, such as `1.23x [1.20, 1.31]`."""
-    return f"{interval.value:.2f}x {bounds(interval)}".rstrip()
+    return f"{ratio(interval.value)} {bounds(interval)}".rstrip()
+
+
+def ratio(value: float, digits: int = 2) -> str:
+    """Return a ratio such as `1.23x`; ones far from 1 have three significant digits instead of places."""
+    return f"{_plain(value, digits)}x"
+
+
+def _plain(value: float, digits: int) -> str:
+    if value == 0 or 10.0**-digits <= abs(value) < 1000 or not math.isfinite(value):
+        return f"{value:.{digits}f}"
+    return f"{value:.3g}"
 
 
 def bounds(interval: Interval, digits: int = 2) -> str:
     """Return the bounds of an interval, such as `[1.20, 1.31]`; nothing if they are unknown."""
-    return f"[{interval.low:.{digits}f}, {interval.high:.{digits}f}]" if interval.is_known else ""
+    return f"[{_plain(interval.low, digits)}, {_plain(interval.high, digits)}]" if interval.is_known else ""
 
 
 def _digits(value: float) -> str:
+    if value >= 1e6:
+        return f"{value:.3g}"
     return f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"

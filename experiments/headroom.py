@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
 __all__ = ["drawn_by_family", "headroom_row", "main", "summaries"]
 
-ALL = ALL_GROUPS
 FOLDER = Path("results/headroom")
 
 
@@ -161,7 +160,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add = parser.add_argument
     add("--suite", default="validation", help="comma-separated suites (default: %(default)s)")
     add("--budget", type=int, default=300, help="measurements per program and group (default: %(default)s)")
-    add("--group", default=",".join((*GROUPS, ALL)), help="comma-separated groups (default: %(default)s)")
+    add("--group", default=",".join((*GROUPS, ALL_GROUPS)), help="comma-separated groups (default: %(default)s)")
     add("--programs", type=int, default=None, help="number of programs (default: all)")
     add("--per-family", type=int, default=None, help="draw this many programs of each family (default: all)")
     add("--longest", type=float, default=math.inf, help="leave out programs estimated above these seconds")
@@ -172,8 +171,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add("--out", type=Path, default=None, help="page to write (default: results/headroom/SUITE.md)")
     o = parser.parse_args(arguments)
     groups = tuple(o.group.split(","))
-    if unknown := set(groups) - {*GROUPS, ALL}:
-        parser.error(f"unknown group {', '.join(sorted(unknown))}; groups are {', '.join((*GROUPS, ALL))}")
+    if unknown := set(groups) - {*GROUPS, ALL_GROUPS}:
+        parser.error(f"unknown group {', '.join(sorted(unknown))}; groups are {', '.join((*GROUPS, ALL_GROUPS))}")
     programs = drawn_by_family(load_suite(o.suite).programs, o.per_family, o.longest, o.seed)[: o.programs]
     if any(p.split == "test" for p in programs):
         raise ManifestError(f"{o.suite} has programs held out for tests, which must not guide what is learned")

@@ -1,6 +1,6 @@
 """The ladder of *Operator Fusion in XLA*, found by an agent from the unedited Cartpole program.
 
-    python -m experiments.ladder [--config experiments/configs/ladder.yaml] [--out results/ladder/PROGRAM.md]
+    python -m experiments.ladder [--config experiments/configs/ladder.yaml] [--out results/learning/ladder.md]
 
 Nothing runs by itself: the passes of the default pipeline (inlining, the lowering of random numbers, unrolling, the
 removal of concatenates), expansions, and how each loop runs are actions of `hlogym/Compile-v0` with `automatic=False`.
@@ -11,7 +11,6 @@ run continues.
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import time
@@ -33,8 +32,7 @@ from env.statistics import Interval
 from env.store import PlanStore
 from env.suites import Program, Suite, find_program
 from experiments.results import ResultError, write_text
-from experiments.searches import shown_path
-from experiments.settings_file import read_settings
+from experiments.settings_file import read_experiment
 from experiments.yardstick.rows import Row, write_page
 
 if TYPE_CHECKING:
@@ -42,8 +40,7 @@ if TYPE_CHECKING:
 
 __all__ = ["AGENTS", "Episodes", "LadderSettings", "found_at", "main", "play"]
 
-CONFIG = Path(__file__).parent / "configs" / "ladder.yaml"
-FOLDER = Path("results/ladder")
+PAGE = Path("results/learning/ladder.md")
 PAPER = 10.56
 """Speedup that the paper reports for manual edits of the program and of XLA."""
 LAST = 10
@@ -192,16 +189,26 @@ def default_speedup(env: CompileEnv, program: Program) -> float:
     return baseline.seconds / session.cost().seconds
 
 
-def _known(path: Path, settings: Mapping[str, Any]) -> list[Row]:
+def known_rows(path: Path, settings: Mapping[str, Any]) -> list[Row]:
+    """Return the rows of an earlier run, whose agents and number of seeds may have been others.
+
+    Raises:
+        ResultError: the file cannot be read, or was written with other settings.
+    """
     if not path.is_file():
         return []
     try:
         head, *rows = map(json.loads, path.read_text(encoding="utf-8").splitlines())
     except ValueError as error:
         raise ResultError(f"{path} cannot be continued: {error}; remove it, and the run starts again") from error
-    if head.get("settings") != settings:
+    if _lasting(head.get("settings", {})) != _lasting(settings):
         raise ResultError(f"{path} was written with other settings; remove it, or name another file with --out")
     return list(rows)
+
+
+def _lasting(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings without those that say which rows there are."""
+    return {k: v for k, v in settings.items() if k not in ("agents", "seeds")}
 
 
 def _lines(rows: Sequence[Row], settings: LadderSettings, default: float, compared: Comparison) -> list[str]:
@@ -272,18 +279,12 @@ def plot(rows: Sequence[Row], settings: LadderSettings, default: float) -> Figur
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run from the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--config", type=Path, default=CONFIG, help="settings in YAML (default: %(default)s)")
-    parser.add_argument("--out", type=Path, default=None, help="page to write (default: results/ladder/PROGRAM.md)")
-    o = parser.parse_args(arguments)
-    settings = read_settings(o.config, LadderSettings)
+    run = read_experiment("ladder", __doc__ or "", LadderSettings, lambda _: PAGE, arguments)
+    settings, out, rows_file = run.settings, run.out, run.rows_file
     for agent in settings.agents:
         if agent not in AGENTS:
             raise UnknownNameError("agent", agent, AGENTS)
-    out = o.out or FOLDER / f"{settings.program}-{settings.reward}.md"
-    rows_file = out.with_suffix(".jsonl")
-    stored = {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(settings).items()}
-    rows = _known(rows_file, stored)
+    rows = known_rows(rows_file, run.stored_settings)
     with Measurer(PlanStore(":memory:"), MeasurerOptions(backend=settings.backend)) as measurer:
         env = make_environment(settings, measurer)
         program = env.suite.programs[0]
@@ -293,7 +294,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                     continue
                 rows.append({"agent": agent, "seed": seed, **asdict(play(env, settings, agent, seed))})
                 sys.stderr.write(f"{agent}, seed {seed}: {max(rows[-1]['speedups'], default=0.0):.3g}x\n")
-                lines = [json.dumps({"settings": stored}), *map(json.dumps, rows)]
+                lines = [json.dumps({"settings": run.stored_settings}), *map(json.dumps, rows)]
                 write_text(rows_file, "\n".join(lines) + "\n")
         default = default_speedup(env, program)
         plans: dict[str, CompilationPlan | None] = {"as written": env.baseline(program).plan, "default": None}
@@ -306,14 +307,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     save_figure(plot(rows, settings, default), out.with_suffix(".svg"))
     lines = [*_lines(rows, settings, default, compared), "", f"![best speedup so far]({out.with_suffix('.svg').name})"]
-    command = f"python -m experiments.ladder --config {shown_path(o.config)}"
     table = [["agent", "seed", "episodes", "found after", "best"]]
     best = max([default, *(s for r in rows for s in r["speedups"])])
     for r in rows:
         at = found_at(r["speedups"], best, settings.within)
         top = f"{max(r['speedups'], default=0.0):.3g}x"
         table.append([r["agent"], str(r["seed"]), str(len(r["speedups"])), "-" if at is None else str(at), top])
-    sys.stdout.write(write_page(out, "The ladder found by agents", command, lines, table))
+    sys.stdout.write(write_page(out, "The ladder found by agents", run.command, lines, table))
 
 
 if __name__ == "__main__":

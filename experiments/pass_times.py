@@ -10,10 +10,9 @@ default compilation of the same program.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -38,8 +37,7 @@ from env.store import PlanStore
 from env.suites import ManifestError, Program, load_suite
 from env.summaries import SpeedupSummary, summarise
 from experiments.config import TrainConfig
-from experiments.searches import shown_path
-from experiments.settings_file import read_settings
+from experiments.settings_file import read_experiment
 from experiments.yardstick.rows import Row, collect, write_page
 
 if TYPE_CHECKING:
@@ -47,7 +45,7 @@ if TYPE_CHECKING:
 
 __all__ = ["PassTimeSettings", "main", "order_row", "scores", "trained"]
 
-CONFIG = Path(__file__).parent / "configs" / "pass_times.yaml"
+PAGE = Path("results/passes/times.md")
 FIGURES = ("ops", "estimated", "measured")
 """What is compared, each as how many times less than that of the default compilation."""
 
@@ -183,11 +181,8 @@ def _table(rows: Sequence[Row]) -> list[list[str]]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run from the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--config", type=Path, default=CONFIG, help="settings in YAML (default: %(default)s)")
-    parser.add_argument("--out", type=Path, default=Path("results/passes/times.md"), help="page to write")
-    o = parser.parse_args(arguments)
-    settings = read_settings(o.config, PassTimeSettings)
+    run = read_experiment("pass_times", __doc__ or "", PassTimeSettings, lambda _: PAGE, arguments)
+    settings = run.settings
     for what, names, known in (
         ("reward", settings.rewards, REWARDS), ("search", settings.searches, PASS_SEARCHES),
         ("agent", (settings.agent,), PASS_AGENTS),
@@ -204,28 +199,27 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for seed in range(settings.seeds if settings.timesteps else 0):
             orders.setdefault(reward, []).append(trained(settings, reward, seed))
             sys.stderr.write(f"trained for {reward}, seed {seed}\n")
-    stored = {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(settings).items()}
     measurer = Measurer(PlanStore(":memory:"), MeasurerOptions(backend=settings.backend)) if settings.measure else None
     try:
         rows = collect(
-            o.out.with_suffix(".jsonl"), stored, programs,
+            run.rows_file, run.stored_settings, programs,
             partial(order_row, measurer, settings=settings, orders=orders), len(programs),
         )  # fmt: skip
     finally:
         if measurer is not None:
             measurer.close()
     failed = [f"- left out: {r['program']}: {r['failure']}" for r in rows if "failure" in r]
+    learned = f"agents ({settings.agent}) learned on {settings.train} for {settings.timesteps:,} steps; "
     lines = [
-        f"{sum('orders' in r for r in rows)} programs of {settings.suite}; agents ({settings.agent}) learned on "
-        f"{settings.train} for {settings.timesteps:,} steps, {settings.seeds} seeds; searches applied "
-        f"{settings.search_budget} passes per program. Geometric means with 95% intervals over programs and seeds of "
-        "how many times less than by the default compilation: op count before fusion, estimated time, measured time (a "
-        "difference that does not pass the gate is 1).",
+        f"{sum('orders' in r for r in rows)} programs of {settings.suite}, {settings.seeds} seeds; "
+        f"{learned if settings.timesteps else ''}searches applied {settings.search_budget} passes per program. "
+        "Geometric means with 95% intervals over programs and seeds of how many times less than by the default "
+        "compilation: op count before fusion, estimated time, measured time (a difference that does not pass the gate "
+        "is 1).",
         "",
         *failed,
     ]
-    command = f"python -m experiments.pass_times --config {shown_path(o.config)}"
-    sys.stdout.write(write_page(o.out, "Pass orders in time and in op counts", command, lines, _table(rows)))
+    sys.stdout.write(write_page(run.out, "Pass orders in time and in op counts", run.command, lines, _table(rows)))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,8 @@ from typing import Any
 
 from compiler.support.safe_names import html_text as escape
 from experiments.config import TrainConfig
-from experiments.console import bounds, factor, stdout
+from experiments.console import bounds, factor, ratio, stdout
+from experiments.html_page import html_facts, html_page
 from experiments.pass_orders.evaluation import BASELINE, OrderEvaluation
 from experiments.pass_orders.tables import SUMMARY_HEADER, summary_rows
 from experiments.plots import learning_curve, order_bars, profile_lines, speedup_bars, svg
@@ -24,29 +25,6 @@ from experiments.results import (
 from experiments.run_folder import RunFolder, all_runs, read_progress
 
 __all__ = ["build_report", "latest_evaluation", "read_progress", "report_latest"]
-
-_CSS = """
-:root { --ink: #1d2329; --soft: #5d6872; --line: #dfe3e7; --paper: #ffffff; --panel: #f6f8f9; --accent: #1f7a4d; }
-* { box-sizing: border-box; }
-body { margin: 0; background: var(--paper); color: var(--ink); font: 15px/1.5 system-ui, sans-serif; }
-main { max-width: 68rem; margin: 0 auto; padding: 2rem 1.25rem 4rem; }
-h1 { font-size: 1.6rem; margin: 0 0 .25rem; } h2 { font-size: 1.15rem; margin: 2.5rem 0 .5rem; }
-p { margin: .4rem 0; max-width: 52rem; } .soft { color: var(--soft); }
-.cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(13rem, 1fr)); gap: .75rem; margin: 1.25rem 0; }
-.card { background: var(--panel); border: 1px solid var(--line); border-radius: .5rem; padding: .8rem 1rem; }
-.card b { display: block; font-size: 1.5rem; color: var(--accent); font-variant-numeric: tabular-nums; }
-.card span { color: var(--soft); font-size: .85rem; }
-.scroll { overflow-x: auto; border: 1px solid var(--line); border-radius: .5rem; }
-table { border-collapse: collapse; width: 100%; font-size: .85rem; font-variant-numeric: tabular-nums; }
-th, td { padding: .4rem .7rem; text-align: right; white-space: nowrap; border-bottom: 1px solid var(--line); }
-th { background: var(--panel); font-weight: 600; } th:first-child, td:first-child { text-align: left; }
-th:nth-child(2), td:nth-child(2) { text-align: left; color: var(--soft); }
-tr:last-child td { border-bottom: 0; } tr.sum td { background: var(--panel); font-weight: 600; }
-small { color: var(--soft); font-weight: 400; } td.bad { color: #b3261e; }
-figure { margin: 0; overflow-x: auto; } svg { max-width: 100%; height: auto; }
-dl { display: grid; grid-template-columns: max-content 1fr; gap: .15rem 1rem; font-size: .85rem; }
-dt { color: var(--soft); } dd { margin: 0; overflow-wrap: anywhere; }
-"""
 
 
 def latest_evaluation(results: Path) -> Evaluation:
@@ -101,7 +79,7 @@ def order_section(evaluation: OrderEvaluation) -> str:
         f"Policies and searches had {evaluation.budget} applications, or the number given in parentheses.</p>"
         f"<figure>{svg(order_bars(ratios))}</figure>"
         f"<div class='scroll'><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
-        + _facts(evaluation.provenance)
+        + html_facts(evaluation.provenance)
     )
 
 
@@ -137,12 +115,7 @@ def build_report(
     if evaluation is not None:
         sections += [_noise(evaluation), _provenance(evaluation)]
     body = "\n".join([*sections, *extra])
-    write_text(
-        to,
-        "<!doctype html>\n<html lang='en'><head><meta charset='utf-8'><title>hlogym report</title>"
-        "<meta name='viewport' content='width=device-width, initial-scale=1'>"
-        f"<style>{_CSS}</style></head><body><main>{body}</main></body></html>\n",
-    )
+    write_text(to, html_page("hlogym report", body))
 
 
 def _headline(evaluation: Evaluation) -> str:
@@ -152,9 +125,9 @@ def _headline(evaluation: Evaluation) -> str:
         summary = evaluation.summary(strategy, seen=False) or evaluation.summary(strategy, seen=True)
         if summary is not None:
             cards.append(
-                f"<div class='card'><span>{escape(strategy)}</span><b>{summary.mean.value:.2f}x</b>"
-                f"<span>{bounds(summary.mean) or 'one program'}<br>median {summary.median.value:.2f}x; "
-                f"{summary.slower:.0%} of the programs are slower; worst case {summary.worst:.2f}x</span></div>"
+                f"<div class='card'><span>{escape(strategy)}</span><b>{ratio(summary.mean.value)}</b>"
+                f"<span>{bounds(summary.mean) or 'one program'}<br>median {ratio(summary.median.value)}; "
+                f"{summary.slower:.0%} of the programs are slower; worst case {ratio(summary.worst)}</span></div>"
             )
     which = f"the {held_out} held-out programs" if held_out else "the programs"
     return (
@@ -224,9 +197,4 @@ def _noise(evaluation: Evaluation) -> str:
 
 def _provenance(evaluation: Evaluation) -> str:
     entries = {**evaluation.provenance, **{f"policy: {k}": v for k, v in evaluation.policy.items()}}
-    return "<h2>Provenance</h2>" + _facts(entries)
-
-
-def _facts(entries: Mapping[str, Any]) -> str:
-    items = "".join(f"<dt>{escape(str(k))}</dt><dd>{escape(str(v))}</dd>" for k, v in entries.items())
-    return f"<dl>{items}</dl>"
+    return "<h2>Provenance</h2>" + html_facts(entries)

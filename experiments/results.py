@@ -21,7 +21,7 @@ from compiler.support.json_reading import read_object
 from compiler.support.safe_names import markdown_cell, one_line
 from env.statistics import Interval
 from env.summaries import Nested, SpeedupSummary, probability_of_improvement, summarise
-from experiments.console import error_console, factor, stdout, timing
+from experiments.console import error_console, factor, ratio, stdout, timing
 
 __all__ = [
     "Evaluation",
@@ -234,7 +234,7 @@ def evaluation_rows(evaluation: Evaluation) -> list[list[str]]:
             label = "seen" if seen else "held out"
             rows.append(["speedup, geometric mean", label, *(factor(s.mean) if s else "-" for s in summaries)])
             rows.append(["speedup, median", label, *(factor(s.median) if s else "-" for s in summaries)])
-            rows.append(["speedup, worst", label, *(f"{s.worst:.2f}x" if s else "-" for s in summaries)])
+            rows.append(["speedup, worst", label, *(ratio(s.worst) if s else "-" for s in summaries)])
             rows.append(["share of slower programs", label, *(f"{s.slower:.0%}" if s else "-" for s in summaries)])
             odds = [_improvement(evaluation.speedups(s, seen)) for s in evaluation.strategies]
             rows.append(["share of faster rounds", label, *odds])

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from compiler.plan import CompilationPlan
     from compiler.runtime.executable import Executable, ThunkTime
     from env.suites import Program
+    from experiments.differences.reasons import Reason
 
 __all__ = ["WrongResultError", "compile_ahead", "compile_hlo", "compile_program", "run_program"]
 
@@ -105,22 +106,34 @@ def run_program(
             error_console.print(f"warning: {what}; this is not checked", markup=False, soft_wrap=True)
     if output is not None:
         save_outputs(output, outputs)
+    reasons = _reasons(program, backend, policy) if explain and plan is None and not keep_fusions else []
     called = time_calls(executable, [a[...] for a in arguments], first)
     if as_json:
         facts = {**_summary(executable, outputs, check, unchecked), "time": called.to_json()}
         if explain:
-            facts["explanation"] = executable.explain().to_dict()
+            facts["explanation"] = {**executable.explain().to_dict(), "reasons": [r._asdict() for r in reasons]}
         print(json.dumps(facts, indent=2))
     else:
         _print_outputs(outputs, check and not unchecked)
         stdout.print(f"time: {called}", soft_wrap=True)
         if explain:
             stdout.print(f"\n{executable.explain()}", markup=False, highlight=False, soft_wrap=True)
+            for reason in reasons:
+                stdout.print(f"{reason.phase:11} {reason.where}: {reason.text}", soft_wrap=True)
     if profile:
         console = error_console if as_json else stdout
         console.print(_profile_table(executable.profile(*arguments), _choices(executable.plan)))
         if executable.memory is not None:
             console.print(f"memory of a call: {executable.memory}", markup=False, soft_wrap=True)
+
+
+def _reasons(program: Program, backend: str, policy: str | None) -> list[Reason]:
+    """Return the reasons that the policy gives for its choices."""
+    from experiments.differences.reasons import policy_reasons
+    from experiments.differences.sides import DEFAULT, side_of
+
+    module, name = read_valid_module(program), find_backend(backend).name
+    return policy_reasons(module, name, side_of(policy or DEFAULT, module, name))
 
 
 def _choices(plan: CompilationPlan | None) -> dict[str, str]:

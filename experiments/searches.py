@@ -9,12 +9,11 @@ there is none. Writes a page, a plot, and rows in .jsonl from which an interrupt
 
 from __future__ import annotations
 
-import argparse
 import random
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +21,7 @@ from agents.deviations import PlanBuilder
 from agents.search import draws_of
 from agents.search_run import Budget, SearchRun, run_search
 from agents.searches import NO_MODEL, PlanSearch, PolicySamples, make_search
+from compiler.errors import UnknownNameError
 from compiler.learned.fusion_policy import LearnedFusionPolicy, load_policy
 from compiler.plan import CompilationPlan
 from compiler.text import parse
@@ -29,17 +29,19 @@ from env.measurement import Measurer, MeasurerOptions
 from env.store import PlanStore
 from env.suites import ManifestError, Program, load_suite
 from env.summaries import SpeedupSummary, summarise
-from experiments.settings_file import read_settings
+from experiments.config import ConfigError
+from experiments.estimated_search import EstimatedPlans, EstimatingMeasurer
+from experiments.settings_file import read_experiment
 from experiments.yardstick.rows import Row, collect, write_page
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["SearchSettings", "contenders", "main", "search_row", "shown_path", "summaries"]
+__all__ = ["SearchSettings", "contenders", "main", "search_row", "summaries"]
 
-CONFIG = Path(__file__).parent / "configs" / "searches.yaml"
-FOLDER = Path("results/searches")
 LEARNED = "learned+search"
+ESTIMATED = "estimated-time"
+REWARDS = ("measured-time", ESTIMATED)
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,7 @@ class SearchSettings:
         programs: number of programs, drawn at random; 0: all.
         searches: searches with options, as `hlogym tune --search` takes them.
         models: cost models with which each of them runs; none: without one.
+        reward: measured-time, or estimated-time: no plan is timed, and speedups are those of the cost model.
         policy: folder of a learned policy, whose samples are compared too; empty: none.
         measurements, seconds: parts of the budget at which results are read.
         seeds: number of seeds of each search.
@@ -64,6 +67,7 @@ class SearchSettings:
     programs: int = 0
     searches: tuple[str, ...] = ("random", "greedy", "local", "beam", "annealing", "evolution")
     models: tuple[str, ...] = (NO_MODEL, "analytic")
+    reward: str = "measured-time"
     policy: str = ""
     measurements: tuple[int, ...] = (10, 30, 100, 300)
     seconds: tuple[float, ...] = (30.0, 120.0)
@@ -109,6 +113,12 @@ def search_row(
         HlogymError: the program cannot be measured.
     """
     budget = Budget(max(settings.measurements, default=1 << 30), _limit(settings))
+    module = parse(program.text(), filename=str(program.path))
+    estimated = EstimatedPlans(module, settings.backend) if settings.reward == ESTIMATED else None
+
+    def started() -> Measurer:
+        return make_measurer() if estimated is None else EstimatingMeasurer(estimated)
+
     runs: dict[str, list[SearchRun]] = {}
     for seed in range(settings.seed, settings.seed + settings.seeds):
         order = list(contenders(settings, seed).items())
@@ -116,11 +126,11 @@ def search_row(
         random.Random(f"{program.name} {seed}").shuffle(order)
         for name, search in order:
             draws = draws_of(policy, settings.backend) if policy is not None and name == LEARNED else None
-            builder = PlanBuilder(parse(program.text(), filename=str(program.path)), settings.backend, draws)
-            with make_measurer() as measurer:  # without the times that another search has measured
+            builder = estimated or PlanBuilder(module, settings.backend, draws)
+            with started() as measurer:  # without the times that another search has measured
                 measurer.measure_reference(program)
                 runs.setdefault(name, []).append(run_search(search, builder, program, measurer, budget))
-    with make_measurer() as measurer:
+    with started() as measurer:
         return _confirmed(measurer, program, settings, runs)
 
 
@@ -227,29 +237,33 @@ def drawn(settings: SearchSettings) -> list[Program]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run from the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--config", type=Path, default=CONFIG, help="settings in YAML (default: %(default)s)")
-    parser.add_argument("--out", type=Path, default=None, help="page to write (default: results/searches/SUITE.md)")
-    o = parser.parse_args(arguments)
-    settings = read_settings(o.config, SearchSettings)
+    run = read_experiment("searches", __doc__ or "", SearchSettings, _page, arguments)
+    settings, out = run.settings, run.out
+    if settings.reward not in REWARDS:
+        raise UnknownNameError("reward", settings.reward, REWARDS)
+    if settings.reward == ESTIMATED and settings.policy:
+        raise ConfigError("samples of a policy are not estimated; leave out policy, or set reward: measured-time")
     contenders(settings, settings.seed)  # reports a wrong name before any work is done
     programs = drawn(settings)
     policy = load_policy(settings.policy) if settings.policy else None
-    out = o.out or FOLDER / f"{settings.suite.replace(',', '-').replace('/', '-')}.md"
     options = MeasurerOptions(backend=settings.backend, rounds=settings.rounds, seconds=settings.block_seconds)
-    stored = {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(settings).items()}
     begin = time.monotonic()
     rows = collect(
-        out.with_suffix(".jsonl"), stored, programs,
+        run.rows_file, run.stored_settings, programs,
         lambda p: search_row(lambda: Measurer(PlanStore(":memory:"), options), p, settings, policy), len(programs),
     )  # fmt: skip
     failed = [f"- not measured: {r['program']}: {r['failure']}" for r in rows if "failure" in r]
+    counted = (
+        "Times are estimates of the cost model; no plan was timed."
+        if settings.reward == ESTIMATED
+        else "The best plan within each part of the budget was measured again in a fresh process; a difference counts "
+        f"{options.gate}, and is 1 otherwise. `+ analytic`: of eight proposed plans the one with the least time by the "
+        "cost model is measured."
+    )
     lines = [
         f"Speedup over the default plan, geometric mean over {sum('searches' in r for r in rows)} programs and "
         f"{settings.seeds} seeds with 95% intervals (bootstrap over programs and seeds). All searches start from the "
-        "default plan and may change every decision. The best plan within each part of the budget was measured again "
-        f"in a fresh process; a difference counts {options.gate}, and is 1 otherwise. `+ analytic`: of eight proposed "
-        "plans the one with the least time by the cost model is measured.",
+        f"default plan and may change the decisions of their groups, by default all. {counted}",
         "",
         *failed,
     ]
@@ -258,16 +272,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
         save_figure(plot(rows, settings), out.with_suffix(".svg"))
         lines.append(f"![speedup by budget]({out.with_suffix('.svg').name})")
-    command = f"python -m experiments.searches --config {shown_path(o.config)}"
-    sys.stdout.write(write_page(out, "Searches at equal budgets", command, lines, _table(rows, settings)))
+    sys.stdout.write(write_page(out, "Searches at equal budgets", run.command, lines, _table(rows, settings)))
     sys.stderr.write(f"{time.monotonic() - begin:.0f} s\n")
 
 
-def shown_path(path: Path) -> str:
-    """Return the path of a configuration file as a page names it: from the root of the repository, or its name."""
-    root = Path(__file__).resolve().parent.parent
-    resolved = path.resolve()
-    return str(resolved.relative_to(root)) if resolved.is_relative_to(root) else path.name
+def _page(settings: SearchSettings) -> Path:
+    return Path("results/searches") / f"{settings.suite.replace(',', '-').replace('/', '-')}.md"
 
 
 if __name__ == "__main__":

@@ -1,19 +1,81 @@
-"""Configuration files of experiments: YAML with the fields of a dataclass."""
+"""Configuration files of experiments, YAML with the fields of a dataclass, and the command line that takes them."""
 
 from __future__ import annotations
 
-from dataclasses import fields
+import argparse
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Generic, TypeVar, get_args, get_origin, get_type_hints
 
 import yaml
 
 from compiler.errors import UnknownNameError
 from experiments.config import ConfigError
 
-__all__ = ["read_settings"]
+__all__ = ["Experiment", "read_experiment", "read_settings"]
 
 T = TypeVar("T")
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@dataclass(frozen=True)
+class Experiment(Generic[T]):
+    """One run of an experiment.
+
+    Attributes:
+        settings: the settings of its configuration file.
+        out: the page to write; other files have the same name with another ending.
+        command: the command, as the page names it.
+    """
+
+    settings: T
+    out: Path
+    command: str
+
+    @property
+    def rows_file(self) -> Path:
+        """The file with the rows, from which an interrupted run continues."""
+        return self.out.with_suffix(".jsonl")
+
+    @property
+    def stored_settings(self) -> dict[str, Any]:
+        """The settings as they are read back from a file of rows."""
+        stored = asdict(self.settings)  # type: ignore[call-overload]
+        return {k: list(v) if isinstance(v, tuple) else v for k, v in stored.items()}
+
+
+def read_experiment(
+    name: str, doc: str, cls: type[T], out: Callable[[T], Path], arguments: Sequence[str] | None
+) -> Experiment[T]:
+    """Return what to run according to a command line with `--config FILE` and `--out PAGE`.
+
+    Args:
+        name: of the module in `experiments`; its default configuration is `experiments/configs/NAME.yaml`.
+        doc: the help.
+        cls: a dataclass, see `read_settings`.
+        out: returns the default page for the settings.
+        arguments: of the command; None: those of the process.
+
+    Raises:
+        ConfigError, UnknownNameError: see `read_settings`.
+    """
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    default = ROOT / "experiments" / "configs" / f"{name}.yaml"
+    parser.add_argument("--config", type=Path, default=default, help="settings in YAML (default: %(default)s)")
+    parser.add_argument("--out", type=Path, default=None, help="page to write")
+    o = parser.parse_args(arguments)
+    settings = read_settings(o.config, cls)
+    command = f"python -m experiments.{name} --config {_shown(o.config)}"
+    if o.out is not None:
+        command += f" --out {_shown(o.out)}"
+    return Experiment(settings, o.out or out(settings), command)
+
+
+def _shown(path: Path) -> str:
+    """Return a path as a page names it: from the root of the repository, or the name of the file."""
+    resolved = path.resolve()
+    return str(resolved.relative_to(ROOT)) if resolved.is_relative_to(ROOT) else path.name
 
 
 def read_settings(file: Path, cls: type[T]) -> T:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from compiler.analysis.kernel_summary import KernelSummary, summarize, summary_key
+from compiler.analysis.kernel_summary import Input, KernelSummary, summarize, summary_key
 from compiler.analysis.library_work import library_flops
 from compiler.analysis.loop_marks import is_kernel_loop, kernel_loop_of
 from compiler.analysis.trip_count import trip_count_of
@@ -31,7 +31,8 @@ class DeviceModel:
         loop_flops_per_unit: the same in a loop kernel, whose state stays in registers.
         gemm_flops_per_unit: the same in a matrix product.
         memory_bandwidth: bytes per second from main memory, for all units together.
-        cache_bandwidth: bytes per second of one unit if everything that a kernel accesses fits into `cache_bytes`.
+        cache_bandwidth: bytes per second of one unit, of an array of which a kernel accesses at most half of
+            `cache_bytes`.
         cache_bytes: size of the cache.
         launch: seconds to launch a kernel on one unit.
         parallel_launch: additional seconds to launch it on all units.
@@ -148,7 +149,10 @@ class CostModel:
             units = 1
         rate = d.flops_per_unit * units * self._busy(parallel, units)
         compute = (summary.flops + 0.5 * summary.loads) / rate + summary.products / (d.gemm_flops_per_unit * units)
-        memory = self._memory(summary.bytes_read + summary.bytes_written, units)
+        large = sum(size for i in _different(summary.inputs) if self._is_large(size := i.bytes))
+        if self._is_large(summary.largest_output):
+            large += summary.bytes_written
+        memory = self._memory(summary.bytes_read + summary.bytes_written - large, large, units)
         # Units are started for each nest.
         more = (summary.nests - 1) * d.parallel_launch if units > 1 else 0.0
         return self._combined(compute, memory, units) + more
@@ -180,10 +184,10 @@ class CostModel:
         d = self.device
         body: HloComputation = loop.attributes["body"]
         flops = float(self.trip_count(loop) * sum(i.opcode.row.flops * i.shape.num_elements for i in body.instructions))
-        size = 2.0 * loop.shape.byte_size
+        carried = [leaf.byte_size for leaf in loop.shape.leaves()]
         units = min(d.units, max(1, int(flops) // (d.grain * 64)))
         rate = d.loop_flops_per_unit * units * self._busy(_positions(loop), units)
-        return self._combined(flops / rate, self._memory(size, units), units)
+        return self._combined(flops / rate, 2.0 * self._arrays(carried, units), units)
 
     def _iteration(self, loop: HloInstruction) -> float:
         """Return the overhead of an iteration in seconds."""
@@ -215,22 +219,37 @@ class CostModel:
 
     def _library(self, i: HloInstruction) -> float:
         d = self.device
-        size = sum(o.shape.byte_size for o in i.operands) + i.shape.byte_size
+        sizes = [leaf.byte_size for s in (*(o.shape for o in i.operands), i.shape) for leaf in s.leaves()]
         flops, rate = library_flops(i), d.gemm_flops_per_unit
         if i.opcode not in (Opcode.DOT, Opcode.CONVOLUTION):
             rate = d.flops_per_unit
         units = min(d.units, max(1, int(flops) // (d.grain * 64)))
         if i.opcode is Opcode.SCATTER and not d.parallel_scatters:
             units = 1
-        return self._combined(flops / (rate * units), self._memory(size, units), units)
+        return self._combined(flops / (rate * units), self._arrays(sizes, units), units)
 
-    def _memory(self, size: float, units: int) -> float:
+    def _arrays(self, sizes: Sequence[float], units: int) -> float:
+        """Return the seconds in which arrays of these sizes are accessed."""
+        large = sum(s for s in sizes if self._is_large(s))
+        return self._memory(sum(sizes) - large, large, units)
+
+    def _is_large(self, size: float) -> bool:
+        """Check whether an array leaves no room in the cache for another one, as a copy of it needs."""
+        return 2 * size > self.device.cache_bytes
+
+    def _memory(self, small: float, large: float, units: int) -> float:
+        """Return the seconds of the accesses to small arrays and to those that do not fit into the cache, in bytes.
+
+        The rate depends on each array and not on their sum: whether an array is in the cache depends on the kernels
+        before this one, so one kernel accesses it as fast as two, and fusing them never costs memory time.
+        """
         d = self.device
-        from_cache = size / (d.cache_bandwidth * units)
-        if size <= d.cache_bytes:
-            return from_cache
-        share = min(1.0, max(units / d.units, 1.0 / min(d.units, 8)))
-        return max(from_cache, size / (d.memory_bandwidth * share))
+        seconds = (small + large) / (d.cache_bandwidth * units)
+        if large:
+            share = min(1.0, max(units / d.units, 1.0 / min(d.units, 8)))
+            from_memory = large / (d.memory_bandwidth * share) - large / (d.cache_bandwidth * units)
+            seconds += max(0.0, from_memory)
+        return seconds
 
     def _combined(self, compute: float, memory: float, units: int) -> float:
         d = self.device
@@ -241,6 +260,11 @@ class CostModel:
 def _positions(loop: HloInstruction) -> int:
     """Return the greatest number of independent positions that a loop can have: the elements of a carried array."""
     return max((s.num_elements for s in loop.shape.leaves()), default=1)
+
+
+def _different(inputs: Sequence[Input]) -> Iterable[Input]:
+    """Return the inputs without repetitions; operands that an instruction repeats share one."""
+    return {id(i): i for i in inputs}.values() if len(inputs) > 1 else inputs
 
 
 def is_priced_as_kernel(i: HloInstruction) -> bool:

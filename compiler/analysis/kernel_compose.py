@@ -56,6 +56,7 @@ def compose(
         bytes_read=sum(i.bytes for i in inputs),
         loads=sum(i.loads for i in inputs),
         bytes_written=consumer.bytes_written + (producer.bytes_written if keep else 0.0),
+        largest_output=max(consumer.largest_output, producer.largest_output if keep else 0.0),
         flops=consumer.flops + producer.flops * evaluations / max(1.0, producer.elements),
         statements=consumer.statements + producer.statements * sum(u.copies for u in wanted.values()),
     )

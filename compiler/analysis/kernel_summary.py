@@ -70,7 +70,7 @@ class KernelSummary:
     Attributes:
         inputs: by position of the operand; repeated operands of a single instruction share one entry.
         bytes_read, loads: distinct bytes and element loads over all inputs.
-        bytes_written: over all outputs; of an in-place update only the window.
+        bytes_written, largest_output: over all outputs, and of the largest; of an in-place update only the window.
         flops: scalar operations; expensive functions count as in the opcode table.
         statements: scalar statements of the code, without constants.
         elements: independent units of work: elements of the largest output, or rows of a row reduction.
@@ -93,6 +93,7 @@ class KernelSummary:
     template: Opcode | None = None
     products: float = 0.0
     nests: int = 1
+    largest_output: float = 0.0
 
 
 def summarize(instruction: HloInstruction) -> KernelSummary:
@@ -229,11 +230,12 @@ class _Walk:
         if self.hero is not None:
             elements = self.kept_count
         inputs = {p: self._input(p) for p in self.inputs}
+        written = [self._written(o) for o in self.outputs]
         return KernelSummary(
             inputs=tuple(inputs[p] for p in self.inputs),
             bytes_read=sum(r.bytes for r in inputs.values()),
             loads=sum(r.loads for r in inputs.values()),
-            bytes_written=sum(self._written(o) for o in self.outputs),
+            bytes_written=sum(written),
             flops=flops,
             statements=statements,
             elements=max(1, elements),
@@ -242,6 +244,7 @@ class _Walk:
             template=next((i.opcode for i in self.inside if i.opcode in TEMPLATE_OPS), None),
             products=products,
             nests=self._nests(set(updates)),
+            largest_output=max(written, default=0.0),
         )
 
     def _nests(self, updates: set[HloInstruction]) -> int:

@@ -42,6 +42,8 @@ __all__ = ["FORMAT", "LearnedFusionPolicy", "load_policy", "network_shape", "sav
 FORMAT = "hlogym-fusion-policy"
 MOST_DECISIONS = 400
 """Number of fusions of the network before its completion, so that large programs take seconds."""
+_RANKED = 3
+"""Number of choices that an explanation names."""
 
 
 @dataclass
@@ -107,6 +109,20 @@ class LearnedFusionPolicy:
             return None
         best = self._best(features.graph(offer))
         return offer.entries[best].action if best < len(offer.entries) else None
+
+    def explain(self, state: FusionState) -> str:
+        """Return what has the highest score in a state, its probability, and the next best choices."""
+        if self._features is None or self._features.state is not state:
+            self._features = FusionFeatures(state)
+        entries = self._features.entries()
+        if not entries:
+            return "stops: nothing can be fused"
+        scores = self.network.scores(self._features.graph(entries)).astype(np.float64)
+        weights = np.exp(scores - scores.max())
+        shares = weights / weights.sum()
+        names = [*(str(e.entry.action) for e in entries), "stop"]
+        ranked = [int(n) for n in np.argsort(-shares, kind="stable")[:_RANKED]]
+        return ", ".join(f"{names[n]} {shares[n]:.0%} (score {scores[n]:.2f})" for n in ranked)
 
     def _best(self, graph: DecisionGraph) -> int:
         scores = self.network.scores(graph)

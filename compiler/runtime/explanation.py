@@ -28,7 +28,7 @@ from compiler.runtime.thunks import (
 )
 from compiler.support.display import time_text
 
-__all__ = ["Explanation", "KernelExplanation"]
+__all__ = ["Explanation", "KernelExplanation", "steps_of_fusions"]
 
 DETAILED = 40
 """Greatest number of kernels of which the text shows every decision and boundary."""
@@ -273,7 +273,7 @@ def _explain_kernels(
     module: HloModule, plan: CompilationPlan | None, thunks: Iterable[Thunk], device: DeviceModel
 ) -> Iterator[KernelExplanation]:
     seconds = module_cost(module, device).by_instruction
-    steps = _steps_of(plan)
+    steps = steps_of_fusions(plan)
     homes = {i.name: (c, i) for c in module.control_flow_computations() for i in c.instructions}
     choices = {} if plan is None else plan.kernels
     for t in thunks:
@@ -291,7 +291,7 @@ def _explain_kernels(
         )  # fmt: skip
 
 
-def _steps_of(plan: CompilationPlan | None) -> dict[tuple[str, str], list[FusionStep]]:
+def steps_of_fusions(plan: CompilationPlan | None) -> dict[tuple[str, str], list[FusionStep]]:
     """Return the steps that made each fusion of the final module, by names of sequence and fusion.
 
     Steps are followed backwards: what made the fusion, then what made the instructions that it took in.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import click
 import typer.main
@@ -26,19 +27,33 @@ def command_line_page() -> str:
         "`--debug`, which shows where an error came from.",
     ]
     panels: dict[str, list[tuple[str, click.Command]]] = {}
-    for name, command in getattr(group, "commands").items():  # noqa: B009 - typer's groups are typed as commands
-        panels.setdefault(getattr(command, "rich_help_panel", "Commands"), []).append((name, command))
+    for panel, name, command in _commands(group):
+        panels.setdefault(panel, []).append((name, command))
     for panel, commands in panels.items():
-        rows = [[f"[`hlogym {name}`](#{name})", sentence(_split(command)[0])] for name, command in commands]
+        rows = [[f"[`hlogym {name}`](#{_anchor(name)})", sentence(_split(command)[0])] for name, command in commands]
         parts += [f"## {panel}", table(["Command", "What it does"], rows)]
         for name, command in commands:
             parts += _section(name, command)
     return "\n\n".join(parts) + "\n"
 
 
+def _commands(group: Any) -> Iterator[tuple[str, str, click.Command]]:
+    """Yield the panel, the name and each command of a group; a command of an inner group has both names."""
+    for name, command in group.commands.items():
+        panel = getattr(command, "rich_help_panel", "Commands")
+        if hasattr(command, "commands"):
+            yield from ((panel, f"{name} {inner}", its) for _, inner, its in _commands(command))
+        else:
+            yield panel, name, command
+
+
+def _anchor(name: str) -> str:
+    return name.replace(" ", "-")
+
+
 def _section(name: str, command: click.Command) -> Iterator[str]:
     text, examples = _split(command)
-    yield f"### `hlogym {name}` {{ #{name} }}"
+    yield f"### `hlogym {name}` {{ #{_anchor(name)} }}"
     yield text
     if examples:
         yield fenced("\n".join(examples), "sh", title="Example" if len(examples) == 1 else "Examples")

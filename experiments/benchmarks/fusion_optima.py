@@ -1,13 +1,15 @@
 """How far fusion policies are from proven optima, by the cost model and by measured time, on the cpu backend.
 
 python -m experiments.benchmarks.fusion_optima [--graphs 60] [--measured 20] [--suites quickstart jax/train]
-    [--policies default,priority,runs/NAME/policy] [--seconds 1200] [--out results/fusion/optima.md]
+    [--policies default,priority,runs/NAME/policy] [--states 2000] [--seconds 1200] [--real-time]
+    [--out results/fusion/optima.md]
 
 Connected subgraphs are cut out of real programs after the default passes. For each, exhaustive search visits every
 state that fusions reach, so that the least estimated time is proven. Of graphs with few states, every state is compiled
 and measured end to end, in turns; the fastest are measured again, and the fastest of these is the optimum by time. The
 regret of a policy is the time of the state that it makes over that of the optimum, less 1. Policies are those of
-`compiler.fusion.policies` with their options, and folders of learned policies.
+`compiler.fusion.policies` with their options, and folders of learned policies. Writes a page, and rows in .json from
+which an interrupted run continues.
 """
 
 from __future__ import annotations
@@ -17,9 +19,11 @@ import json
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
+from itertools import zip_longest
 from pathlib import Path
 from statistics import mean
 from typing import Any, TypeAlias
@@ -43,6 +47,8 @@ from env.suites import Program, load_suite
 from env.suites.programs.cutter import cut
 from env.summaries import hierarchical_interval
 from experiments.provenance import provenance
+from experiments.real_time import real_time
+from experiments.results import ResultError, write_text
 
 POLICY_NAMES = tuple(p for p in POLICIES if p != "exhaustive")
 MakePolicy: TypeAlias = Callable[[], FusionPolicy]
@@ -65,6 +71,7 @@ class Graph:
 
     Attributes:
         program: where it was cut out.
+        fingerprint: of the subgraph as a module.
         fusible: number of instructions that can be fused.
         states: number of states that fusions reach, all of them visited.
         unfused, best: estimated seconds without fusion and of the best state.
@@ -74,6 +81,7 @@ class Graph:
     """
 
     program: str
+    fingerprint: str
     fusible: int
     states: int
     unfused: float
@@ -92,7 +100,16 @@ class _Ends:
     policies: dict[str, str]
 
 
-def subgraphs(programs: Sequence[Program]) -> Iterator[tuple[str, HloModule]]:
+def spread(programs: Iterable[Program]) -> list[Program]:
+    """Return one program of each family, then a second one of each, and so on; without a family it is one itself."""
+    families: dict[str, list[Program]] = {}
+    for program in programs:
+        families.setdefault(program.family or f"program {program.name}", []).append(program)
+    rounds = zip_longest(*families.values())
+    return [p for each in rounds for p in each if p is not None]
+
+
+def subgraphs(programs: Iterable[Program]) -> Iterator[tuple[str, HloModule]]:
     """Yield subgraphs of each program in turn, of several sizes and without repetitions."""
     seen: set[str] = set()
     for program in programs:
@@ -146,6 +163,7 @@ def examine(
     name: str, module: HloModule, policies: Mapping[str, MakePolicy], max_states: int = MAX_STATES
 ) -> tuple[Graph, _Ends] | None:
     """Return a graph with its optimum and the results of policies; None if there are too many states."""
+    fingerprint = module.fingerprint()
     start = FusionState(module)
     state = start.fork()
     search = Exhaustive(limit=max_states)
@@ -157,7 +175,7 @@ def examine(
     sources: dict[str, str] = {}
     if states <= MAX_MEASURED:
         sources = _sources(start)
-    graph = Graph(name, _fusible(start), states, start.seconds(), state.seconds())
+    graph = Graph(name, fingerprint, _fusible(start), states, start.seconds(), state.seconds())
     ends = _Ends(sources, state.fingerprint, {})
     sources.setdefault(state.fingerprint, str(state.module))
     for policy, make in policies.items():
@@ -181,16 +199,26 @@ def _sources(start: FusionState) -> dict[str, str]:
     return sources
 
 
-def measure(graph: Graph, ends: _Ends) -> None:
-    """Measure every state of a graph, and set the times of the graph."""
+def measure(graph: Graph, ends: _Ends, undisturbed: bool = False) -> None:
+    """Measure every state of a graph, and set the times of the graph.
+
+    Args:
+        graph: the graph.
+        ends: its states.
+        undisturbed: whether timing has real-time priority.
+
+    Raises:
+        PermissionError: this process may not have real-time priority.
+    """
     module = parse(ends.sources[ends.best])
     rng = np.random.default_rng(0)
     inputs = [rng.uniform(0.5, 1.5, s.dimensions).astype(s.dtype) for s in parameter_leaves(module)]
     options = CompileOptions(verify=False, optimize=False)
     built = {key: compile_hlo(text, options=options) for key, text in ends.sources.items()}
-    seconds = _times(built, inputs, ROUNDS)
-    wanted = {*ends.policies.values(), ends.best, *sorted(seconds, key=seconds.__getitem__)[:FINALISTS]}
-    again = _times({k: e for k, e in built.items() if k in wanted}, inputs, FINAL_ROUNDS)
+    with real_time() if undisturbed else nullcontext():
+        seconds = _times(built, inputs, ROUNDS)
+        wanted = {*ends.policies.values(), ends.best, *sorted(seconds, key=seconds.__getitem__)[:FINALISTS]}
+        again = _times({k: e for k, e in built.items() if k in wanted}, inputs, FINAL_ROUNDS)
     graph.fastest = min(again.values())
     graph.measured = {p: again[key] for p, key in ends.policies.items()}
     graph.measured["exhaustive"] = again[ends.best]
@@ -205,6 +233,54 @@ def _times(built: dict[str, Executable], inputs: list[Any], rounds: int) -> dict
             repeats = max(3, min(300, round(SAMPLE_SECONDS / max(once, 1e-9))))
             least[key] = min(least[key], *built[key].benchmark(inputs, repeats))
     return least
+
+
+@dataclass
+class Progress:
+    """What a run has found, in a file from which an interrupted run continues.
+
+    Attributes:
+        file: a JSON file.
+        settings: what a run that continues must have in common with it.
+        graphs: the graphs with their optima.
+        refused: fingerprints of the subgraphs that have too many states.
+    """
+
+    file: Path | None
+    settings: dict[str, Any]
+    graphs: list[Graph] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
+
+    def read(self) -> None:
+        """Read what an earlier run has found.
+
+        Raises:
+            ResultError: the file has other settings, or cannot be read.
+        """
+        if self.file is None or not self.file.is_file():
+            return
+        try:
+            data = json.loads(self.file.read_text(encoding="utf-8"))
+            same = data["settings"] == self.settings
+            self.graphs, self.refused = [Graph(**g) for g in data["graphs"]], list(data["refused"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ResultError(f"{self.file} cannot be continued: {error!r}; remove it and start again") from error
+        if not same:
+            raise ResultError(f"{self.file} was written with other settings; remove it, or use another --out")
+
+    def write(self) -> None:
+        """Write what was found so far."""
+        if self.file is not None:
+            data = {
+                "provenance": provenance(), "settings": self.settings, "refused": self.refused,
+                "graphs": [asdict(g) for g in self.graphs],
+            }  # fmt: skip
+            write_text(self.file, json.dumps(data, indent=1) + "\n")
+
+    @property
+    def known(self) -> set[str]:
+        """Fingerprints of the subgraphs that need not be searched again."""
+        return {*self.refused, *(g.fingerprint for g in self.graphs)}
 
 
 def report(graphs: Sequence[Graph], arguments: Sequence[str]) -> str:
@@ -273,32 +349,38 @@ def main(arguments: list[str]) -> int:
     parser.add_argument(
         "--states", type=int, default=MAX_STATES, help="greatest number of states (default: %(default)s)"
     )
+    parser.add_argument("--real-time", action="store_true", help="measure with real-time priority (SCHED_FIFO)")
     options = parser.parse_args(arguments)
     policies = read_policies(options.policies)
     start = time.monotonic()
-    graphs: list[Graph] = []
-    measured = 0
-    for name, module in subgraphs([p for s in options.suites for p in load_suite(s).programs]):
+    settings = {"suites": options.suites, "states": options.states, "policies": list(policies)}
+    progress = Progress(None if options.out is None else options.out.with_suffix(".json"), settings)
+    progress.read()
+    graphs, known = progress.graphs, progress.known
+    measured = sum(g.fastest is not None for g in graphs)
+    for name, module in subgraphs(spread(p for s in options.suites for p in load_suite(s).programs)):
         if len(graphs) >= options.graphs or time.monotonic() - start > options.seconds:
             break
+        if (key := module.fingerprint()) in known:
+            continue
         found = examine(name, module, policies, options.states)
         if found is None:
+            progress.refused.append(key)
+            progress.write()
             continue
         graph, ends = found
         if graph.states <= MAX_MEASURED and measured < options.measured:
             try:
-                measure(graph, ends)
+                measure(graph, ends, options.real_time)
                 measured += 1
             except HlogymError as error:
                 print(f"{name}: {error}", file=sys.stderr)
         graphs.append(graph)
         print(f"{name}: {graph.fusible} fusible, {graph.states} states, "
               f"{time.monotonic() - start:.0f} s", flush=True)  # fmt: skip
-        if options.out is not None:
-            options.out.parent.mkdir(parents=True, exist_ok=True)
-            options.out.write_text(report(graphs, arguments), encoding="utf-8")
-            data = {"provenance": provenance(), "graphs": [asdict(g) for g in graphs]}
-            options.out.with_suffix(".json").write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+        progress.write()
+    if options.out is not None and graphs:
+        write_text(options.out, report(graphs, arguments))
     return 0 if graphs else 1
 
 

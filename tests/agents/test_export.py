@@ -1,6 +1,7 @@
 """Exported policies: usable with NumPy alone, refused when they do not fit."""
 
 import json
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -158,3 +159,13 @@ def test_exporting_replaces_a_policy_and_nothing_else(
     with pytest.raises(PolicyError, match="no policy folder"):
         export_policy(network, tmp_path / "mine", {})
     assert (tmp_path / "mine" / "thesis.tex").exists()
+
+
+def test_a_loaded_policy_explains_what_it_takes(folder: Path) -> None:
+    loaded, state = load_policy(folder), FusionState(parse(CHAIN))
+    while (action := loaded.choose(state)) is not None:
+        text = loaded.explain(state)
+        assert text.startswith(f"{action} ")
+        assert re.search(r"\d+% \(score -?\d+\.\d\d\)", text)
+        state.apply(action)
+    assert loaded.explain(state).startswith(("stop ", "stops: "))

@@ -208,6 +208,46 @@ def test_more_cores_never_cost_much_more() -> None:
     assert many < one / 3
 
 
+_SELECTS = """%f (x: f32[65536], y: f32[65536], z: f32[65536]) -> f32[65536] {
+  %x = f32[65536] parameter(0)
+  %y = f32[65536] parameter(1)
+  %z = f32[65536] parameter(2)
+  %less = pred[65536] compare(%x, %y), direction=LT
+  ROOT %s = f32[65536] select(%less, %y, %z)
+}
+
+ENTRY %main (x: f32[65536], y: f32[65536], z: f32[65536]) -> (f32[65536], f32[65536]) {
+  %x = f32[65536] parameter(0)
+  %y = f32[65536] parameter(1)
+  %z = f32[65536] parameter(2)
+  %less = pred[65536] compare(%x, %y), direction=LT
+  %s = f32[65536] select(%less, %y, %z)
+  %fused = f32[65536] fusion(%x, %y, %z), kind=kLoop, calls=%f
+  ROOT %t = (f32[65536], f32[65536]) tuple(%s, %fused)
+}"""
+
+
+@pytest.mark.parametrize("size", [256, 65536, 120_000, 1 << 20])
+def test_a_kernel_accesses_arrays_as_fast_as_two_kernels(size: int) -> None:
+    """Also where the arrays of one kernel fit into the cache, and those of both together do not."""
+    select, fused = parse(_SELECTS.replace("65536", str(size))).entry.root.operands
+    less = select.operand(0)
+    for device in (cpu(1), cpu(2), gpu()):
+        model = CostModel(device)
+        assert model.instruction(fused) < model.instruction(less) + model.instruction(select)
+
+
+def test_operands_that_repeat_are_read_once() -> None:
+    square, product = (
+        parse(f"ENTRY e {{ p = f32[4194304] parameter(0) q = f32[4194304] parameter(1) ROOT r = f32[4194304] {op} }}")
+        for op in ("multiply(p, p)", "multiply(p, q)")
+    )
+    model = CostModel(cpu(1))
+    once, twice = model.instruction(square.entry.root), model.instruction(product.entry.root)
+    assert once == pytest.approx(2 * 2**24 / 1e10, rel=0.05)
+    assert twice == pytest.approx(3 * 2**24 / 1e10, rel=0.05)
+
+
 def test_a_product_of_matrices_costs_its_flops() -> None:
     root = _root(
         "  ROOT %y = f32[1024,1024] dot(%x, %x), lhs_contracting_dims={1}, rhs_contracting_dims={0}",

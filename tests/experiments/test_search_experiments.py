@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from agents.deviations import Deviation, PlanBuilder
+from agents.searches import analytic_seconds
 from compiler.errors import UnknownNameError
 from compiler.fusion.state import FusionState
 from compiler.plan import CompilationPlan
 from compiler.text import parse
 from env.environments import CompileEnv
 from env.measurement import Measurement, Measurer
-from env.suites import ManifestError, load_suite
+from env.suites import ManifestError, Program, load_suite
 from experiments import ladder, pass_times, searches
 from experiments.benchmarks import fusion_optima
 from experiments.config import ConfigError
 from experiments.ladder import LadderSettings
 from experiments.pass_times import PassTimeSettings
+from experiments.results import ResultError
 from experiments.searches import SearchSettings
-from experiments.settings_file import read_settings
+from experiments.settings_file import read_experiment, read_settings
 from tests.env.scripted import taking
 from tests.env.small_programs import LOOP, write_suite
 
@@ -39,8 +44,21 @@ class _Counting(Measurer):
 @pytest.mark.parametrize("cls", [SearchSettings, LadderSettings, PassTimeSettings])
 def test_the_configuration_files_of_the_package_are_valid(cls: type[Any]) -> None:
     module = {SearchSettings: searches, LadderSettings: ladder, PassTimeSettings: pass_times}[cls]
-    settings = read_settings(module.CONFIG, cls)
-    assert settings.seeds >= 3
+    name = module.__name__.rpartition(".")[2]
+    run = read_experiment(name, "", cls, lambda _: Path("page.md"), [])
+    assert run.settings.seeds >= 3
+    assert run.rows_file == Path("page.jsonl")
+    assert run.command == f"python -m experiments.{name} --config experiments/configs/{name}.yaml"
+    assert json.loads(json.dumps(run.stored_settings)) == run.stored_settings
+
+
+def test_a_command_names_the_page_that_it_writes(tmp_path: Path) -> None:
+    (tmp_path / "own.yaml").write_text("seeds: 2")
+    given = ["--config", str(tmp_path / "own.yaml"), "--out", "results/own.md"]
+    run = read_experiment("searches", "", SearchSettings, lambda _: Path("page.md"), given)
+    assert run.settings == SearchSettings(seeds=2)
+    assert run.out == Path("results/own.md")
+    assert run.command == "python -m experiments.searches --config own.yaml --out results/own.md"
 
 
 @pytest.mark.parametrize(
@@ -87,6 +105,24 @@ def test_a_row_has_the_confirmed_speedups_by_search_and_seed(tmp_path: Path) -> 
     assert len(searches.plot(rows, settings).axes) == 2
 
 
+def test_plans_are_estimated_and_not_timed(tmp_path: Path) -> None:
+    program = load_suite(write_suite(tmp_path)).find("chain")
+    settings = SearchSettings(
+        searches=("local{groups=fusion}",), models=("none",), reward="estimated-time", measurements=(1, 8), seconds=()
+    )
+
+    def never() -> Measurer:
+        raise AssertionError("nothing is timed")
+
+    row = searches.search_row(never, program, settings)
+    module = parse(program.text())
+    assert row["seconds"] == pytest.approx(analytic_seconds(PlanBuilder(module, "cpu").build(Deviation()).session))
+    (found,) = row["searches"].values()
+    assert all(1 <= one <= eight for one, eight in found["speedups"])
+    (again,) = searches.search_row(never, program, settings)["searches"].values()
+    assert again["speedups"] == found["speedups"]
+
+
 def test_searches_do_not_see_test_programs() -> None:
     with pytest.raises(ManifestError, match="held out for tests"):
         searches.drawn(SearchSettings(suite="test"))
@@ -109,6 +145,17 @@ def test_agents_play_episodes(agent: str, tmp_path: Path) -> None:
     assert ladder.play(env, settings, agent, 1).speedups == played.speedups
     with pytest.raises(UnknownNameError, match="agent"):
         ladder.play(env, settings, "sarsa", 1)
+
+
+def test_a_run_with_more_agents_and_seeds_continues(tmp_path: Path) -> None:
+    rows = [{"agent": "random", "seed": 0}]
+    file = tmp_path / "rows.jsonl"
+    file.write_text(
+        "\n".join(map(json.dumps, [{"settings": {"agents": ["random"], "seeds": 1, "episodes": 9}}, *rows]))
+    )
+    assert ladder.known_rows(file, {"agents": ["random", "ppo"], "seeds": 5, "episodes": 9}) == rows
+    with pytest.raises(ResultError, match="other settings"):
+        ladder.known_rows(file, {"agents": ["random"], "seeds": 1, "episodes": 10})
 
 
 def test_the_episode_that_finds_the_plan() -> None:
@@ -137,6 +184,37 @@ def test_the_regret_of_policies_beside_a_proven_optimum() -> None:
     assert graph.estimated["none"] == pytest.approx(FusionState(parse(THREE)).seconds())
     assert len(ends.sources) >= graph.states
     assert fusion_optima.examine("three", parse(THREE), policies, max_states=2) is None
+
+
+def test_a_run_over_subgraphs_continues_where_it_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    subgraphs = [("three", parse(THREE)), ("two", parse(THREE.replace("tanh(a)", "add(a, x)")))]
+    monkeypatch.setattr(fusion_optima, "subgraphs", lambda programs: iter(subgraphs))
+    page = tmp_path / "optima.md"
+
+    def run(graphs: str, states: str = "100") -> str:
+        given = ["--graphs", graphs, "--measured", "0", "--policies", "default,none", "--states", states]
+        assert fusion_optima.main([*given, "--suites", "quickstart", "--out", str(page)]) == 0
+        return capsys.readouterr().out
+
+    assert run("1").startswith("three")
+    assert run("2").startswith("two")
+    assert run("2") == ""
+    assert "2 subgraphs" in page.read_text()
+    with pytest.raises(ResultError, match="other settings"):
+        run("2", "99")
+    page.with_suffix(".json").write_text("{}")
+    with pytest.raises(ResultError, match="cannot be continued"):
+        run("2")
+
+
+def test_programs_of_all_families_take_turns() -> None:
+    def program(name: str, family: str) -> Program:
+        return replace(load_suite("quickstart").programs[0], name=name, family=family)
+
+    programs = [program("a", "x"), program("b", "x"), program("c", ""), program("d", "y"), program("e", "")]
+    assert [p.name for p in fusion_optima.spread(programs)] == ["a", "c", "d", "e", "b"]
 
 
 def test_mean_regret_has_an_interval() -> None:

@@ -12,6 +12,7 @@ from compiler.fusion.policies.annealing import Annealing
 from compiler.fusion.policies.basic import NoFusion, RandomFusion
 from compiler.fusion.policies.evolution import Evolution
 from compiler.fusion.policies.exhaustive import Exhaustive
+from compiler.fusion.policies.free_ops import ThroughFreeOps
 from compiler.fusion.policies.queue import GreedyFusion, PriorityFusion, ReshapeFusion
 from compiler.fusion.policies.ruled import RuledFusion
 from compiler.fusion.policies.savings import InOrder, SavingsFusion
@@ -24,8 +25,9 @@ from compiler.support.untrusted import short_repr
 
 
 def default() -> FusionPolicy:
-    """Return priority fusion followed by any other action that saves time, until no legal action does."""
-    return InOrder((PriorityFusion(), SavingsFusion()))
+    """Return priority fusion, and then any other action that saves time, also through reshapes, until none does."""
+    savings = SavingsFusion()  # the same twice, so that it lists the actions again only if there is something new
+    return InOrder((PriorityFusion(), savings, ThroughFreeOps(), savings))
 
 
 def priority() -> FusionPolicy:

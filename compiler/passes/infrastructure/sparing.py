@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from compiler.ir import HloInstruction, HloModule, Opcode
+from compiler.ir import HloComputation, HloInstruction, HloModule, Opcode
 from compiler.passes.infrastructure.base import HloPass, InstructionPass
 from compiler.passes.infrastructure.builder import Builder
 from compiler.passes.infrastructure.rewrite_limits import treatable
@@ -36,10 +37,10 @@ def sparing(hlo_pass: HloPass, keeps: Keeps) -> HloPass:
 
 
 @dataclass(frozen=True)
-class SparingVisits:
-    """A pass that visits instructions, except for those that `keeps` selects; itself a pass."""
+class _SparingPass(ABC):
+    """A pass without the instructions that `keeps` selects; itself a pass."""
 
-    within: InstructionPass
+    within: HloPass
     keeps: Keeps
 
     @property
@@ -48,33 +49,41 @@ class SparingVisits:
         return self.within.name
 
     def run(self, module: HloModule) -> bool:
-        """Visit each instruction once, operands first; return whether the module changed."""
+        """Run the inner pass on each computation; return whether the module changed."""
         changed = False
         for computation in treatable(module):
-            for i in computation.post_order():
-                if i.parent is computation and not (i.opcode in KEPT_OPCODES and self.keeps(i)):
-                    changed |= self.within.visit(i)
+            changed |= self.rewrite(computation)
+        return changed
+
+    @abstractmethod
+    def rewrite(self, computation: HloComputation) -> bool:
+        """Run the inner pass on one computation; return whether it changed."""
+
+
+@dataclass(frozen=True)
+class SparingVisits(_SparingPass):
+    """A pass that visits instructions, except for those that `keeps` selects; itself a pass."""
+
+    within: InstructionPass
+
+    def rewrite(self, computation: HloComputation) -> bool:
+        """Visit each instruction once, operands first; return whether the computation changed."""
+        changed = False
+        for i in computation.post_order():
+            if i.parent is computation and not (i.opcode in KEPT_OPCODES and self.keeps(i)):
+                changed |= self.within.visit(i)
         return changed
 
 
 @dataclass(frozen=True)
-class Sparing:
+class Sparing(_SparingPass):
     """The rules of a rewrite pass, except for the instructions that `keeps` selects; itself a pass."""
 
     within: RewritePass
-    keeps: Keeps
 
-    @property
-    def name(self) -> str:
-        """The name of the inner pass."""
-        return self.within.name
-
-    def run(self, module: HloModule) -> bool:
-        """Apply the rules until nothing changes; return whether the module changed."""
-        changed = False
-        for computation in treatable(module):
-            changed |= rewrite(computation, self._rules_of)
-        return changed
+    def rewrite(self, computation: HloComputation) -> bool:
+        """Apply the rules until nothing changes; return whether the computation changed."""
+        return rewrite(computation, self._rules_of)
 
     def _rules_of(self, opcode: Opcode) -> tuple[Rule, ...]:
         rules = tuple(self.within.rules_of()(opcode))

@@ -1,0 +1,60 @@
+"""A policy that fuses a kernel with the readers of a reshape of its result."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from compiler.fusion.actions import FusionAction
+from compiler.fusion.policies.queue import all_users_action
+from compiler.fusion.policies.savings import LEAST_SAVING
+from compiler.fusion.policies.walk import Walk, nodes_of
+from compiler.fusion.rewriting import consumers_of, producers_of
+from compiler.fusion.sequence import SequenceState
+from compiler.fusion.state import FusionState
+from compiler.ir import HloInstruction
+
+
+@dataclass(eq=False)
+class ThroughFreeOps(Walk):
+    """Fuses a producer with the users of an op that costs nothing, such as a reshape, where both fusions save time.
+
+    Neither the fusion of the producer with the free op nor that of the free op with its users saves time, so policies
+    that look at one fusion at a time keep two kernels. This one looks at both: it tries to fuse the free op into its
+    users, and keeps that if the producer should then be fused as well.
+    """
+
+    def steps(self, state: FusionState) -> Iterator[FusionAction]:
+        """Yield pairs of actions: a free op into its users, and its producer into these."""
+        for sequence in state.sequences.values():
+            for free in reversed(nodes_of(sequence)):  # users first: chains of kernels become one
+                producer = _producer(sequence, free)
+                if producer is None:
+                    continue
+                action = all_users_action(sequence, free)
+                state.apply(action)
+                saves = _saves(sequence, producer)
+                state.undo()
+                if saves:
+                    yield action
+                    yield all_users_action(sequence, producer)
+
+
+def _producer(sequence: SequenceState, free: HloInstruction) -> HloInstruction | None:
+    """Return the kernel whose result a free op reads, if the op may go into its users; else None."""
+    if free.parent is None or free not in sequence.nodes or sequence.time_of(free) > 0 or len(free.operands) != 1:
+        return None
+    users = consumers_of(free)
+    found = [p for p in producers_of(free) if sequence.time_of(p) > 0 and sequence.legality.refusal_of(p) is None]
+    if not users or not found or sequence.legality.refusal_of(free) is not None:
+        return None
+    may_go = sequence.may_go_into_all_users(free, users) and sequence.can_go_into_all_users(free, users)
+    return found[0] if may_go else None
+
+
+def _saves(sequence: SequenceState, producer: HloInstruction) -> bool:
+    """Check whether fusing a producer into all its users is legal and saves time."""
+    users = consumers_of(producer)
+    if not users or not sequence.may_go_into_all_users(producer, users):
+        return False
+    return sequence.saving_into_all(producer, users) > LEAST_SAVING and sequence.can_go_into_all_users(producer, users)
