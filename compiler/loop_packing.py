@@ -7,7 +7,8 @@ from dataclasses import replace
 from compiler.analysis.loop_marks import is_kernel_loop
 from compiler.codegen.build_target import BuildTarget
 from compiler.codegen.buildability import is_emittable, kernel_refusal
-from compiler.codegen.templates.loop_lowering import LoopState, default_loop_schedule
+from compiler.codegen.templates.loop_state import LoopState, default_loop_schedule
+from compiler.errors import UnsupportedError
 from compiler.ir import HloComputation, HloInstruction, HloModule, Opcode
 from compiler.passes.dots.outlining import Outline
 from compiler.passes.infrastructure.rewrite_limits import pinned
@@ -34,10 +35,21 @@ def pack_loops(module: HloModule, target: BuildTarget) -> bool:
         target: what kernels are built for.
     """
     changed = False
-    for computation in list(module.control_flow_computations()):
+    inside = _inside_kernel_loops(module)
+    for computation in [c for c in module.control_flow_computations() if c not in inside]:
         for loop in [i for i in computation.instructions if i.opcode is Opcode.WHILE and is_kernel_loop(i)]:
             changed |= _pack(computation, loop, target)
     return changed
+
+
+def _inside_kernel_loops(module: HloModule) -> set[HloComputation]:
+    """Return the computations that run inside kernel loops, whose own loops have no kernels."""
+    found: set[HloComputation] = set()
+    for computation in reversed(module.control_flow_computations()):  # callers first
+        for i in computation.notable:
+            if computation in found or (i.opcode is Opcode.WHILE and is_kernel_loop(i)):
+                found.update(i.called_computations())
+    return found
 
 
 def _pack(computation: HloComputation, loop: HloInstruction, target: BuildTarget) -> bool:
@@ -53,13 +65,15 @@ def _pack(computation: HloComputation, loop: HloInstruction, target: BuildTarget
             computation.replace_uses(element, start.operands[k])
             computation.remove_dead([element])
             changed = True
-    before = _packing(state, start, fixed)
+    carried = {*state.per_position, *state.shared}
+    before = _packing(start, fixed, carried)
+    more = _packing(start, fixed, carried | _read_by_positions(state))
     after = _unpacking(computation, state, loop, fixed)
     constants = [o for k, o in enumerate(start.operands) if k in state.per_position and o.opcode in _COPIED]
-    if not before and not after and not constants:
+    if not more and not after and not constants:
         return changed
     target = replace(target, schedule=default_loop_schedule(loop, target.language))
-    for around in ({*before, *after}, before, after):
+    for around in ({*more, *after}, {*before, *after}, before, after):
         region = {start, loop, *loop.users, *around}
         outline = Outline.of([i for i in computation.post_order() if i in region], "loop")
         if kernel_refusal(outline.body, target) is None:
@@ -68,12 +82,20 @@ def _pack(computation: HloComputation, loop: HloInstruction, target: BuildTarget
     return changed
 
 
-def _packing(state: LoopState, start: HloInstruction, fixed: set[HloInstruction]) -> set[HloInstruction]:
-    """Return what computes the initial state of positions and nothing else, element by element."""
+def _read_by_positions(state: LoopState) -> set[int]:
+    """Return the values that the loop only reads and that its kernel would keep in local arrays if it computed them."""
+    try:
+        axis, extent = state.axis()
+    except UnsupportedError:
+        return set()
+    return set(state.kept(axis, extent))
+
+
+def _packing(start: HloInstruction, fixed: set[HloInstruction], carried: set[int]) -> set[HloInstruction]:
+    """Return what computes some of the initial values of a loop and nothing else, element by element."""
     inside = {start}
-    carried = {*state.per_position, *state.shared}
     work = [start.operands[k] for k in sorted(carried)]
-    kept = {start.operands[k] for k in range(len(state.shapes)) if k not in carried}
+    kept = {o for k, o in enumerate(start.operands) if k not in carried}
     while work:
         i = work.pop()
         if i in inside or i in kept or i in fixed or not _is_pointwise(i) or any(u not in inside for u in i.users):
@@ -95,11 +117,16 @@ def _unpacking(
             inside.add(i)
     found = inside - elements
     while True:
-        # What other kernels read is left to fusion.
-        used = {i for i in found if any(u not in found and u.opcode is not Opcode.TUPLE for u in i.users)}
-        if not used:
+        # What other kernels read is left to fusion, and so is what is computed from it.
+        left = {
+            i
+            for i in found
+            if any(u not in found and u.opcode is not Opcode.TUPLE for u in i.users)
+            or any(o not in found and o not in elements and not _is_copied(o) for o in i.operands)
+        }
+        if not left:
             return found
-        found -= used
+        found -= left
 
 
 def _is_copied(i: HloInstruction) -> bool:

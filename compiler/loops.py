@@ -133,10 +133,15 @@ class _Kernels:
     known: KnownLoops
     target: BuildTarget
 
-    def has(self, view: LoopView, counter: Induction) -> bool:
-        """Check whether a loop can, which depends on its body, its values and its trip count."""
-        loop = view.instruction
-        what = Digests().computation(view.body), shape_key(loop.shape), trip_count_of(loop), counter.trip_count
+    def has(self, view: LoopView, counter: Induction | None) -> bool:
+        """Check whether a loop can, which depends on its body, its values and its trip count.
+
+        If the trip count is known only at run time, it also depends on the condition and on which results are read.
+        """
+        loop, digests = view.instruction, Digests()
+        trips = None if counter is None else counter.trip_count
+        end = None if counter is not None else (digests.computation(view.condition), tuple(map(bool, view.results)))
+        what = digests.computation(view.body), shape_key(loop.shape), trip_count_of(loop), trips, end
         key = what, self.target
         found = self.known.get(key)
         if found is None:
@@ -149,7 +154,10 @@ class _Kernels:
 def _site(position: int, view: LoopView, counter: Induction | None, kernels: _Kernels) -> LoopSite:
     size = len(view.body)
     choices = [KEEP]
-    if counter is not None and not any(has_side_effect(i) for i in view.condition.instructions):
+    pure = not any(has_side_effect(i) for i in view.condition.instructions)
+    if counter is None:
+        choices += [KERNEL] if pure and kernels.has(view, counter) else []
+    elif pure:
         innermost = all(i.opcode is not Opcode.WHILE for i in view.body.instructions)
         fresh = innermost and unroll_factor(view.instruction) == 1
         factors = [n for n in FACTORS if fresh and counter.trip_count >= 2 * n and n * size <= MAX_INSTRUCTIONS]
@@ -205,11 +213,11 @@ def apply_loop_choice(
     site = _site(position, view, counter, _Kernels({} if known is None else known, target or C_TARGET))
     if choice not in site.choices:
         raise PlanError(f"loop {site.id!r} cannot be treated as {choice!r}; choices: {', '.join(site.choices)}")
-    if choice == KEEP or counter is None:
-        return False
     if choice == KERNEL:
         mark_kernel_loop(view.instruction)
         return True
+    if choice == KEEP or counter is None:
+        return False
     factor = unroll_factor_of(choice)
     if factor is None:
         unroll_fully(view, counter, loops)

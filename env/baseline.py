@@ -9,12 +9,11 @@ from functools import cached_property
 from compiler.errors import HlogymError
 from compiler.fusion.policies import make_policy
 from compiler.ir.verifier import verify
-from compiler.loops import KernelLoops
 from compiler.passes.infrastructure.base import op_count
 from compiler.plan import CompilationPlan, Phase
 from compiler.session import CompilationSession
 from compiler.text import parse
-from env.episode import COMPLETION_POLICY
+from env.episode import fuse_by_default, run_default_loops
 from env.suites import Program
 
 __all__ = ["LEAST_ESTIMATE", "Baseline", "ProgramError"]
@@ -62,8 +61,8 @@ class Baseline:
                 self._default.run_passes()
             self.ops = op_count(self._default.module)
             if automatic and tuple(phases) in (("passes",), ("kernels",)):
-                self._default.run_loop_policy(KernelLoops())
-        self._policy = "none" if "fusion" in phases else COMPLETION_POLICY
+                run_default_loops(self._default)
+        self._fuses = "fusion" not in phases
         passes_are_open = automatic and "passes" in phases
         self.start = CompilationSession(module, backend=backend) if passes_are_open else self._default
 
@@ -75,7 +74,10 @@ class Baseline:
         """
         session = self._default.fork()
         with _naming(self._program):
-            session.run_fusion_policy(make_policy(self._policy))
+            if self._fuses:
+                fuse_by_default(session)
+            else:
+                session.run_fusion_policy(make_policy("none"))
         return session
 
     @cached_property

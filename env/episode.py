@@ -22,16 +22,28 @@ from compiler.learned.features.kernels import kernel_candidates
 from compiler.learned.features.loops import loop_candidates
 from compiler.learned.features.programs import ModuleFeatures
 from compiler.learned.pointer_network import DecisionGraph
-from compiler.loops import LoopSite
+from compiler.loops import KernelLoops, LoopSite
 from compiler.passes.infrastructure.registry import PASSES
 from compiler.plan import Phase
 from compiler.runtime.kernel_sites import KernelSite
 from compiler.session import CompilationSession
 
-__all__ = ["COMPLETION_POLICY", "Episode", "Move", "Offers", "Stop"]
+__all__ = ["COMPLETION_POLICY", "Episode", "Move", "Offers", "Stop", "fuse_by_default", "run_default_loops"]
 
 COMPLETION_POLICY = DEFAULT_POLICY
 """Fuses at the end of episodes that do not decide fusion, so that they end with a whole compilation."""
+
+
+def run_default_loops(session: CompilationSession) -> None:
+    """Decide the loops as `compile` does for the session's backend."""
+    own = session.own_defaults
+    session.run_loop_policy(KernelLoops() if own is None else own.default_loops())
+
+
+def fuse_by_default(session: CompilationSession) -> None:
+    """Fuse by `COMPLETION_POLICY`, or as `compile` does for a backend with its own defaults."""
+    own = session.own_defaults
+    session.run_fusion_policy(make_policy(COMPLETION_POLICY if own is None else own.default_fusion))
 
 
 @dataclass(frozen=True)
@@ -374,7 +386,7 @@ class Episode:
         """Return the kernels; fusion is completed first if it is not a phase."""
         if self._kernels is None:
             if not self._fuses:
-                self.session.run_fusion_policy(make_policy(COMPLETION_POLICY))
+                fuse_by_default(self.session)
             self._kernels = self.session.kernel_sites()
         return self._kernels
 
@@ -394,5 +406,5 @@ class Episode:
         if self._features is not None or self._kernels is not None:
             return self.session
         rest = self.session.fork()
-        rest.run_fusion_policy(make_policy(COMPLETION_POLICY))
+        fuse_by_default(rest)
         return rest

@@ -12,12 +12,10 @@ import numpy.typing as npt
 from gymnasium import spaces
 
 from compiler.analysis.cost_model import CostModel, module_cost
-from compiler.fusion.policies import make_policy
 from compiler.ir import HloModule
 from compiler.learned.features.passes import LIMIT, Vector, observation_size
 from compiler.learned.pass_episode import PassEpisode
 from compiler.learned.pass_states import PassGraph, StateMemory, default_pass_actions
-from compiler.loops import KernelLoops
 from compiler.passes.infrastructure.registry import pass_texts
 from compiler.plan import CompilationPlan, Phase
 from compiler.session import CompilationSession
@@ -25,7 +23,7 @@ from compiler.support.lru_dict import LruDict
 from env.base import CompilerEnv, EnvOptions
 from env.baseline import LEAST_ESTIMATE, Baseline
 from env.compilation import Compilation
-from env.episode import COMPLETION_POLICY
+from env.episode import fuse_by_default, run_default_loops
 from env.speedup_measurer import SpeedupMeasurer
 from env.suites import Program, Suite
 
@@ -120,8 +118,8 @@ class _PassCompilation(Compilation):
 
     @staticmethod
     def _finish(session: CompilationSession) -> CompilationSession:
-        session.run_loop_policy(KernelLoops())
-        session.run_fusion_policy(make_policy(COMPLETION_POLICY))
+        run_default_loops(session)
+        fuse_by_default(session)
         return session
 
 

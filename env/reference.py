@@ -126,7 +126,8 @@ def _views(arrays: Sequence[Array]) -> list[Array]:
 def _overwrite(arrays: Sequence[Any]) -> None:
     # A separate function, so that no variable keeps the memory, which is then the first to be reused.
     for array in arrays:
-        array.reshape(-1).view("u1")[...] = 0xA5
+        if not (isinstance(array, np.ndarray) and not array.flags.writeable):  # XLA keeps its memory
+            array.reshape(-1).view("u1")[...] = 0xA5
 
 
 # ---- references that do not distinguish right from wrong

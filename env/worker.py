@@ -26,6 +26,7 @@ import numpy.typing as npt
 
 from compiler.api import compile as compile_hlo
 from compiler.backends.registry import find_backend
+from compiler.backends.xla.executable import XlaExecutable
 from compiler.errors import BackendError, BuildKilledError, HlogymError, UnbuildableFusionError
 from compiler.plan import CompilationPlan
 from compiler.runtime.executable import Executable
@@ -169,9 +170,10 @@ class Worker:
     def _described(self, handle: str) -> dict[str, Any]:
         ready = self._held(handle)
         found = timed(ready.executable)
-        idle = all(t.kind == "copy" for _, t in found)
+        handed_on = bool(_handed_on(ready.executable))  # runs at least one kernel, which nothing here can time alone
+        idle = not handed_on and all(t.kind == "copy" for _, t in found)
         worn = self._count >= MOST_PROGRAMS or (self._count % WEAR_INTERVAL == 0 and _worn())
-        return {"handle": handle, "build": ready.build, "thunks": len(found), "idle": idle, "worn": worn}
+        return {"handle": handle, "build": ready.build, "thunks": len(found) + handed_on, "idle": idle, "worn": worn}
 
     def _held(self, handle: str) -> _Ready:
         ready = self._ready.get(handle)
@@ -184,7 +186,8 @@ class Worker:
         if backend not in self._machines:
             self._machines[backend] = machine_key(backend)
         thunks = ",".join(f"{t.kind} {t.key}" for t in executable.thunks)
-        return hashlib.sha256(f"{self._machines[backend]} {thunks}".encode()).hexdigest()[:24]
+        code = f"{self._machines[backend]} {thunks}{_handed_on(executable)}"
+        return hashlib.sha256(code.encode()).hexdigest()[:24]
 
     def _wanted_outputs(self, request: Mapping[str, Any]) -> Reference | dict[str, Any]:
         """Return the reference of a request's program, or the reply that says why there is none."""
@@ -261,6 +264,11 @@ def _reference(program: Program, text: str, seed: int) -> Reference:
 def timed(executable: Executable) -> list[tuple[int, Thunk]]:
     """Return the thunks that take time themselves, with their indices; loops and branches only contain others."""
     return [(i, t) for i, t in enumerate(executable.thunks) if t.reads() or t.writes()]
+
+
+def _handed_on(executable: Executable) -> str:
+    """Return the program that another compiler got, which generated its code; empty if we did."""
+    return executable.given if isinstance(executable, XlaExecutable) else ""
 
 
 def machine_key(backend: str) -> str:

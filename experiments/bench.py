@@ -23,15 +23,17 @@ from compiler.backends.registry import find_backend
 from compiler.errors import HlogymError, UnknownNameError
 from compiler.text import parse
 from env.reference import Reference, drawn_reference, fresh_outputs
-from env.statistics import median_interval, ratio_interval
+from env.statistics import geometric_mean, median_interval, ratio_interval
 from env.suites import SUITE_NAMES, Program, load_suite
 from env.suites.loading import declared_suite
 from experiments.bench_rows import OURS, Row, bench_markdown, bench_table, cost_markdown, cost_table, rows_json, summary
-from experiments.call_time import why_noisy
+from experiments.command_tracking import track_bench
 from experiments.console import error_console, progress, stdout
 from experiments.inputs import entry_inputs, program_of, read_module, read_valid_module
 from experiments.interruption import keeping
+from experiments.mlflow_store import check_store
 from experiments.natives.peers import NATIVE_SUITES, NativePeer, native_difference
+from experiments.noise import LoadWatch, print_noise, style_of
 from experiments.peak_memory import peak_memory
 from experiments.peers import PEERS, Contestant, make_peer, timed
 from experiments.provenance import provenance
@@ -73,8 +75,9 @@ def bench_programs(
     only: str = "*",
     cold: bool = False,
     as_json: bool = False,
+    tracked: Path | None = None,
 ) -> None:
-    """Run `hlogym bench`; see its `--help`."""
+    """Run `hlogym bench`; see its `--help`. The MLflow store of the folder `tracked`, if given, records the results."""
     for peer in against:
         if peer not in PEERS:
             raise UnknownNameError("peer", peer, PEERS)
@@ -82,8 +85,13 @@ def bench_programs(
     for file in (json_file, markdown_file):
         if file is not None:
             check_output(file)
+    if tracked is not None:
+        check_store(tracked)
     programs = [p for name in names for p in _programs(name) if fnmatch.fnmatch(p.name, only)]
+    if not programs:
+        raise BenchError(f"no program of {', '.join(names)} has a name that matches --only {only!r}")
     rows: list[Row] = []
+    watch = LoadWatch()
     with ExitStack() as stack, progress() as bar:
         cache = _empty_caches(stack) if cold else None
         native = {peer: NativePeer(peer, cache) for peer in against}
@@ -99,22 +107,33 @@ def bench_programs(
                 rows.append(_bench(program, settings))
             except (HlogymError, OSError, UnicodeError) as error:  # the other programs are still timed
                 rows.append(Row(program.name, {}, {}, {OURS: str(error)}))
-            bar.update(task, advance=1)
+            bar.update(task, advance=1, so_far=_so_far(rows))
             # Written now, so that it is kept if a later program ends the process.
             _write(rows, against, f"Benchmark: {' '.join(names)}", json_file, markdown_file, cold)
+    noise = watch.why_noisy()
     if as_json:
-        print(_results(rows))
+        print(_results(rows, noise))
     else:
-        _print(rows, against, cold)
-    if (noise := why_noisy()) is not None:
-        error_console.print(f"noisy: {noise}; measure again on a quiet machine", soft_wrap=True)
+        _print(rows, against, cold, noise)
+    for file in (f for f in (json_file,) if f is not None and noise is not None):
+        write_text(file, _results(rows, noise))
+    print_noise(noise)
+    if tracked is not None:
+        settings_shown = {"backend": backend, "rounds": rounds, "seed": seed, "policy": policy or "default"}
+        track_bench(tracked, programs, settings_shown, rows, against, noise)
     _check(rows, against)
+
+
+def _so_far(rows: Sequence[Row]) -> str:
+    """Return the geometric mean of the ratios to the better peer so far, if there are any."""
+    ratios = [r.ratios[r.best].value for r in rows if r.best is not None]
+    return f"{geometric_mean(ratios).value:.2f}x the better peer" if ratios else ""
 
 
 def _keep(rows: Sequence[Row], number: int, against: Sequence[str], cold: bool, files: Sequence[Path]) -> str:
     """Print the rows of an interrupted comparison, which are already in its files; return what was kept."""
     if rows:
-        _print(rows, against, cold)
+        _print(rows, against, cold, "interrupted")
     where = f", in {' and '.join(map(str, files))}" if files and rows else ""
     return f"{len(rows)} of {number} programs were timed{where}"
 
@@ -153,15 +172,16 @@ def _write(
         write_text(markdown_file, make(rows, against, title, provenance()))
 
 
-def _results(rows: Sequence[Row]) -> str:
-    return json.dumps({"kind": "bench", "provenance": provenance(), "rows": rows_json(rows)}, indent=1)
+def _results(rows: Sequence[Row], noise: str | None = None) -> str:
+    facts = {"kind": "bench", "provenance": provenance(), "noise": noise, "rows": rows_json(rows)}
+    return json.dumps(facts, indent=1)
 
 
-def _print(rows: Sequence[Row], against: Sequence[str], cold: bool) -> None:
+def _print(rows: Sequence[Row], against: Sequence[str], cold: bool, noise: str | None) -> None:
     if cold:
         stdout.print(rich_table(cost_table(rows, against), "Time to the first result; peak memory of a call"))
     else:
-        _print_times(rows, against)
+        _print_times(rows, against, noise)
     for row in rows:
         if row.unchecked is not None:
             error_console.print(f"{row.program}: {row.unchecked}", markup=False)
@@ -169,11 +189,17 @@ def _print(rows: Sequence[Row], against: Sequence[str], cold: bool) -> None:
             error_console.print(f"{row.program}: {peer} left out: {reason}")
 
 
-def _print_times(rows: Sequence[Row], against: Sequence[str]) -> None:
+def _print_times(rows: Sequence[Row], against: Sequence[str], noise: str | None) -> None:
     title = "Time per call; ratio: the faster peer's time divided by ours" if against else "Time per call"
-    stdout.print(rich_table(bench_table(rows, against), title))
+    ratios = [None if r.best is None else r.ratios[r.best] for r in rows]
+    column = len(against) + 2
+    styles = {(n, column): style_of(ratio, noise) for n, ratio in enumerate(ratios)}
+    stdout.print(rich_table(bench_table(rows, against), title, styles))
     for line in summary(rows, against):
         stdout.print(line)
+    known = [(row.program, ratio) for row, ratio in zip(rows, ratios, strict=True) if ratio is not None]
+    if same := [name for name, ratio in known if not style_of(ratio)]:
+        stdout.print(f"within the noise of the timings: {len(same)} of {len(known)} ratios", soft_wrap=True)
 
 
 def _check(rows: Sequence[Row], against: Sequence[str]) -> None:
@@ -191,14 +217,14 @@ def _check(rows: Sequence[Row], against: Sequence[str]) -> None:
 
 
 def _programs(name: str) -> tuple[Program, ...]:
-    if name in SUITE_NAMES or Path(name).is_dir():
+    if name in SUITE_NAMES or Path(name).is_dir() or ("," in name and not Path(name).exists()):
         return load_suite(name).programs
     if (declared := declared_suite(name)) is not None:
         return declared.programs
     try:
         return (program_of(name),)
-    except UnknownNameError:
-        if get_close_matches(name, SUITE_NAMES, n=1):
+    except UnknownNameError as error:
+        if get_close_matches(name, SUITE_NAMES, n=1) or "did you mean" not in str(error):
             raise UnknownNameError("program or suite", name, SUITE_NAMES) from None
         raise
 

@@ -16,9 +16,13 @@ from compiler.learned.kernel_cost import LearnedKernelCost, shipped_kernel_cost
 from compiler.runtime.kernel_sites import KernelSite
 from compiler.session import CompilationSession
 from compiler.text import parse
-from experiments.console import stdout
+from experiments.answer import give_answer
+from experiments.console import error_console, stdout
+from experiments.interruption import keeping
 from experiments.kernel_times.dataset import ChoiceTime
 from experiments.kernel_times.timing import TimingOptions, draw_choices, precompile, time_choices
+from experiments.noise import LoadWatch, print_noise
+from experiments.results import check_output
 
 __all__ = ["calibrate", "calibration_programs", "measure_calibration"]
 
@@ -62,11 +66,13 @@ def calibration_programs() -> Iterator[str]:
         )
 
 
-def calibrate(folder: Path | None = None) -> None:
+def calibrate(folder: Path | None = None, output: Path | None = None, as_json: bool = False) -> None:
     """Measure kernels, fit and store the correction, and print what it changes.
 
     Args:
         folder: of the model; None: the one that comes with hlogym.
+        output: file that receives the numbers too (JSON).
+        as_json: print JSON instead of text.
 
     Raises:
         PolicyError: there is no model, or the calibration cannot be written.
@@ -74,13 +80,24 @@ def calibrate(folder: Path | None = None) -> None:
     model = shipped_kernel_cost() if folder is None else LearnedKernelCost.load(folder)
     if model is None:
         raise PolicyError("no cost model of kernels comes with this version of hlogym; name the folder of one")
-    stdout.print(f"measuring kernels for at most {SECONDS:.0f} s ...")
-    measured = measure_calibration(SECONDS)
+    if output is not None:
+        check_output(output)
+    error_console.print(f"measuring kernels for at most {SECONDS:.0f} s ...")
+    watch = LoadWatch()
+    with keeping(lambda: "nothing was calibrated; the correction of before is as it was"):
+        measured = measure_calibration(SECONDS)
+    noise = watch.why_noisy()
     found, path = _stored(model, measured)
-    stdout.print(
+    text = (
         f"{found.rows} measurements: the median error of the cost model of kernels is {found.before:.0%} without and "
         f"{found.after:.0%} with the correction for this machine, which is in {path}"
     )
+    facts = {
+        "measurements": found.rows, "error_before": found.before, "error_after": found.after, "file": str(path),
+        "noise": noise,
+    }  # fmt: skip
+    give_answer(facts, lambda: stdout.print(text, soft_wrap=True), as_json, output)
+    print_noise(noise)
 
 
 def _stored(model: LearnedKernelCost, measured: list[tuple[KernelSite, list[ChoiceTime]]]) -> tuple[Calibration, Path]:

@@ -13,6 +13,9 @@ if __name__ == "__main__":
     _here = os.path.realpath(os.curdir)
     if _here != os.path.dirname(os.path.dirname(os.path.realpath(__file__))):  # noqa: PTH120 - pathlib is not loaded yet
         sys.path[:] = [p for p in sys.path if p and os.path.realpath(p) != _here]
+    from experiments.start import quiet_interruption
+
+    quiet_interruption()
 
 from typing import Annotated, Any
 
@@ -22,7 +25,8 @@ from typer.core import TyperGroup
 from compiler.errors import HlogymError
 from compiler.support.safe_names import printable
 from experiments import commands_compile, commands_leaderboard, commands_learn, commands_list
-from experiments.interruption import INTERRUPTED
+from experiments.interruption import INTERRUPTED, insisting
+from experiments.start import usual_interruption
 
 __all__ = ["app", "main"]
 
@@ -32,8 +36,10 @@ class _Group(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command of the context."""
+        usual_interruption()
         try:
-            return super().invoke(ctx)
+            with insisting():
+                return super().invoke(ctx)
         except KeyboardInterrupt as stop:
             kept = [a for a in stop.args if isinstance(a, str)]
             print(printable("; ".join(["stopped", *kept])), file=sys.stderr)
@@ -85,7 +91,7 @@ def main() -> None:
             stream.reconfigure(errors="backslashreplace")
     try:
         with _opened(_take_open_test()):
-            app()
+            app(prog_name="hlogym")
     except BrokenPipeError:
         # The reader closed the pipe (`| head`). Python would raise again when it flushes stdout at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -4,54 +4,31 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
+
+from experiments.command_options import (
+    PROGRAMS,
+    SUITES,
+    AnswerFile,
+    Backend,
+    Json,
+    Plan,
+    Policy,
+    Program,
+    Rules,
+    Runs,
+    Seed,
+    Track,
+    Workers,
+    found_policy,
+    output_option,
+)
 
 __all__ = ["register"]
 
-_PROGRAM = "File of HLO, HloProto or StableHLO, dump folder of XLA, name of a program in the suites, or - for stdin."
-Program = Annotated[str, typer.Argument(metavar="FILE.hlo", help=_PROGRAM)]
-Backend = Annotated[str, typer.Option(help="cpu, cuda, xla, interpreter, or auto (cuda if there is a GPU, else cpu).")]
-
-
-def _local(policy: str | None) -> str | None:
-    """Return a policy of MLflow's registry as a folder, and others as they are."""
-    if policy is None or not policy.startswith("models:/"):
-        return policy
-    from experiments.registry import local_policy
-
-    return local_policy(policy)
-
-
-Policy = Annotated[
-    str | None,
-    typer.Option(
-        help="What decides: heuristic, learned, learned:rules, a fusion policy such as priority or "
-        "'merger{transposed_share=0.3}', the folder of an exported policy, or models:/NAME/VERSION of MLflow's "
-        "registry. `hlogym policies` lists the names. Default: the compiler's own.",
-        callback=_local,
-    ),
-]
-Plan = Annotated[Path | None, typer.Option(help="Replay the decisions of this plan (JSON) instead of asking a policy.")]
-Rules = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--rule",
-        help="Rule about fusions, such as 'forbid exp* with op:reduce', 'force a with b', 'require scope:*softmax*'. "
-        "May be given several times.",
-    ),
-]
-Seed = Annotated[int, typer.Option(help="Seed of the random inputs.", min=0, max=2**32 - 1)]
-Workers = Annotated[
-    str,
-    typer.Option(
-        metavar="WHERE",
-        help="Where plans are measured: local; local:N for N workers on this machine; ray or ray#N for the Ray cluster "
-        "that runs on this machine, ray://HOST:PORT#N for another.",
-    ),
-]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 Calibrate = Annotated[
     bool,
     typer.Option("--calibrate", help="Measure kernels for about a minute, and fit the cost model to this machine."),
@@ -71,7 +48,7 @@ def run(
     policy: Policy = None,
     rule: Rules = None,
     plan: Plan = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the outputs to this .npz file.")] = None,
+    output: Annotated[Path | None, output_option("Write the outputs to this .npz file.")] = None,
     profile: Annotated[bool, typer.Option(help="Print the time of each kernel.")] = False,
     check: Annotated[
         bool, typer.Option(help="Compare the outputs with the interpreter's; exit with status 1 if they differ.")
@@ -110,14 +87,17 @@ def _rules(given: list[str] | None, plan: Path | None, keep_fusions: bool = Fals
 
 
 def opt(
-    program: Annotated[
-        str | None, typer.Argument(metavar="FILE.hlo", help="HLO file, or name of a program in the suites.")
-    ] = None,
+    program: Annotated[str | None, typer.Argument(metavar="PROGRAM", help=PROGRAMS)] = None,
     passes: Annotated[
         str | None, typer.Option(help="Comma-separated passes to run in this order. Default: the default pipeline.")
     ] = None,
     order: Annotated[
-        Path | None, typer.Option(help="Run the learned pass order in this folder instead of --passes.")
+        str | None,
+        typer.Option(
+            help="Run a learned pass order instead of --passes: the folder of a policy, a training run, or "
+            "models:/NAME/VERSION.",
+            callback=found_policy,
+        ),
     ] = None,
     stop_after: Annotated[str | None, typer.Option(help="Stop after the first run of this pass.")] = None,
     list_passes: Annotated[bool, typer.Option(help="List all passes and their options.")] = False,
@@ -135,8 +115,9 @@ def opt(
     policy: Policy = None,
     backend: Backend = "cpu",
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write the HLO to this file instead of standard output.")
+        Path | None, output_option("Write the HLO, or the list of passes, to this file instead of standard output.")
     ] = None,
+    as_json: Json = False,
 ) -> None:
     """Run passes over a program and print its HLO.
 
@@ -148,24 +129,24 @@ def opt(
 
     of_passes = passes is not None or order is not None or stop_after is not None or stats or print_after_all
     if list_passes:
-        list_all_passes()
+        list_all_passes(output, as_json)
     elif program is None:
         raise typer.BadParameter("name an HLO file, or give --list-passes")
     elif fused and of_passes:
         raise typer.BadParameter("--fused makes all decisions; give it without the options that choose passes")
     elif fused:
-        print_fused(program, backend, policy, plan, for_xla, output)
+        print_fused(program, backend, policy, plan, for_xla, output, as_json)
     elif for_xla or plan is not None or policy is not None:
         raise typer.BadParameter("--for-xla, --plan and --policy need --fused")
     elif passes is not None and order is not None:
         raise typer.BadParameter("--passes and --order exclude each other; give one of them")
     else:
-        optimise(program, passes, order, stop_after, stats, print_after_all, output)
+        optimise(program, passes, order, stop_after, stats, print_after_all, output, as_json)
 
 
 def compile_command(
     program: Program,
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write the compiled program to.")],
+    output: Annotated[Path, output_option("Folder to write the compiled program to.")],
     backend: Backend = "cpu",
     policy: Policy = None,
     rule: Rules = None,
@@ -183,7 +164,7 @@ def compile_command(
 
 def tune(
     program: Program,
-    output: Annotated[Path, typer.Option("--output", "-o", help="Write the best plan to this file (JSON).")],
+    output: Annotated[Path, output_option("Write the best plan to this file (JSON).")],
     budget: Annotated[int, typer.Option(help="Maximum number of plans to measure.", min=1)] = 64,
     seconds: Annotated[
         float | None, typer.Option(help="Time limit of the search in seconds. Default: none.", min=0)
@@ -199,13 +180,14 @@ def tune(
     policy: Annotated[
         str | None,
         typer.Option(
-            help="Policy from whose plan the search starts: learned, another name, a folder, or models:/NAME/VERSION. "
-            "Default: the default plan.",
-            callback=_local,
+            help="Policy from whose plan the search starts; see `hlogym run --help`. Default: the default plan.",
+            callback=found_policy,
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the random inputs and of the search.", min=0, max=2**32 - 1)] = 0,
+    seed: Seed = 0,
     workers: Workers = "local",
+    track: Track = None,
+    runs: Runs = Path("runs"),
     as_json: Json = False,
 ) -> None:
     """Search for the fastest plan of a program by measuring candidates.
@@ -218,18 +200,20 @@ def tune(
     """
     from agents.search_run import Budget
     from env.workers import parse_workers
+    from experiments.mlflow_store import store_of
     from experiments.tune import tune_program
 
     limits = Budget(budget, math.inf if seconds is None else seconds)
-    tune_program(program, output, limits, backend, policy, search, seed, as_json, parse_workers(workers))
+    tune_program(
+        program, output, limits, backend, policy, search, seed, as_json, parse_workers(workers),
+        store_of(track, runs),
+    )  # fmt: skip
 
 
 def bench(
     programs: Annotated[
         list[str],
-        typer.Argument(
-            metavar="SUITE|FILE...", help="Suites, HLO files, or names of programs in the quickstart suite."
-        ),
+        typer.Argument(metavar="PROGRAM...", help=f"Programs to time: {SUITES}; - is standard input."),
     ],
     against: Annotated[
         str, typer.Option(help="Comma-separated compilers to compare with: xla, inductor, eager. Default: none.")
@@ -241,18 +225,15 @@ def bench(
         Path | None,
         typer.Option(
             "--json",
-            metavar="FILE",
-            help="Also write the results to this file (JSON); - prints them instead.",
+            metavar="[FILE]",
+            help="Print JSON instead of a table, or also write it to this file.",
         ),
     ] = None,
     markdown_file: Annotated[
         Path | None, typer.Option("--markdown", help="Also write the table to this file (Markdown).")
     ] = None,
     output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output", "-o", help="Also write the results to this file: Markdown if it ends in .md, else JSON."
-        ),
+        Path | None, output_option("Also write the results to this file: Markdown if it ends in .md, else JSON.")
     ] = None,
     cold: Annotated[
         bool,
@@ -262,6 +243,8 @@ def bench(
         str, typer.Option(help="Time only programs whose names match this pattern, such as 'conv*'.")
     ] = "*",
     seed: Seed = 0,
+    track: Track = None,
+    runs: Runs = Path("runs"),
 ) -> None:
     """Time programs and compare them with other compilers.
 
@@ -272,6 +255,7 @@ def bench(
     Example: hlogym bench test --against xla,inductor
     """
     from experiments.bench import bench_programs
+    from experiments.mlflow_store import store_of
 
     peers = [p for p in against.split(",") if p]
     as_json = json_file == Path("-")
@@ -284,7 +268,34 @@ def bench(
         json_file = output or json_file
     if other is not None:
         raise typer.BadParameter(f"--output {output} and {other} name two files for the same results; give one of them")
-    bench_programs(programs, peers, policy, backend, rounds, json_file, seed, markdown_file, only, cold, as_json)
+    bench_programs(
+        programs,
+        peers,
+        policy,
+        backend,
+        rounds,
+        json_file,
+        seed,
+        markdown_file,
+        only,
+        cold,
+        as_json,
+        store_of(track, runs),
+    )
+
+
+class BenchCommand(TyperCommand):
+    """The command `bench`, whose `--json` prints JSON as everywhere unless the name of a file follows it."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the arguments; `--json` at the end or before an option is `--json -`."""
+        given = []
+        for number, argument in enumerate(args):
+            given.append(argument)
+            after = args[number + 1 : number + 2]
+            if argument == "--json" and (not after or (after[0].startswith("-") and after[0] != "-")):
+                given.append("-")
+        return super().parse_args(ctx, given)
 
 
 def view(
@@ -293,12 +304,13 @@ def view(
     policy: Policy = None,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="Write the HTML page to this file. Default: open it in the browser."),
+        output_option("Write the HTML page to this file. Default: open it in the browser."),
     ] = None,
     times: Annotated[
         bool, typer.Option(help="Build the program, measure each kernel and show its time. Default: estimates.")
     ] = False,
     backend: Backend = "cpu",
+    as_json: Json = False,
 ) -> None:
     """Show the graph of a compiled program as an HTML page.
 
@@ -310,16 +322,16 @@ def view(
     """
     from experiments.view import view_program
 
-    view_program(program, plan, policy, output, times, backend)
+    view_program(program, plan, policy, output, times, backend, as_json)
 
 
 def diff(
     program: Program,
     first: Annotated[
-        str, typer.Argument(metavar="A", help="Plan (JSON), policy as of --policy, or default.", callback=_local)
+        str, typer.Argument(metavar="A", help="Plan (JSON), policy as of --policy, or default.", callback=found_policy)
     ],
     second: Annotated[
-        str, typer.Argument(metavar="[B]", help="Plan or policy that A is compared with.", callback=_local)
+        str, typer.Argument(metavar="[B]", help="Plan or policy that A is compared with.", callback=found_policy)
     ] = "default",
     measure: Annotated[
         bool, typer.Option("--measure", help="Measure what each difference is worth: A beside A without it.")
@@ -348,7 +360,7 @@ def diff(
 
 def reduce(
     program: Program,
-    output: Annotated[Path, typer.Option("--output", "-o", help="Write the reduced program to this file (HLO).")],
+    output: Annotated[Path, output_option("Write the reduced program to this file (HLO).")],
     backend: Backend = "cpu",
     policy: Policy = None,
     passes: Annotated[
@@ -372,7 +384,12 @@ def reduce(
         reduce_for_passes(program, output, passes, seed, as_json)
 
 
-def doctor(as_json: Json = False, calibrate: Calibrate = False, cost_model: CostModelFolder = None) -> None:
+def doctor(
+    calibrate: Calibrate = False,
+    cost_model: CostModelFolder = None,
+    output: AnswerFile = None,
+    as_json: Json = False,
+) -> None:
     """Report what is installed, which backends work, and why the others do not; or calibrate the cost model.
 
     Example: hlogym doctor
@@ -382,10 +399,10 @@ def doctor(as_json: Json = False, calibrate: Calibrate = False, cost_model: Cost
     if calibrate:
         from experiments.calibration import calibrate as calibrate_here
 
-        return calibrate_here(cost_model)
+        return calibrate_here(cost_model, output, as_json)
     from experiments.doctor import examine
 
-    return examine(as_json)
+    return examine(as_json, output)
 
 
 def register(app: typer.Typer) -> None:
@@ -394,4 +411,5 @@ def register(app: typer.Typer) -> None:
         ("run", run), ("opt", opt), ("compile", compile_command), ("tune", tune), ("bench", bench), ("view", view),
         ("diff", diff), ("reduce", reduce), ("doctor", doctor),
     ):  # fmt: skip
-        app.command(name, rich_help_panel="Programs")(function)
+        cls = BenchCommand if function is bench else None
+        app.command(name, rich_help_panel="Programs", cls=cls)(function)

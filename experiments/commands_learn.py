@@ -8,28 +8,28 @@ from typing import Annotated, Any
 
 import typer
 
-__all__ = ["register"]
+from experiments.command_options import (
+    POLICIES,
+    SUITES,
+    WORKERS,
+    AnswerFile,
+    Backend,
+    Json,
+    Results,
+    Runs,
+    Seed,
+    Workers,
+    output_option,
+)
 
-Workers = Annotated[
-    str | None,
-    typer.Option(
-        metavar="WHERE",
-        help="Where to measure: local; local:N for N workers on this machine; ray or ray#N for the Ray cluster "
-        "that runs on this machine, ray://HOST:PORT#N for another.",
-    ),
-]
-Results = Annotated[Path, typer.Option(help="Folder of evaluation results.")]
-Runs = Annotated[Path, typer.Option(help="Folder of training runs and of the local MLflow store.")]
-Backend = Annotated[str, typer.Option(help="cpu, cuda, or auto (cuda if there is a GPU, otherwise cpu).")]
-Seed = Annotated[int, typer.Option(help="Seed of all random numbers.")]
+__all__ = ["register"]
 
 
 def train(
     suite: Annotated[
         str | None,
         typer.Option(
-            help="Comma-separated suites or folders of HLO files to train on. Default: train; for PassOrder, "
-            "jax/train,train."
+            help=f"Programs to train on, separated by commas: {SUITES}. Default: train; for PassOrder, jax/train,train."
         ),
     ] = None,
     env: Annotated[str, typer.Option(help="Environment id.")] = "hlogym/FusionMeasured-v0",
@@ -48,7 +48,9 @@ def train(
     backend: Annotated[
         str | None, typer.Option(help="cpu, cuda, or auto (the default: cuda if there is a GPU, otherwise cpu).")
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of all random numbers. Default: 0.")] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Seed of all random numbers. Default: 0.", min=0, max=2**32 - 1)
+    ] = None,
     checkpoint_every: Annotated[
         int | None,
         typer.Option(help="Environment steps between checkpoints. Default: 512; for PassOrder, 16384.", min=1),
@@ -74,10 +76,17 @@ def train(
             help="YAML file with settings by environment id, as in RL Zoo. Options of the command line precede it."
         ),
     ] = None,
-    workers: Workers = None,
+    workers: Annotated[str | None, typer.Option(metavar="WHERE", help=WORKERS)] = None,
     runs: Runs = Path("runs"),
+    output: Annotated[
+        Path | None, output_option("Also export the policy to this folder, as `hlogym export` does.")
+    ] = None,
+    as_json: Json = False,
 ) -> None:
     """Train an agent and track the run in MLflow.
+
+    The run ends with the results of its best policy on validation programs, beside those of the compiler's rules, and
+    with the command to type next.
 
     Example: hlogym train --suite train --env hlogym/FusionMeasured-v0 --timesteps 20000
 
@@ -92,7 +101,7 @@ def train(
     from env.workers import parse_workers
     from experiments.config import TrainConfig
     from experiments.hyperparameters import read_hyperparameters
-    from experiments.train import start_or_resume
+    from experiments.train_command import start_or_resume
 
     config = TrainConfig.defaults_for(env)
     if hyperparameters is not None:
@@ -107,19 +116,21 @@ def train(
         if where.count > 1:
             given |= {"environments": where.count, "vec_env": "subproc"}
     config = replace(config, **{key: value for key, value in given.items() if value is not None})
-    start_or_resume(config.changed(settings or []), runs, name, resume)
+    start_or_resume(config.changed(settings or []), runs, name, resume, output, as_json)
 
 
 def tune_agent(
     env: Annotated[str, typer.Option(help="Environment id.")] = "hlogym/Fusion-v0",
     agent: Annotated[str, typer.Option(help="maskable-ppo; for PassOrder also a2c or dqn.")] = "maskable-ppo",
-    suite: Annotated[str | None, typer.Option(help="Suites to train on. Default: as in `hlogym train`.")] = None,
+    suite: Annotated[
+        str | None, typer.Option(help=f"Programs to train on: {SUITES}. Default: as in `hlogym train`.")
+    ] = None,
     trials: Annotated[int, typer.Option(help="Number of trainings.", min=1)] = 20,
     timesteps: Annotated[int, typer.Option(help="Environment steps of each training.", min=1)] = 10_000,
     evaluations: Annotated[
         int, typer.Option(help="Evaluations per training, after each of which it may be stopped.", min=1)
     ] = 4,
-    output: Annotated[Path, typer.Option("--output", "-o", help="Write the best settings to this file (YAML).")] = Path(
+    output: Annotated[Path, output_option("Write the best settings to this file (YAML).")] = Path(
         "hyperparameters.yaml"
     ),
     name: Annotated[
@@ -131,6 +142,7 @@ def tune_agent(
         list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A setting that is not searched.")
     ] = None,
     runs: Runs = Path("runs"),
+    as_json: Json = False,
 ) -> None:
     """Search for good hyperparameters with Optuna, by the mean return on the validation programs.
 
@@ -145,7 +157,7 @@ def tune_agent(
     config = replace(
         config, agent=agent, total_timesteps=timesteps, backend=backend, seed=seed, suite=suite or config.suite
     )
-    search_hyperparameters(config, settings or [], trials, evaluations, output, name, runs)
+    search_hyperparameters(config, settings or [], trials, evaluations, output, name, runs, as_json)
 
 
 def evaluate(
@@ -153,13 +165,12 @@ def evaluate(
         str,
         typer.Argument(
             metavar="POLICY",
-            help="Policy: learned, heuristic, a fusion policy such as priority, the folder of an exported policy, or "
-            "models:/NAME/VERSION of MLflow's registry.",
+            help=f"Policy: {POLICIES}",
         ),
     ],
     suite: Annotated[
         str | None,
-        typer.Option(help="Comma-separated suites or folders of HLO files. Default: test; for a pass order, jax/test."),
+        typer.Option(help=f"Programs, separated by commas: {SUITES}. Default: test; for a pass order, jax/test."),
     ] = None,
     baselines: Annotated[
         str | None,
@@ -181,10 +192,13 @@ def evaluate(
     ] = 15,
     backend: Backend = "auto",
     seed: Seed = 0,
-    workers: Workers = None,
+    workers: Workers = "local",
     results: Results = Path("results"),
     runs: Runs = Path("runs"),
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    output: Annotated[
+        Path | None, output_option("Also write the results to this file: Markdown if it ends in .md, else JSON.")
+    ] = None,
+    as_json: Json = False,
 ) -> None:
     """Compare a policy with baselines that have the same budget, on held-out programs.
 
@@ -194,9 +208,9 @@ def evaluate(
     The sealed test programs of the suite corpus are opened; each opening is recorded in test_openings.jsonl in the
     folder of results, in the run's folder and in the user's cache folder.
 
-    Example: hlogym evaluate runs/my-run/policy --suite test
+    Example: hlogym evaluate my-run --suite test
 
-    Example: hlogym evaluate runs/my-run/policy --suite corpus/test
+    Example: hlogym evaluate runs/my-run/policy --suite corpus/test -o table.md
 
     Example: hlogym evaluate models:/hlogym-fusion/1
 
@@ -207,10 +221,10 @@ def evaluate(
     from env.workers import parse_workers
     from experiments.learned import load_learned, policy_folder
     from experiments.opening import opened_for_evaluation
-    from experiments.registry import local_policy
+    from experiments.policy_arguments import find_policy
 
-    where = parse_workers(workers or "local")
-    given = local_policy(policy, runs)
+    where = parse_workers(workers)
+    given = find_policy(policy, runs)
     folder = policy_folder(given)
     learned = None if folder is None else load_learned(folder)
     names = None if baselines is None else split_specs(baselines)
@@ -219,7 +233,7 @@ def evaluate(
 
         suites, most = (suite or "jax/test").split(","), budget or learned.budget + learned.finish
         with opened_for_evaluation(Path(given), results):
-            evaluate_pass_order(learned, suites, names, most, results, seed, as_json, runs, policy)
+            evaluate_pass_order(learned, suites, names, most, results, seed, as_json, runs, policy, output)
         return
     from experiments.evaluate import evaluate_policy
 
@@ -228,17 +242,29 @@ def evaluate(
     with opened_for_evaluation(Path(given) if folder is None else folder, results):
         evaluate_policy(
             given if folder is None else folder, suites, names, budget or 16, rounds, backend, seed, results, as_json,
-            runs, policy, where,
+            runs, policy, where, output,
         )  # fmt: skip
 
 
 def export(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="Name or folder of a run, or an MLflow run id.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write the policy to.")],
+    run: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN",
+            help="Name or folder of a run, an MLflow run id, models:/NAME/VERSION of MLflow's registry, or the folder "
+            "of a policy.",
+        ),
+    ],
+    output: Annotated[Path, output_option("Folder to write the policy to.")],
     best: Annotated[
-        bool, typer.Option("--best", help="Export the policy with the best validation result, not the last one.")
-    ] = False,
+        bool | None,
+        typer.Option(
+            "--best/--last",
+            help="The policy with the best validation result, or the last one. Default: the best, if the run has one.",
+        ),
+    ] = None,
     runs: Runs = Path("runs"),
+    as_json: Json = False,
 ) -> None:
     """Export the policy of a run to a folder that the compiler loads without PyTorch.
 
@@ -246,25 +272,24 @@ def export(
     """
     from experiments.export import export_run
 
-    export_run(run, output, runs, best)
+    export_run(run, output, runs, best, as_json)
 
 
-def policies(as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False) -> None:
+def policies(output: AnswerFile = None, as_json: Json = False) -> None:
     """List the policies that --policy accepts by name, with their parts and versions.
 
     Example: hlogym policies
     """
     from experiments.policies import list_policies
 
-    list_policies(as_json)
+    list_policies(as_json, output)
 
 
 def report(
-    output: Annotated[Path, typer.Option("--output", "-o", help="Write the page to this file (HTML).")] = Path(
-        "results/report.html"
-    ),
+    output: Annotated[Path, output_option("Write the page to this file (HTML).")] = Path("results/report.html"),
     results: Results = Path("results"),
     runs: Runs = Path("runs"),
+    as_json: Json = False,
 ) -> None:
     """Write one HTML page with tables and plots of the latest evaluation and training run.
 
@@ -272,7 +297,7 @@ def report(
     """
     from experiments.report import report_latest
 
-    report_latest(output, results, runs)
+    report_latest(output, results, runs, as_json)
 
 
 def demo(
@@ -281,6 +306,8 @@ def demo(
     folder: Annotated[Path, typer.Option(help="Folder for all files that the demo writes.")] = Path("runs/demo"),
     seed: Seed = 0,
     budget: Annotated[int, typer.Option(help="Plans that each search measures per program.", min=1)] = 12,
+    output: AnswerFile = None,
+    as_json: Json = False,
 ) -> None:
     """Run every step once, in about ten minutes: compile, check, train on measured time, evaluate, export, report.
 
@@ -288,13 +315,17 @@ def demo(
     """
     from experiments.demo import run_demo
 
-    run_demo(minutes, backend, folder, seed, budget)
+    run_demo(minutes, backend, folder, seed, budget, output, as_json)
 
 
 def suites(
-    action: Annotated[str, typer.Argument(metavar="[ACTION]", help="list, build or check.")] = "list",
+    action: Annotated[str, typer.Argument(metavar="ACTION", help="list, build or check.")] = "list",
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="build: folder to write to. Default: the user's cache folder.")
+        Path | None,
+        output_option(
+            "list, check: also write the table to this file, Markdown if it ends in .md, else JSON. build: folder to "
+            "write to; default: the user's cache folder."
+        ),
     ] = None,
     families: Annotated[str, typer.Option(help="build: comma-separated families; needs --output. Default: all.")] = "",
     sample: Annotated[int, typer.Option(help="check: number of programs, 0 for all.", min=0)] = 120,
@@ -305,9 +336,9 @@ def suites(
     state: Annotated[
         Path | None, typer.Option(help="check: file to which results are added; a later check continues from it.")
     ] = None,
-    markdown: Annotated[Path | None, typer.Option(help="check: write the table to this file.")] = None,
+    markdown: Annotated[Path | None, typer.Option(help="check: write the table to this file.", hidden=True)] = None,
     seed: Seed = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="list: print JSON instead of a table.")] = False,
+    as_json: Json = False,
 ) -> None:
     """List the suites, build the suite corpus, or check its programs against the interpreter.
 
@@ -321,16 +352,16 @@ def suites(
     from experiments import suites as command
 
     if action == "list":
-        command.list_suites(as_json)
+        command.list_suites(as_json, output)
     elif action == "build":
         if families and output is None:
             raise typer.BadParameter("--families makes a part of the suite; name a folder for it with --output")
-        command.build_programs(output, [f for f in families.split(",") if f])
+        command.build_programs(output, [f for f in families.split(",") if f], as_json)
     elif action == "check":
         number, slash, count = shard.partition("/")
         if not (slash and number.isdecimal() and count.isdecimal() and int(number) < int(count)):
             raise typer.BadParameter(f"--shard is I/N with I below N, such as 0/4, not {shard!r}")
-        command.check_programs(sample, (int(number), int(count)), longest, markdown, state, seed)
+        command.check_programs(sample, (int(number), int(count)), longest, output or markdown, state, seed, as_json)
     else:
         raise typer.BadParameter(f"there is no action {action!r}; use list, build or check")
 

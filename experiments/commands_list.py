@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from experiments.command_options import SUITES, AnswerFile, Json, Runs
+
 __all__ = ["register"]
 
 
@@ -14,20 +16,18 @@ def list_command(
     kind: Annotated[
         str | None,
         typer.Argument(
-            metavar="[KIND]",
+            metavar="KIND",
             help="suites, programs, passes, policies, environments, rewards, runs, settings or backends. "
             "Default: how many there are of each.",
         ),
     ] = None,
     suite: Annotated[
         str | None,
-        typer.Option(help="programs: comma-separated suites or folders. Default: those of hlogym."),
+        typer.Option(help=f"programs: {SUITES}, separated by commas. Default: those of hlogym."),
     ] = None,
-    runs: Annotated[Path, typer.Option(help="runs: folder of training runs.")] = Path("runs"),
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Also write the list to this file (JSON).")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    runs: Runs = Path("runs"),
+    output: AnswerFile = None,
+    as_json: Json = False,
 ) -> None:
     """List suites, programs, passes, policies, environments, rewards, runs, settings or backends.
 

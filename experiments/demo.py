@@ -17,13 +17,16 @@ from env.isolated import NEUTRAL_FOLDER, child_environment, python_command
 from env.measurement import Measurer, MeasurerOptions
 from env.store import PlanStore
 from env.suites import Program, load_suite
+from experiments.answer import give_answer, print_fields
 from experiments.config import TrainConfig
-from experiments.console import progress, stdout
+from experiments.console import PlainConsole, error_console, progress, stdout
 from experiments.evaluate import compare_strategies, print_evaluation, report_failures, write_evaluation
 from experiments.evaluation_tracking import track_evaluation
+from experiments.interruption import keeping
+from experiments.noise import LoadWatch, print_noise
 from experiments.provenance import machine_class, provenance
 from experiments.report import build_report
-from experiments.results import Evaluation, ResultError, check_writable
+from experiments.results import Evaluation, ResultError, check_output, check_writable
 from experiments.run_folder import RunFolder, new_run, read_progress
 from experiments.train import train
 
@@ -47,34 +50,54 @@ class DemoError(HlogymError, RuntimeError):
     """A step of the demo that failed."""
 
 
-def run_demo(minutes: float, backend: str, folder: Path, seed: int, budget: int) -> None:
+def run_demo(
+    minutes: float,
+    backend: str,
+    folder: Path,
+    seed: int,
+    budget: int,
+    output: Path | None = None,
+    as_json: bool = False,
+) -> None:
     """Run `hlogym demo`; see its `--help`."""
     backend = find_backend(backend).name
     check_writable(folder)
-    stdout.print(Text.assemble(("hlogym", "bold"), f" on {backend}: {machine_class()}"))
+    if output is not None:
+        check_output(output)
+    say = error_console if as_json else stdout
+    watch = LoadWatch()
+    say.print(Text.assemble(("hlogym", "bold"), f" on {backend}: {machine_class()}"))
     store = PlanStore(folder / "plan_times.sqlite")
     with Measurer(store, MeasurerOptions(backend=backend, seed=seed)) as measurer:
-        _compile_suite(measurer, backend)
-        run, uri, run_id = _train(minutes, backend, folder, seed)
-        evaluation = _evaluate(run, measurer, backend, budget, seed)
+        _compile_suite(measurer, backend, say)
+        run, uri, run_id = _train(minutes, backend, folder, seed, say)
+        with keeping(lambda: f"the policy is in {run.policy}; hlogym evaluate {run.policy} compares it"):
+            evaluation = _evaluate(run, measurer, backend, budget, seed, say)
     kernels = _compile_in_fresh_process(run.policy, backend)
     path = write_evaluation(evaluation, folder / "results")
     track_evaluation(evaluation, path, str(run.policy), _evaluated(), {}, folder)
     page = folder / "report.html"
     build_report(evaluation, read_progress(run.progress), page)
-    print_evaluation(evaluation)
-    stdout.print(
-        f"A fresh process without torch compiled the held-out programs with the policy ({kernels} kernels in all).\n\n"
-        f"MLflow run   {run_id} in {uri}\n"
-        f"             view it with: mlflow ui --backend-store-uri {uri}\n"
-        f"policy       {run.policy}\n"
-        f"results      {path}\n"
-        f"report       {page}",
-        soft_wrap=True,
-    )
+    noise = watch.why_noisy()
+    facts = {
+        "mlflow_run": run_id, "mlflow_store": uri, "policy": str(run.policy), "results": str(path),
+        "report": str(page), "kernels": kernels, "noise": noise,
+    }  # fmt: skip
+
+    def show() -> None:
+        print_evaluation(evaluation, noise)
+        stdout.print(
+            f"A fresh process without torch compiled the held-out programs with the policy ({kernels} kernels in all)."
+            "\n"
+        )
+        tracked = f"{run_id} in {uri}\nview it with: mlflow ui --backend-store-uri {uri}"
+        print_fields({"MLflow run": tracked, "policy": run.policy, "results": path, "report": page})
+
+    give_answer(facts, show, as_json, output)
+    print_noise(noise)
 
 
-def _compile_suite(measurer: Measurer, backend: str) -> None:
+def _compile_suite(measurer: Measurer, backend: str, say: PlainConsole) -> None:
     """Compile each program without fusion and by default, and compare its outputs with the interpreter's.
 
     Raises:
@@ -83,7 +106,7 @@ def _compile_suite(measurer: Measurer, backend: str) -> None:
     programs = load_suite("quickstart").programs
     starts = Starts(backend)
     begin = time.monotonic()
-    stdout.print(f"compiling {len(programs)} programs ...")
+    say.print(f"compiling {len(programs)} programs ...")
     faults: list[str] = []
     with progress() as bar:
         task = bar.add_task("compiling the suite", total=len(programs))
@@ -95,22 +118,24 @@ def _compile_suite(measurer: Measurer, backend: str) -> None:
             bar.update(task, advance=1)
     if faults:
         raise DemoError("\n  - ".join([f"{len(faults)} of {len(programs)} programs failed:", *faults]))
-    stdout.print(
+    say.print(
         f"compiled {len(programs)} programs, unfused and by default, in {time.monotonic() - begin:.0f} s; "
         "all outputs agree with the interpreter's"
     )
 
 
-def _train(minutes: float, backend: str, folder: Path, seed: int) -> tuple[RunFolder, str, str]:
+def _train(minutes: float, backend: str, folder: Path, seed: int, say: PlainConsole) -> tuple[RunFolder, str, str]:
     config = TrainConfig(backend=backend, minutes=minutes, seed=seed, total_timesteps=1_000_000)
-    stdout.print(f"training for {minutes:g} minutes, rewarded by measured kernel time ...")
+    say.print(f"training for {minutes:g} minutes, rewarded by measured kernel time ...")
     run = new_run(folder, time.strftime("train-%Y%m%d-%H%M%S"), config)
-    uri, run_id = train(run, config)
+    resume = f"hlogym train --resume --name {run.name} --runs {folder}"
+    with keeping(lambda: f"{resume} continues the training; hlogym demo starts again"):
+        uri, run_id = train(run, config)
     points = read_progress(run.progress)
     if not points:
         raise ResultError("training ended before its first update; increase --minutes")
     last = points[-1]
-    stdout.print(f"trained for {last['seconds']:.0f} s: {last['timesteps']} decisions, {last['episodes']} compilations")
+    say.print(f"trained for {last['seconds']:.0f} s: {last['timesteps']} decisions, {last['episodes']} compilations")
     return run, uri, run_id
 
 
@@ -118,10 +143,12 @@ def _evaluated() -> list[Program]:
     return [p for name in ("test", "validation", "train") for p in load_suite(name).programs]
 
 
-def _evaluate(run: RunFolder, measurer: Measurer, backend: str, budget: int, seed: int) -> Evaluation:
+def _evaluate(
+    run: RunFolder, measurer: Measurer, backend: str, budget: int, seed: int, say: PlainConsole
+) -> Evaluation:
     policy = load_policy(run.policy)
     programs = _evaluated()
-    stdout.print(f"evaluating on {len(programs)} programs; each search measures {budget} plans per program ...")
+    say.print(f"evaluating on {len(programs)} programs; each search measures {budget} plans per program ...")
     with progress() as bar:
         task = bar.add_task("evaluating", total=len(programs) * (len(STRATEGIES) + 1))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import platform
 import shutil
 import subprocess
@@ -10,6 +9,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
 import numpy as np
 from rich.table import Table
@@ -18,8 +18,10 @@ from rich.text import Text
 from compiler.backends.cpu.onednn.library import WHEEL
 from compiler.backends.cpu.onednn.library import why_unavailable as why_no_onednn
 from compiler.backends.registry import BACKENDS
+from experiments.answer import give_answer
 from experiments.console import stdout
 from experiments.provenance import machine_class
+from experiments.results import check_output
 
 __all__ = ["Finding", "examine"]
 
@@ -48,17 +50,16 @@ class Finding:
     detail: str
 
 
-def examine(as_json: bool) -> None:
-    """Print the findings.
+def examine(as_json: bool, output: Path | None = None) -> None:
+    """Print the findings, and write them to a file if one is named.
 
     Raises:
         SystemExit: with status 1, if something that hlogym requires is missing.
     """
+    if output is not None:
+        check_output(output)
     findings = [*_system(), *_packages(), *_backends()]
-    if as_json:
-        print(json.dumps([asdict(f) for f in findings], indent=2))
-    else:
-        _print(findings)
+    give_answer([asdict(f) for f in findings], lambda: _print(findings), as_json, output)
     if any(f.ok is False for f in findings):
         sys.exit(1)
 

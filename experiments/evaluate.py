@@ -17,22 +17,26 @@ from compiler.learned.fusion_policy import LearnedFusionPolicy
 from compiler.plan import CompilationPlan
 from compiler.policy import Policy, load_policy, resolve_policy
 from env.measurement import MeasurementError, Measurer, MeasurerOptions, ReferenceFailedError
-from env.statistics import Interval
+from env.statistics import Interval, geometric_mean
 from env.store import default_store_path
 from env.suites import Program, load_suite
-from env.summaries import paired_ratios
+from env.summaries import NOISE_FLOOR, paired_ratios
 from env.worker_process import WorkerStartError
 from env.workers import LOCAL, Workers
+from experiments.answer import give_answer, print_fields
 from experiments.console import error_console, progress, stdout
 from experiments.evaluation_tracking import track_evaluation
 from experiments.interruption import keeping
 from experiments.mlflow_store import check_store
+from experiments.noise import LoadWatch, print_noise, style_of
 from experiments.provenance import provenance
 from experiments.results import (
+    MEAN_ROW,
     REFERENCE,
     Evaluation,
     ProgramResult,
     StrategyResult,
+    check_output,
     check_writable,
     evaluation_rows,
     fresh_stem,
@@ -69,11 +73,13 @@ def evaluate_policy(
     runs: Path | None = None,
     named: str = "",
     workers: Workers = LOCAL,
+    output: Path | None = None,
 ) -> Evaluation:
     """Run `hlogym evaluate` for a policy of fusion or of a whole compilation; see its `--help`.
 
     The policy is a folder (Path), or a name as `compile` takes it. It is tracked in the MLflow store of the folder
-    `runs`, if that is given, under the name `named` of the policy. Several workers evaluate different programs at once.
+    `runs`, if that is given, under the name `named` of the policy. The results are also written to `output`: as
+    Markdown if it ends in .md, else as JSON. Several workers evaluate different programs at once.
     """
     backend = find_backend(backend).name
 
@@ -85,6 +91,9 @@ def evaluate_policy(
     strategies = _strategies(baselines)
     programs = load_suite(",".join(suites)).programs
     check_writable(results)
+    if output is not None:
+        check_output(output)
+    watch = LoadWatch()
     if runs is not None:
         check_store(runs)
     plans: dict[str, dict[str, CompilationPlan]] = {}
@@ -101,6 +110,7 @@ def evaluate_policy(
         def compare(measurer: Measurer, program: Program) -> ProgramResult:
             result = _compared(program, strategies, measurer, budget, fresh(), backend, seed, step, plans)
             done.append(result)
+            bar.update(task, so_far=_so_far(done))
             return result
 
         def evaluation_of(rows: Sequence[ProgramResult]) -> Evaluation:
@@ -117,12 +127,24 @@ def evaluate_policy(
     path = write_evaluation(evaluation, results)
     if runs is not None:
         track_evaluation(evaluation, path, named or str(given), programs, plans, runs)
-    if as_json:
-        print(json.dumps(evaluation.to_json(), indent=2))
-    else:
-        print_evaluation(evaluation)
-        stdout.print(f"results   {path}", soft_wrap=True)
+    noise = watch.why_noisy()
+    if output is not None:
+        write_text(output, (path.with_suffix(".md") if output.suffix == ".md" else path).read_text(encoding="utf-8"))
+
+    def show() -> None:
+        print_evaluation(evaluation, noise)
+        print_fields({"results": path})
+
+    give_answer({**evaluation.to_json(), "noise": noise, "file": str(path)}, show, as_json)
+    print_noise(noise)
     return evaluation
+
+
+def _so_far(done: Sequence[ProgramResult]) -> str:
+    """Return the geometric mean of the policy's speedups so far."""
+    found = [r.strategies["learned"].speedup for r in done if "learned" in r.strategies]
+    values = [s.value for s in found if s is not None]
+    return f"policy {geometric_mean(values).value:.2f}x the default" if values else ""
 
 
 def _keep(evaluation: Evaluation, number: int, results: Path) -> str:
@@ -265,10 +287,28 @@ def write_evaluation(evaluation: Evaluation, results: Path) -> Path:
     return path
 
 
-def print_evaluation(evaluation: Evaluation) -> None:
-    """Print the table of times to stdout."""
+def print_evaluation(evaluation: Evaluation, noise: str | None = None) -> None:
+    """Print the table of times to stdout, with mean speedups beyond the noise floor in color.
+
+    Args:
+        evaluation: the results.
+        noise: why the machine was noisy meanwhile; then nothing has a color.
+    """
     title = (
         f"Time per call on {evaluation.backend}, speedups over {evaluation.reference}; "
         f"searches measured {evaluation.budget} plans per program"
     )
-    stdout.print(rich_table(evaluation_rows(evaluation), title))
+    rows = evaluation_rows(evaluation)
+    styles = {}
+    for number, row in enumerate(rows[1:]):
+        for column, strategy in enumerate(evaluation.strategies, 2):
+            if row[0] == MEAN_ROW:
+                found = evaluation.summary(strategy, seen=row[1] == "seen")
+                styles[number, column] = style_of(None if found is None else found.mean, noise)
+    stdout.print(rich_table(rows, title, styles))
+    doubtful = [p.program for p in evaluation.programs if p.noise.is_known and style_of(p.noise)]
+    if doubtful:
+        stdout.print(
+            f"noisy: the default plan differs from itself by more than {NOISE_FLOOR:.0%} on {', '.join(doubtful)}",
+            soft_wrap=True,
+        )

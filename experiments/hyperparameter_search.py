@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from compiler.backends.registry import find_backend
 from compiler.errors import HlogymError, UnknownNameError
+from experiments.answer import give_answer, print_fields
 from experiments.config import ConfigError, TrainConfig
-from experiments.console import progress, stdout
+from experiments.console import progress
 from experiments.hyperparameters import write_hyperparameters
 from experiments.interruption import keeping
 from experiments.learners import AGENTS, make_learner
@@ -40,6 +41,7 @@ def search_hyperparameters(
     output: Path,
     name: str | None,
     runs: Path,
+    as_json: bool = False,
 ) -> dict[str, Any]:
     """Run `hlogym tune-agent`; see its `--help`. Return the best settings that were found.
 
@@ -51,6 +53,7 @@ def search_hyperparameters(
         output: the file of the best settings.
         name: of the study; one that exists is continued.
         runs: the folder of the study and of the local MLflow store.
+        as_json: print JSON instead of text.
 
     Raises:
         SearchError: Optuna is not installed, or no training was completed.
@@ -69,21 +72,24 @@ def search_hyperparameters(
         storage=f"sqlite:///{runs.resolve() / 'optuna.db'}", sampler=optuna.samplers.TPESampler(seed=config.seed),
         pruner=optuna.pruners.MedianPruner(n_startup_trials=5),
     )  # fmt: skip
-    with progress() as bar, TrackedRun(runs, study.study_name) as tracked:
+    again = f"the study is in {runs / 'optuna.db'}; continue it with --name {study.study_name}"
+    with keeping(lambda: again), progress() as bar, TrackedRun(runs, study.study_name) as tracked:
         tracked.params(config.to_json())
         tracked.tags({**provenance(), "kind": "tune-agent"})
         task = bar.add_task("searching", total=trials)
+
+        reached = [-math.inf]
 
         def objective(trial: Trial) -> float:
             bar.update(task, description=f"trial {trial.number}")
             value = _train(trial, config, fixed, evaluations, tracked.run_id, runs)
             tracked.metrics({"value": value}, trial.number)
-            bar.update(task, advance=1)
+            reached[0] = max(reached[0], value)
+            bar.update(task, advance=1, so_far=f"best mean return {reached[0]:.4g}")
             return value
 
         # A setting that another one excludes is a failed trial, and the search continues.
-        with keeping(lambda: f"the study is in {runs / 'optuna.db'}; continue it with --name {study.study_name}"):
-            study.optimize(objective, n_trials=trials, catch=(ConfigError,))
+        study.optimize(objective, n_trials=trials, catch=(ConfigError,))
         done = [t for t in study.trials if t.state is optuna.trial.TrialState.COMPLETE]
         if not done:
             raise SearchError(f"none of {len(study.trials)} trials was completed; try more --trials or --timesteps")
@@ -92,11 +98,17 @@ def search_hyperparameters(
         write_hyperparameters(output, config.env, found)
         tracked.artifacts(output)
         tracked.metrics({"best": study.best_value}, len(study.trials))
-    stdout.print(
-        f"best      trial {study.best_trial.number} of {len(study.trials)}: mean return {study.best_value:.4g}"
-    )
-    stdout.print(f"settings  {output}", soft_wrap=True)
-    stdout.print(f"train     hlogym train --env {config.env} --hyperparameters {output}", soft_wrap=True)
+    number, command = study.best_trial.number, f"hlogym train --env {config.env} --hyperparameters {output}"
+    facts = {
+        "trial": number, "trials": len(study.trials), "mean_return": study.best_value, "best": found,
+        "settings": str(output), "study": study.study_name, "next": command,
+    }  # fmt: skip
+    shown = {
+        "best": f"trial {number} of {len(study.trials)}: mean return {study.best_value:.4g}",
+        "settings": output,
+        "next": command,
+    }
+    give_answer(facts, lambda: print_fields(shown), as_json)
     return found
 
 

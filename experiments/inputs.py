@@ -67,17 +67,23 @@ def program_of(name: str) -> Program:
             if (dump := dump_of(name)) is not None:
                 return program_in(_only_module(name, dump))
             if path.is_dir():
-                raise InputError(f"{name} is a folder; name one of the files in it") from None
+                raise _folder_error(path) from None
             if path.exists():
                 return program_in(path)
             raise
     if path.is_dir():
-        raise InputError(f"{name} is a folder; name one of the files in it")
+        raise _folder_error(path)
     if not path.is_file():
         near = get_close_matches(path.name, [p.name for p in path.parent.glob("*.hlo")], n=1, cutoff=0.7)
         hint = f"; did you mean {path.parent / near[0]}?" if near else ""
         raise InputError(f"there is no file {name}{hint}")
     return program_in(path)
+
+
+def _folder_error(path: Path) -> InputError:
+    files = sorted(p for p in path.glob("*.hlo") if p.is_file())
+    such = f", such as {files[0]}" if files else "; it has no .hlo files, and XLA dumped none into it"
+    return InputError(f"{path} is a folder; name one of the files in it{such}")
 
 
 def _only_module(name: str, dump: Dump) -> Path:

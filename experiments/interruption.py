@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any
 
-__all__ = ["INTERRUPTED", "Interruption", "keeping"]
+__all__ = ["INTERRUPTED", "Interruption", "insisting", "keeping"]
 
 INTERRUPTED = 130
 """Exit status of a command that Ctrl-C ended, as of shells: 128 and the number of the signal."""
 
+REPEATED = 3.0
+"""Seconds after which an interruption that has not ended the command is repeated."""
 _SIGNALS = tuple(getattr(signal, n) for n in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, n))
 
 
@@ -59,6 +62,61 @@ class Interruption:
         self._before = {}
 
 
+class _Repetition:
+    """Repeats an interruption whose exception did not arrive, because code of another library has swallowed it.
+
+    A callback that C code calls, or a finalizer, cannot raise: Python prints the exception and continues.
+    """
+
+    def __init__(self) -> None:
+        self._timer: threading.Timer | None = None
+
+    def raise_interrupt(self, number: int, frame: FrameType | None) -> None:
+        """Raise KeyboardInterrupt, and again after some seconds unless `arrived` is called."""
+        del number, frame
+        self.arrived()
+        main = threading.main_thread().ident or 0
+        # A signal of the system, not Python's flag, so that it also ends a call that waits.
+        self._timer = threading.Timer(REPEATED, signal.pthread_kill, (main, signal.SIGINT))
+        self._timer.daemon = True
+        self._timer.start()
+        raise KeyboardInterrupt
+
+    def arrived(self) -> None:
+        """Note that the exception has arrived at code that ends the command."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+_REPETITION = _Repetition()
+
+
+@contextmanager
+def insisting() -> Iterator[None]:
+    """Repeat an interruption of the block whose exception was swallowed; print no traceback of the swallowed one."""
+    usual = (
+        threading.current_thread() is threading.main_thread()
+        and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    )
+    before = sys.unraisablehook
+
+    def hook(unraisable: Any) -> None:
+        if not issubclass(unraisable.exc_type, KeyboardInterrupt):
+            before(unraisable)
+
+    if usual:
+        signal.signal(signal.SIGINT, _REPETITION.raise_interrupt)
+    sys.unraisablehook = hook
+    try:
+        yield
+    finally:
+        _REPETITION.arrived()
+        sys.unraisablehook = before
+        if usual:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 @contextmanager
 def keeping(keep: Callable[[], str]) -> Iterator[None]:
     """Call `keep` if the block is interrupted; it saves what was found so far and returns what it kept and where.
@@ -69,4 +127,5 @@ def keeping(keep: Callable[[], str]) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
+        _REPETITION.arrived()
         raise KeyboardInterrupt(keep()) from None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from compiler.errors import PolicyError
 from compiler.learned.fusion_policy import LearnedFusionPolicy
 from compiler.learned.pass_order import FORMAT as ORDER_FORMAT
 from compiler.learned.pass_order import LearnedPassOrder, load_pass_order
@@ -36,11 +37,16 @@ def load_order(folder: Path) -> LearnedPassOrder:
     Raises:
         PolicyError: there is none.
     """
-    if describe_policy(folder).get("format") == WHOLE_FORMAT:
-        found = load_whole(folder).passes
-        if isinstance(found, LearnedPassOrder):
-            return found
-    return load_pass_order(folder)
+    kind = describe_policy(folder).get("format")
+    if kind == ORDER_FORMAT:
+        return load_pass_order(folder)
+    found = load_whole(folder).passes if kind == WHOLE_FORMAT else None
+    if isinstance(found, LearnedPassOrder):
+        return found
+    raise PolicyError(
+        f"{folder} holds no pass order, which hlogym train --env hlogym/PassOrder-v0 learns; a policy for other "
+        "decisions is given by --policy"
+    )
 
 
 def policy_folder(name: str) -> Path | None:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import platform
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -25,11 +24,12 @@ from env import register_environments
 from env.rewards import REWARDS, lacks_of_reward
 from env.suites import SUITE_NAMES, load_suite
 from env.suites.loading import BUNDLED, lacks_of_suite
+from experiments.answer import give_answer
 from experiments.config import TrainConfig
 from experiments.console import stdout
 from experiments.policies import listed_policies
 from experiments.provenance import package_version
-from experiments.results import check_output, write_text
+from experiments.results import check_output
 from experiments.run_folder import all_runs, read_progress
 from experiments.suites import suite_rows
 
@@ -69,21 +69,21 @@ def print_list(kind: str | None, suite: str | None, runs: Path, output: Path | N
         check_output(output)
     place = Place(suite, runs)
     rows = _overview(place) if kind is None else KINDS[kind](place)
-    if output is not None:
-        write_text(output, json.dumps(rows, indent=1) + "\n")
-    if as_json:
-        print(json.dumps(rows, indent=1))
-    elif not rows:
+    give_answer(rows, lambda: _print(rows, kind, runs), as_json, output)
+
+
+def _print(rows: Sequence[Row], kind: str | None, runs: Path) -> None:
+    if not rows:
         stdout.print(f"there are no {kind}" + (f" in {runs}" if kind == "runs" else ""))
-    else:
-        columns = list(dict.fromkeys(c for row in rows for c in row))
-        shown = [c for c in columns if any(row.get(c) for row in rows)]
-        table = Table(title=kind or "hlogym list KIND", title_justify="left", header_style="bold", box=SIMPLE_HEAD)
-        for column in shown:
-            table.add_column(column, overflow="fold")
-        for row in rows:
-            table.add_row(*(one_line(row.get(c, "")) for c in shown))
-        stdout.print(table)
+        return
+    columns = list(dict.fromkeys(c for row in rows for c in row))
+    shown = [c for c in columns if any(row.get(c) for row in rows)]
+    table = Table(title=kind or "hlogym list KIND", title_justify="left", header_style="bold", box=SIMPLE_HEAD)
+    for column in shown:
+        table.add_column(column, overflow="fold")
+    for row in rows:
+        table.add_row(*(one_line(row.get(c, "")) for c in shown))
+    stdout.print(table)
 
 
 def _overview(place: Place) -> list[Row]:
@@ -149,7 +149,7 @@ def _runs(place: Place) -> list[Row]:
                 "environment": run.config().env,
                 "steps": str(points[-1]["timesteps"] if points else 0),
                 "finished": "yes" if finished else "no",
-                "policy": str(run.policy) if run.policy.is_dir() else "",
+                "policy": str(run.recommended) if run.recommended.is_dir() else "",
             }
         except HlogymError as error:
             row = {"note": str(error).splitlines()[0]}

@@ -31,6 +31,7 @@ __all__ = [
     "open_run",
     "reason_of",
     "short_requests",
+    "store_of",
     "tracking_uri",
     "without_password",
 ]
@@ -67,6 +68,17 @@ def check_store(folder: Path) -> None:
     """
     uri = tracking_uri(folder)
     answered(uri, lambda: open_client(folder, uri).get_experiment_by_name(EXPERIMENT))
+
+
+def store_of(track: bool | None, runs: Path) -> Path | None:
+    """Return the folder in whose store a command records its results, or None.
+
+    Args:
+        track: what the user asked for; None: the results are recorded if there is a store already.
+        runs: the folder of the local store.
+    """
+    known = bool(os.environ.get("MLFLOW_TRACKING_URI")) or _database(runs).exists()
+    return runs if track or (track is None and known) else None
 
 
 def open_client(folder: Path, uri: str) -> MlflowClient:
@@ -214,7 +226,11 @@ def _patience(uri: str) -> float | None:
 @contextlib.contextmanager
 def short_requests() -> Iterator[None]:
     """Limit MLflow's requests to a few seconds instead of minutes, unless the user has set the limits."""
-    limits = {"MLFLOW_HTTP_REQUEST_TIMEOUT": str(REQUEST_SECONDS), "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0"}
+    limits = {
+        "MLFLOW_HTTP_REQUEST_TIMEOUT": str(REQUEST_SECONDS),
+        "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
+        "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+    }
     unset = {name: value for name, value in limits.items() if not os.environ.get(name)}
     before = {name: os.environ.get(name) for name in unset}
     os.environ.update(unset)

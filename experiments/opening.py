@@ -19,7 +19,7 @@ def opened_for_evaluation(policy: Path, results: Path) -> Iterator[None]:
     Openings are recorded in the folder of results, and in the folder of the run if the policy lies in one.
     """
     run = policy.resolve().parent
-    folders = [results, *([run] if policy.name == "policy" else [])]
+    folders = [results, *([run] if policy.name in ("policy", "best") else [])]
     with open_test_programs("evaluate", _described(policy), folders):
         yield
 

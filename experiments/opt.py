@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 from rich.table import Table
@@ -15,6 +17,7 @@ from compiler.passes.infrastructure.registry import PASSES, make_passes
 from compiler.passes.pipelines.default import default_pipeline
 from compiler.support.options import describe_options
 from compiler.support.safe_names import printable
+from experiments.answer import give_answer
 from experiments.console import error_console, is_terminal, stdout
 from experiments.decisions import fused_module
 from experiments.inputs import program_of, read_valid_module
@@ -24,22 +27,29 @@ from experiments.results import check_output, write_text
 __all__ = ["list_all_passes", "optimise", "print_fused"]
 
 
-def list_all_passes() -> None:
+def list_all_passes(output: Path | None = None, as_json: bool = False) -> None:
     """Print the name, the first line of documentation and the options of each pass."""
+    if output is not None:
+        check_output(output)
+    rows = [
+        {"pass": name, "description": (cls.__doc__ or "").strip().splitlines()[0], "options": describe_options(cls)}
+        for name, cls in sorted(PASSES.items())
+    ]
     table = Table("pass", "description", "options", box=None, header_style="bold")
-    for name, cls in sorted(PASSES.items()):
-        table.add_row(name, (cls.__doc__ or "").strip().splitlines()[0], describe_options(cls))
-    stdout.print(table)
+    for row in rows:
+        table.add_row(*row.values())
+    give_answer(rows, lambda: stdout.print(table), as_json, output)
 
 
 def optimise(
     name: str,
     passes: str | None,
-    order: Path | None,
+    order: str | None,
     stop_after: str | None,
     stats: bool,
     print_after_all: bool,
     output: Path | None = None,
+    as_json: bool = False,
 ) -> None:
     """Run the named passes, a learned order or the default pipeline, verify after each pass, and print the HLO.
 
@@ -49,7 +59,7 @@ def optimise(
     """
     pipeline: HloPass = default_pipeline()
     if order is not None:
-        pipeline = load_order(order)
+        pipeline = load_order(Path(order))
     elif passes is not None:
         pipeline = PassPipeline("command line", make_passes(passes))
     names = {p.name for p in leaves(pipeline)}
@@ -61,13 +71,19 @@ def optimise(
     module = read_valid_module(program)
     run = PipelineRun(verify=True, stop_after=stop_after, hooks=(_print_changed,) if print_after_all else ())
     run.run(pipeline, module)
-    _write(str(module).rstrip("\n") + "\n", output)
+    _give(module, output, as_json, run)
     if stats:
         error_console.print(_statistics(run))
 
 
 def print_fused(
-    name: str, backend: str, policy: str | None, plan: Path | None, for_xla: bool, output: Path | None = None
+    name: str,
+    backend: str,
+    policy: str | None,
+    plan: Path | None,
+    for_xla: bool,
+    output: Path | None = None,
+    as_json: bool = False,
 ) -> None:
     """Print the module that the compiler makes of a program, with its fusions.
 
@@ -78,7 +94,18 @@ def print_fused(
     if output is not None:
         check_output(output, program.path)
     module = fused_module(read_valid_module(program), backend, policy, plan, for_xla)
-    _write(str(module).rstrip("\n") + "\n", output)
+    _give(module, output, as_json)
+
+
+def _give(module: HloModule, output: Path | None, as_json: bool, run: PipelineRun | None = None) -> None:
+    """Write the module to a file or print it; with JSON, print what was done, and the module if there is no file."""
+    text = str(module).rstrip("\n") + "\n"
+    if output is not None or not as_json:
+        _write(text, output)
+    if as_json:
+        hlo = {"hlo": text} if output is None else {"file": str(output)}
+        passes = {} if run is None else {"passes": [asdict(s) for s in run.statistics()]}
+        print(json.dumps({"instructions": module.instruction_count, **passes, **hlo}, indent=2))
 
 
 def _print_changed(hlo_pass: HloPass, module: HloModule, changed: bool) -> None:

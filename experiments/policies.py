@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 from rich.table import Table
 
 from compiler.backends.registry import BACKENDS
 from compiler.fusion.policies import describe_policies
 from compiler.policy import HEURISTIC, LEARNED, PARTS, RULES_SUFFIX, default_policy, resolve_policy, shipped_description
+from experiments.answer import give_answer
 from experiments.console import stdout
+from experiments.results import check_output
 
 __all__ = ["list_policies", "listed_policies"]
 
@@ -51,12 +54,15 @@ def listed_policies() -> list[Listed]:
     return found
 
 
-def list_policies(as_json: bool) -> None:
-    """Print the policies."""
+def list_policies(as_json: bool, output: Path | None = None) -> None:
+    """Print the policies, and write them to a file if one is named."""
+    if output is not None:
+        check_output(output)
     found = listed_policies()
-    if as_json:
-        print(json.dumps([asdict(p) for p in found], indent=2))
-        return
+    give_answer([asdict(p) for p in found], lambda: _print(found), as_json, output)
+
+
+def _print(found: Sequence[Listed]) -> None:
     table = Table("policy", "version", "decides", "default for", "description", box=None, header_style="bold")
     for p in found:
         decides = "all phases" if p.decides == PARTS else ", ".join(p.decides)

@@ -40,8 +40,8 @@ def registered_name(env: str) -> str:
     return f"hlogym-{short.lower()}"
 
 
-def register_policy(client: MlflowClient, run: Run, policy: Path, name: str, tags: Mapping[str, str]) -> None:
-    """Log a policy as a pyfunc model among a run's artifacts, and register it as a new version.
+def register_policy(client: MlflowClient, run: Run, policy: Path, name: str, tags: Mapping[str, str]) -> str:
+    """Log a policy as a pyfunc model among a run's artifacts, and register it as a new version; return its URI.
 
     Raises:
         MlflowException, OSError: the store refuses it or cannot be reached.
@@ -67,7 +67,8 @@ def register_policy(client: MlflowClient, run: Run, policy: Path, name: str, tag
     except MlflowException as error:
         if error.error_code != "RESOURCE_ALREADY_EXISTS":
             raise
-    client.create_model_version(name, f"{run.info.artifact_uri}/{_MODEL}", run.info.run_id, dict(tags))
+    made = client.create_model_version(name, f"{run.info.artifact_uri}/{_MODEL}", run.info.run_id, dict(tags))
+    return f"{SCHEME}{name}/{made.version}"
 
 
 def local_policy(policy: str, folder: Path = Path("runs")) -> str:

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from compiler.support.safe_names import html_text as escape
+from experiments.answer import give_answer, print_fields
 from experiments.config import TrainConfig
-from experiments.console import bounds, factor, ratio, stdout
+from experiments.console import bounds, factor, ratio
 from experiments.html_page import html_facts, html_page
 from experiments.pass_orders.evaluation import BASELINE, OrderEvaluation
 from experiments.pass_orders.tables import SUMMARY_HEADER, summary_rows
@@ -39,7 +40,7 @@ def latest_evaluation(results: Path) -> Evaluation:
     return found
 
 
-def report_latest(output: Path, results: Path, runs: Path) -> None:
+def report_latest(output: Path, results: Path, runs: Path, as_json: bool = False) -> None:
     """Run `hlogym report`: write a page with the newest evaluations and the curve of the newest training run.
 
     Raises:
@@ -56,15 +57,23 @@ def report_latest(output: Path, results: Path, runs: Path) -> None:
     fusion = newest(results.glob("**/evaluation*.json"))
     evaluation = latest_evaluation(results) if fusion is not None or not extra else None
     build_report(evaluation, points, output, extra, what)
-    stdout.print(f"report    {output}", soft_wrap=True)
+    facts = {
+        "report": str(output),
+        "evaluation": None if evaluation is None else str(fusion),
+        "training": None if curve is None else str(curve.parent),
+    }
+    give_answer(facts, lambda: print_fields(facts), as_json)
 
 
 def meaning_of_speedup(config: TrainConfig) -> str:
     """Return the axis label for the speedups that a training run with these settings records."""
-    if "PassOrder" not in config.env:
-        return "speedup over no fusion"
-    counted = config.reward == "op-count"
-    return "ops of the default passes over ops" if counted else "speedup over the default passes"
+    if config.reward == "op-count":
+        return "ops of the default passes over ops"
+    if "PassOrder" in config.env:
+        return "speedup over the default passes"
+    measured = "Measured" in config.env or config.reward == "measured-time"
+    decides_fusion = config.env.rpartition("/")[2].startswith(("Fusion", "Compile"))
+    return "speedup over no fusion" if decides_fusion and not measured else "speedup over the default"
 
 
 def order_section(evaluation: OrderEvaluation) -> str:

@@ -41,6 +41,8 @@ STANDARD_OUTPUT = Path("-")
 """The output file that means standard output."""
 REFERENCE = "default"
 """The strategy that all speedups are relative to: what `compile` does without arguments."""
+MEAN_ROW = "speedup, geometric mean"
+"""The label of the row of a table that has the mean speedups."""
 FORMER_REFERENCE = "none"
 """The one that earlier evaluations are relative to, whose files do not name it."""
 
@@ -232,7 +234,7 @@ def evaluation_rows(evaluation: Evaluation) -> list[list[str]]:
         summaries = [evaluation.summary(s, seen) for s in evaluation.strategies]
         if any(summaries):
             label = "seen" if seen else "held out"
-            rows.append(["speedup, geometric mean", label, *(factor(s.mean) if s else "-" for s in summaries)])
+            rows.append([MEAN_ROW, label, *(factor(s.mean) if s else "-" for s in summaries)])
             rows.append(["speedup, median", label, *(factor(s.median) if s else "-" for s in summaries)])
             rows.append(["speedup, worst", label, *(ratio(s.worst) if s else "-" for s in summaries)])
             rows.append(["share of slower programs", label, *(f"{s.slower:.0%}" if s else "-" for s in summaries)])
@@ -253,16 +255,25 @@ def _cell(result: StrategyResult | None) -> str:
     return timing(result.seconds) if result.seconds else f"failed ({result.failure.split(':')[0]})"
 
 
-def rich_table(rows: Sequence[Sequence[str]], title: str) -> Table:
-    """Return a table for the terminal; the first row is the header."""
+def rich_table(rows: Sequence[Sequence[str]], title: str, styles: Mapping[tuple[int, int], str] | None = None) -> Table:
+    """Return a table for the terminal; the first row is the header.
+
+    Args:
+        rows: the cells.
+        title: above the table.
+        styles: of cells, by number of row below the header and of column.
+    """
     table = Table(title=title, title_justify="left", header_style="bold", box=SIMPLE_HEAD)
     for i, name in enumerate(rows[0]):
         if i < 2:
             table.add_column(one_line(name), no_wrap=True, max_width=60, overflow="ellipsis")
         else:
             table.add_column(one_line(name), justify="right")
-    for row in rows[1:]:
-        table.add_row(*(one_line(cell) if i < 2 else _two_lines(cell) for i, cell in enumerate(row)))
+    for number, row in enumerate(rows[1:]):
+        cells = [Text(one_line(cell)) if i < 2 else _two_lines(cell) for i, cell in enumerate(row)]
+        for i, cell in enumerate(cells):
+            cell.stylize((styles or {}).get((number, i), ""))
+        table.add_row(*cells)
     return table
 
 

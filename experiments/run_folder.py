@@ -12,12 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from compiler.errors import HlogymError, UnknownNameError
+from compiler.learned.policy_folder import is_policy_folder
 from compiler.support.json_reading import parse_object, read_object
 from compiler.support.safe_names import file_name, why_no_file_name
 from experiments.config import TrainConfig
 from experiments.results import ResultError, check_writable, write_text
 
-__all__ = ["RunFolder", "all_runs", "find_run", "finished_run", "new_run", "read_progress", "unfinished_run"]
+__all__ = [
+    "RunFolder", "all_runs", "check_free", "find_run", "finished_run", "new_run", "read_progress", "unfinished_run",
+]  # fmt: skip
 
 CONFIG_FILE = "config.json"
 _SETTINGS_OF_A_RUN = frozenset({"suite", "env", "agent", "checkpoint_every"})
@@ -68,6 +71,16 @@ class RunFolder:
         """The file of the learning curve, with one JSON object per line."""
         return self.path / "progress.jsonl"
 
+    @property
+    def validation(self) -> Path:
+        """The file with the best and the latest result on the validation programs."""
+        return self.path / "validation.json"
+
+    @property
+    def recommended(self) -> Path:
+        """The folder of the policy to use: the best by validation if there is one, else the last."""
+        return self.best if is_policy_folder(self.best) else self.policy
+
     def config(self) -> TrainConfig:
         """Return the settings that the run was started with.
 
@@ -79,7 +92,9 @@ class RunFolder:
         return TrainConfig.from_json(read_object(file, ResultError), str(file))
 
     def state(self) -> dict[str, Any]:
-        """Return the state: the MLflow `run_id` and whether the run is `finished`. It is empty before training.
+        """Return the state: the MLflow `run_id`, whether the run is `finished`, and the model it is `registered` as.
+
+        It is empty before training.
 
         Raises:
             ResultError: the file cannot be read.
@@ -161,16 +176,26 @@ def _claim(runs: Path, name: str, may_be_numbered: bool) -> str:
         except FileExistsError:
             if may_be_numbered:
                 continue
-            if (folder / CONFIG_FILE).exists():
-                finished = RunFolder(folder).state().get("finished", False)
-                advice = "it is finished; choose" if finished else "continue it with --resume, or choose"
-                raise ResultError(f"there is already a run {name!r} in {runs}; {advice} another --name") from None
-            if not folder.is_dir() or any(folder.iterdir()):
-                raise ResultError(f"{folder} exists and is not a run; choose another --name") from None
+            check_free(runs, name)
         except OSError as error:
             raise ResultError(f"cannot write to the folder {folder}: {error.strerror}; name another one") from error
         break
     return found
+
+
+def check_free(runs: Path, name: str) -> None:
+    """Raise an error if there is a run of this name already, or something else in its place.
+
+    Raises:
+        ResultError: there is; the message says how to continue.
+    """
+    folder = runs / name
+    if (folder / CONFIG_FILE).exists():
+        finished = RunFolder(folder).state().get("finished", False)
+        advice = "it is finished; choose" if finished else "continue it with --resume, or choose"
+        raise ResultError(f"there is already a run {name!r} in {runs}; {advice} another --name")
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ResultError(f"{folder} exists and is not a run; choose another --name")
 
 
 def check_run_name(name: str | None) -> None:

@@ -23,10 +23,11 @@ from env.suites.built import SPLITS, is_built
 from env.suites.loading import SUITE_NAMES
 from env.suites.locations import programs_folder
 from env.suites.programs.listing import read_listing
-from experiments.console import error_console, progress, stdout
+from experiments.answer import give_answer
+from experiments.console import clock, error_console, progress, stdout
 from experiments.interruption import keeping
 from experiments.provenance import provenance
-from experiments.results import markdown_facts, markdown_table, rich_table, write_text
+from experiments.results import check_output, markdown_facts, markdown_table, rich_table, write_text
 
 __all__ = ["CheckError", "build_programs", "check_programs", "list_suites", "suite_rows"]
 
@@ -55,20 +56,24 @@ def suite_rows() -> list[list[str]]:
     return rows
 
 
-def list_suites(as_json: bool) -> None:
-    """Print every suite with its numbers of programs by split."""
+def list_suites(as_json: bool, output: Path | None = None) -> None:
+    """Print every suite with its numbers of programs by split, and write them to a file if one is named."""
+    if output is not None:
+        check_output(output)
     rows = suite_rows()
-    if as_json:
-        print(json.dumps([dict(zip(rows[0], row, strict=True)) for row in rows[1:]], indent=1))
-    else:
-        stdout.print(rich_table(rows, "Suites"))
+    facts = [dict(zip(rows[0], row, strict=True)) for row in rows[1:]]
+    markdown = output is not None and output.suffix == ".md"
+    if output is not None and markdown:
+        write_text(output, markdown_table(rows))
+    give_answer(facts, lambda: stdout.print(rich_table(rows, "Suites")), as_json, None if markdown else output)
 
 
-def build_programs(output: Path | None, families: Sequence[str]) -> None:
+def build_programs(output: Path | None, families: Sequence[str], as_json: bool = False) -> None:
     """Build the suite "corpus", or some families into a folder of their own.
 
     Raises:
-        BuildError: JAX is not installed, there is no such family, or families are named without a folder.
+        BuildError: JAX is not installed.
+        UnknownNameError: there is no such family.
     """
     started = time.monotonic()
     folder = output or programs_folder()
@@ -80,7 +85,9 @@ def build_programs(output: Path | None, families: Sequence[str]) -> None:
             + ", ".join(f"{k} {v}" for k, v in read_listing()[2].items()),
             soft_wrap=True,
         )
-    stdout.print(f"{len(manifest['programs'])} programs in {folder} after {time.monotonic() - started:.0f} s")
+    facts = {"programs": len(manifest["programs"]), "folder": str(folder), "seconds": time.monotonic() - started}
+    text = f"{facts['programs']} programs in {folder} after {clock(time.monotonic() - started)}"
+    give_answer(facts, lambda: stdout.print(text, soft_wrap=True), as_json)
 
 
 # ---- the check
@@ -102,7 +109,13 @@ class _Row:
 
 
 def check_programs(
-    sample: int, shard: tuple[int, int], longest: float, markdown: Path | None, state: Path | None, seed: int
+    sample: int,
+    shard: tuple[int, int],
+    longest: float,
+    output: Path | None,
+    state: Path | None,
+    seed: int,
+    as_json: bool = False,
 ) -> None:
     """Compile a sample of the built programs, compare each with the interpreter, time it, and write a table.
 
@@ -111,13 +124,16 @@ def check_programs(
         shard: (number, count): this process takes every count-th program of the sample from the number-th on.
         longest: programs of a longer estimated time, in seconds, are not in the sample; the interpreter may take a
             thousand times as long.
-        markdown: file of the table.
+        output: file of the table: Markdown if it ends in .md, else JSON.
         state: file of results, one JSON object a line, to which results are added; programs in it are not run again.
         seed: seed of the sample and of the inputs.
+        as_json: print JSON instead of text.
 
     Raises:
         CheckError: some programs failed.
     """
+    if output is not None:
+        check_output(output)
     with open_test_programs("check of programs against the interpreter"):
         programs = [p for split in SPLITS for p in load_suite(f"corpus/{split}").programs]
     rows = [_described(p) for p in programs]
@@ -135,11 +151,14 @@ def check_programs(
                         with state.open("a", encoding="utf-8") as file:
                             file.write(json.dumps({"name": name, **known[name]}) + "\n")
     rows = [_Row(**{**asdict(r), **known.get(r.name, {})}) for r in rows]
-    if markdown is not None:
-        write_text(markdown, _report(rows, sum(p.name in known for p in programs)))
+    markdown = output is not None and output.suffix == ".md"
+    if output is not None and markdown:
+        write_text(output, _report(rows, sum(p.name in known for p in programs)))
     failed = [f"{r.name}: {r.failure}" for r in rows if r.failure]
-    checked = sum(r.name in known for r in rows)
-    stdout.print(f"{checked - len(failed)} of {checked} checked programs compile and equal the interpreter")
+    checked = [r for r in rows if r.name in known]
+    text = f"{len(checked) - len(failed)} of {len(checked)} checked programs compile and equal the interpreter"
+    facts = {"checked": len(checked), "failed": failed, "programs": [asdict(r) for r in checked]}
+    give_answer(facts, lambda: stdout.print(text), as_json, None if markdown else output)
     if failed:
         raise CheckError("\n  - ".join([f"{len(failed)} programs failed:", *failed[:20]]))
 

@@ -57,6 +57,7 @@ class TrackedRun:
     Attributes:
         uri: the URI of the store, without its password.
         run_id: the id of the run in MLflow.
+        registered: the URI of the model that was registered last; None if there is none, or it was not sent yet.
 
     Raises:
         TrackingError: the store cannot be used, or does not answer in time.
@@ -75,6 +76,7 @@ class TrackedRun:
 
         self._client, self._run = answered(uri, begin)
         self.run_id: str = self._run.info.run_id
+        self.registered: str | None = None
         self._waiting: deque[tuple[str, Callable[[], object]]] = deque()
         self._lost: Counter[str] = Counter()
         self._warned = False
@@ -147,7 +149,7 @@ class TrackedRun:
         """
 
         def send() -> None:
-            register_policy(self._client, self._run, policy, name, tags)
+            self.registered = register_policy(self._client, self._run, policy, name, tags)
 
         self._send("models", send)
 

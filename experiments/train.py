@@ -1,10 +1,9 @@
-"""`hlogym train`: train an agent, track the run in MLflow, write checkpoints and resume from them."""
+"""The training of one run: train an agent, track the run in MLflow, write checkpoints and resume from them."""
 
 from __future__ import annotations
 
 import contextlib
 import gc
-import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,95 +11,31 @@ from pathlib import Path
 from typing import Any
 
 from agents.checkpoint import CheckpointError, latest_checkpoint, load_checkpoint, save_checkpoint
-from compiler.backends.registry import find_backend
-from compiler.errors import ArgumentError, HlogymError, UnknownNameError
+from compiler.errors import HlogymError
 from compiler.learned.policy_folder import check_policy_target, is_policy_folder
 from env.store import PlanStore, default_store_path
 from experiments.config import TrainConfig
-from experiments.console import error_console, progress, stdout
+from experiments.console import progress
 from experiments.interruption import Interruption
-from experiments.learners import AGENTS, Learner, make_learner
+from experiments.learners import Learner, make_learner
 from experiments.plots import learning_curve, save_figure
 from experiments.provenance import provenance
 from experiments.registry import registered_name
 from experiments.report import meaning_of_speedup
-from experiments.results import check_writable
 from experiments.run_folder import (
     RunFolder,
-    check_run_name,
-    finished_run,
-    new_run,
     read_progress,
-    unfinished_run,
 )
 from experiments.run_lock import sole_trainer
-from experiments.tracking import TrackedRun, check_store
+from experiments.tracking import TrackedRun
 from experiments.training_callback import TrainingCallback
 from experiments.validation import Validation
 
-__all__ = ["check_programs", "policy_provenance", "start_or_resume", "train"]
+__all__ = ["check_plan_store", "check_programs", "closed_on_error", "policy_provenance", "train"]
 
 
 class EnvironmentLostError(HlogymError, RuntimeError):
     """A process of an environment that has ended, so that the training cannot continue."""
-
-
-def start_or_resume(config: TrainConfig, runs: Path, name: str | None, resume: bool) -> RunFolder:
-    """Run `hlogym train`; see its `--help`. Return the run's folder and print where its files are."""
-    if config.agent not in AGENTS:
-        raise UnknownNameError("agent", config.agent, AGENTS)
-    check_run_name(name)
-    config.check()
-    backend = find_backend(config.backend)
-    if backend.language is None:
-        raise ArgumentError(f"backend {backend.name!r} compiles no kernels, so an agent cannot learn on it; use cpu")
-    config = config.with_backend(backend.name)
-    run = unfinished_run(runs, name) if resume else None
-    if resume and run is None:
-        done = None if name is None else finished_run(runs, name)
-        if done is not None:  # a success, so that a script that resumes until success terminates
-            stdout.print(f"run {done.name} is finished\nrun       {done.path}\npolicy    {done.policy}", soft_wrap=True)
-            return done
-        error_console.print("there is no run to resume; starting a new one")
-    if run is None:
-        # Check names, programs, folders and servers before creating the run's folder.
-        check_writable(runs)
-        learner = make_learner(config)
-        with _closed_on_error(learner):
-            _check_store(learner)
-            check_store(runs)
-            check_programs(learner)
-            run = new_run(runs, name, config)
-    else:
-        config = run.config()
-        config.check()
-        check_writable(run.path)
-        error_console.print(f"resuming run {run.name}")
-        learner = make_learner(config)
-        with _closed_on_error(learner):
-            check_programs(learner)
-    try:
-        uri, run_id = train(run, config, learner)
-    except KeyboardInterrupt as error:
-        error_console.print(f"stopped; {_how_to_resume(run)}", soft_wrap=True)
-        number = error.args[0] if error.args else signal.SIGINT
-        raise SystemExit(128 + number) from None
-    except HlogymError as error:
-        error.add_note(f"After fixing the cause, {_how_to_resume(run)}.")
-        raise
-    stdout.print(f"run       {run.path}\npolicy    {run.policy}\nMLflow    run {run_id} in {uri}", soft_wrap=True)
-    stdout.print(f"training  {_summary(run)}", soft_wrap=True)
-    return run
-
-
-def _summary(run: RunFolder) -> str:
-    """Return how long the agent was trained, and the speedup of its last rollout with complete episodes."""
-    points = read_progress(run.progress)
-    if not points:
-        return "no rollouts"
-    done = f"{points[-1].get('episodes', 0)} episodes, {points[-1]['timesteps']} steps"
-    speedups = [p["speedup"] for p in points if p["speedup"] is not None]
-    return f"{done}; speedup in the last rollout: {speedups[-1]:.2f}x" if speedups else f"{done}; no complete episode"
 
 
 def check_programs(learner: Learner) -> None:
@@ -117,15 +52,9 @@ def check_programs(learner: Learner) -> None:
         learner.check_programs(lambda program: bar.update(task, advance=1, description=f"{what}: {program.name}"))
 
 
-def _how_to_resume(run: RunFolder) -> str:
-    runs = "" if run.path.parent == Path("runs") else f" --runs {run.path.parent}"
-    kept = latest_checkpoint(run.checkpoints)
-    where = "from its last checkpoint" if kept is not None else "from the beginning, because it has no checkpoint yet"
-    return f"hlogym train --resume --name {run.name}{runs} continues it {where}"
-
-
 @contextmanager
-def _closed_on_error(learner: Learner) -> Iterator[None]:
+def closed_on_error(learner: Learner) -> Iterator[None]:
+    """Close a learner if the block raises an error."""
     try:
         yield
     except BaseException:
@@ -156,10 +85,10 @@ def train(run: RunFolder, config: TrainConfig, learner: Learner | None = None) -
     gc.freeze()
     if learner is None:
         learner = make_learner(config)
-        with _closed_on_error(learner):
+        with closed_on_error(learner):
             check_programs(learner)
     try:
-        _check_store(learner)
+        check_plan_store(learner)
         with sole_trainer(run):
             return _train(run, config, learner)
     finally:
@@ -191,23 +120,30 @@ def _train(run: RunFolder, config: TrainConfig, learner: Learner) -> tuple[str, 
                 run, config, learner, tracked, extra, interruption, lambda: policy_provenance(config, learner)
             )
             callback = TrainingCallback(
-                run, config, learner, tracked, extra, lambda n: bar.update(task, completed=n), interruption,
+                run, config, learner, tracked, extra,
+                lambda n: bar.update(task, completed=n, so_far=_so_far(callback, validation)), interruption,
                 validation.extra,
             )  # fmt: skip
         with contextlib.closing(validation):
             _learn(learner, config, callback, run, interruption, validation)
-        callback.finish(model)
-        callback.check_measured()
-        save_checkpoint(model, run.checkpoints, learner.features, callback.extra())
+            callback.finish(model)
+            callback.check_measured()
+            save_checkpoint(model, run.checkpoints, learner.features, callback.extra())
+            bar.update(task, description=f"validating {run.name}")
+            interruption.consistent = True  # what was learned is saved
+            interruption.raise_pending()
+            validation.finish()
+            interruption.consistent = False
         learner.export(run.policy, policy_provenance(config, learner))
         _log_artifacts(run, tracked)
         _register(run, config, tracked)
     # Only after MLflow has recorded the end; a kill in between would leave the run unfinished in MLflow.
-    run.write_state({"run_id": tracked.run_id, "finished": True})
+    registered = {} if tracked.registered is None else {"registered": tracked.registered}
+    run.write_state({"run_id": tracked.run_id, "finished": True, **registered})
     return tracked.uri, tracked.run_id
 
 
-def _check_store(learner: Learner) -> None:
+def check_plan_store(learner: Learner) -> None:
     """Raise StoreError if times are to be measured and the store of kernel times cannot be opened."""
     if learner.measured:
         PlanStore(default_store_path()).close()
@@ -222,6 +158,12 @@ def _damage_in(checkpoint: Path | None) -> Iterator[None]:
         raise CheckpointError(
             f"cannot resume from {checkpoint}: {error!r} in its state; move it away to resume from the one before"
         ) from error
+
+
+def _so_far(callback: TrainingCallback, validation: Validation) -> str:
+    """Return what the progress bar says of the training: the latest speedups."""
+    named = (("speedup", callback.speedup), ("validation", validation.speedup))
+    return ", ".join(f"{name} {value:.2f}x" for name, value in named if value is not None)
 
 
 def _tracked(run: RunFolder) -> TrackedRun:

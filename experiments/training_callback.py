@@ -40,6 +40,7 @@ class TrainingCallback(BaseCallback):
 
     Attributes:
         watch: counts failed measurements.
+        speedup: the mean over the latest rollout with complete episodes, as the environment reports it; None before.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class TrainingCallback(BaseCallback):
         self._run, self._config, self._learner, self._tracked = run, config, learner, tracked
         self._progress, self._interruption = progress, interruption
         self.watch = FailureWatch()
+        self.speedup: float | None = None
         self._best = BestPlans(run, extra.get("best", {}))
         self._episodes: int = extra.get("episodes", 0)
         self._spent: float = extra.get("seconds", 0.0)
@@ -165,6 +167,7 @@ class TrainingCallback(BaseCallback):
             "failures": self._failures,
         }
         self._run.add_progress(point)
+        self.speedup = point["speedup"] or self.speedup
         losses = {k.replace("/", "."): float(v) for k, v in model.logger.name_to_value.items() if _is_number(v)}
         metrics = {
             "episodes": float(self._episodes),

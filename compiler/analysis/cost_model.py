@@ -182,8 +182,7 @@ class CostModel:
     def _kernel_loop(self, loop: HloInstruction) -> float:
         """Return the seconds of a loop in one kernel: its arithmetic, and one read and write of the carried values."""
         d = self.device
-        body: HloComputation = loop.attributes["body"]
-        flops = float(self.trip_count(loop) * sum(i.opcode.row.flops * i.shape.num_elements for i in body.instructions))
+        flops = float(self._loop_flops(loop))
         carried = [leaf.byte_size for leaf in loop.shape.leaves()]
         units = min(d.units, max(1, int(flops) // (d.grain * 64)))
         rate = d.loop_flops_per_unit * units * self._busy(_positions(loop), units)
@@ -198,6 +197,13 @@ class CostModel:
         """Return the share of the rate of some units that so many independent elements reach."""
         lanes = units * self.device.lanes
         return min(1.0, max(1.0, elements) / lanes) if lanes else 1.0
+
+    def _loop_flops(self, loop: HloInstruction) -> int:
+        """Return the flops of all iterations of a loop, with those of the loops in its body."""
+        body: HloComputation = loop.attributes["body"]
+        inner = (i for i in body.notable if i.opcode is Opcode.WHILE)
+        once = sum(i.opcode.row.flops * i.shape.num_elements for i in body.instructions if i.shape.is_array)
+        return self.trip_count(loop) * (once + sum(map(self._loop_flops, inner)))
 
     def trip_count(self, loop: HloInstruction) -> int:
         """Return the trip count of a while loop, or the device model's default if it is unknown."""

@@ -90,10 +90,10 @@ class KernelSummary:
     elements: float = 1.0
     looped_reduction: bool = False
     in_place: bool = False
+    largest_output: float = 0.0
     template: Opcode | None = None
     products: float = 0.0
     nests: int = 1
-    largest_output: float = 0.0
 
 
 def summarize(instruction: HloInstruction) -> KernelSummary:
@@ -241,10 +241,10 @@ class _Walk:
             elements=max(1, elements),
             looped_reduction=self.hero is not None,
             in_place=bool(updates),
+            largest_output=max(written, default=0.0),
             template=next((i.opcode for i in self.inside if i.opcode in TEMPLATE_OPS), None),
             products=products,
             nests=self._nests(set(updates)),
-            largest_output=max(written, default=0.0),
         )
 
     def _nests(self, updates: set[HloInstruction]) -> int:

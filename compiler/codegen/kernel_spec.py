@@ -13,7 +13,7 @@ from compiler.codegen.languages import C, default_schedule, find_language
 from compiler.codegen.lowering.lower import SCHEDULED_KINDS, lower, roots_of
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.schedules.schedule import COMPILER_FLAGS, Schedule
-from compiler.codegen.templates.loop_lowering import default_loop_schedule
+from compiler.codegen.templates.loop_state import default_loop_schedule
 from compiler.errors import UnsupportedError
 from compiler.ir.computation import HloComputation
 from compiler.ir.instruction import HloInstruction

@@ -17,7 +17,7 @@ from compiler.codegen.languages import default_schedule
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.schedules.schedule import Schedule
 from compiler.codegen.templates.loop_kernel import LoopKernel, bound_loop_nest, make_loop_kernel
-from compiler.codegen.templates.loop_lowering import default_loop_schedule
+from compiler.codegen.templates.loop_state import default_loop_schedule
 from compiler.errors import UnsupportedError
 from compiler.ir.instruction import HloInstruction
 from compiler.ir.opcodes import Opcode

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from compiler.errors import HlogymError
+from compiler.errors import HlogymError, UnknownNameError
 from compiler.support.files import write_file
 from env.suites.built import SPLITS
 from env.suites.locations import programs_folder
@@ -64,14 +64,15 @@ def build_suite(output: Path, only: Sequence[str] = (), note: Callable[[str], No
         note: called with a line after each family.
 
     Raises:
-        BuildError: JAX or PyTorch is not installed, or there is no such family.
+        BuildError: JAX or PyTorch is not installed.
+        UnknownNameError: there is no such family.
     """
     try:
         known = families()
     except ModuleNotFoundError as error:
         raise BuildError(f"building programs needs JAX and PyTorch ({error}): pip install 'hlogym[jax]'") from error
     if unknown := sorted(set(only) - known.keys()):
-        raise BuildError(f"there is no family {unknown[0]!r}; known are {', '.join(known)}")
+        raise UnknownNameError("family", unknown[0], known)
     chosen = list(only) or list(known)
     parts = []
     for number, name in enumerate(chosen):
@@ -124,7 +125,7 @@ def main() -> int:
     started = time.monotonic()
     try:
         manifest = build_suite(options.output, [f for f in options.families.split(",") if f], print)
-    except BuildError as error:
+    except (BuildError, UnknownNameError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     if options.list:

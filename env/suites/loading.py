@@ -53,11 +53,11 @@ def load_suite(name: str | Path) -> Suite:
 
     Args:
         name: one of SUITE_NAMES, or a folder of HLO files with or without a manifest, or a folder that XLA dumped (see
-            `env.suites.dumps`), or a file in one of the formats of `env.suites.program_files`; or several of these
-            separated by commas.
+            `env.suites.dumps`), or a file in one of the formats of `env.suites.program_files`, or a program of the
+            suites ("softmax"); or several of these separated by commas.
 
     Raises:
-        UnknownNameError: neither the name of a suite, nor a folder, nor an HLO file.
+        UnknownNameError: neither the name of a suite or of a program, nor a folder, nor an HLO file.
         ManifestError: the manifest or a program cannot be used, or there are no programs; lists everything that is
             wrong with the suite.
         SealedError: the programs are sealed test programs, and not open (see `env.suites.sealing`).
@@ -85,8 +85,11 @@ def load_suite(name: str | Path) -> Suite:
         if not dump.files:
             raise ManifestError(f"{name}: XLA dumped no such module into the folder {dump.folder}")
         return _dumped_suite(dump)
-    known = [*SUITE_NAMES, *extension_names(GROUP)]
-    raise UnknownNameError("suite, folder of .hlo files or file", str(name), known)
+    try:
+        return Suite(str(name), (find_program(name),))
+    except UnknownNameError:
+        known = [*SUITE_NAMES, *extension_names(GROUP)]
+        raise UnknownNameError("suite, program, folder of .hlo files or file", str(name), known) from None
 
 
 def declared_suite(name: str) -> Suite | None:

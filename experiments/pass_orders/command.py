@@ -11,14 +11,16 @@ from agents.pass_search import PASS_SEARCHES
 from compiler.errors import UnknownNameError
 from compiler.learned.pass_order import LearnedPassOrder
 from env.suites import load_suite
-from experiments.console import progress, stdout
+from experiments.answer import give_answer, print_fields
+from experiments.console import progress
 from experiments.evaluation_tracking import track_orders
+from experiments.interruption import keeping
 from experiments.mlflow_store import check_store
-from experiments.pass_orders.contenders import evaluate_orders
-from experiments.pass_orders.evaluation import BASELINE, DEFAULT, OrderEvaluation
+from experiments.pass_orders.contenders import compare_orders
+from experiments.pass_orders.evaluation import BASELINE, DEFAULT, OrderEvaluation, OrderRow
 from experiments.pass_orders.tables import print_summary, program_table, summary_table
 from experiments.provenance import provenance
-from experiments.results import check_writable, fresh_stem, markdown_facts, write_text
+from experiments.results import check_output, check_writable, fresh_stem, markdown_facts, write_text
 
 __all__ = ["evaluate_pass_order"]
 
@@ -33,6 +35,7 @@ def evaluate_pass_order(
     as_json: bool,
     runs: Path | None = None,
     named: str = "",
+    output: Path | None = None,
 ) -> OrderEvaluation:
     """Evaluate a pass order, print a table and write the results.
 
@@ -46,6 +49,7 @@ def evaluate_pass_order(
         as_json: print JSON instead of a table.
         runs: the folder of the MLflow store that tracks the evaluation; None: it is not tracked.
         named: the policy, as the user named it.
+        output: file that receives the results too: Markdown if it ends in .md, else JSON.
 
     Raises:
         UnknownNameError: there is no such suite or search.
@@ -54,27 +58,54 @@ def evaluate_pass_order(
     names = tuple(PASS_SEARCHES) if searches is None else _check_searches(searches)
     programs = load_suite(",".join(suites)).programs
     check_writable(results)
+    if output is not None:
+        check_output(output)
     if runs is not None:
         check_store(runs)
     facts = provenance()
     with progress() as bar:
         task = bar.add_task("evaluating", total=len(programs))
-        evaluation = evaluate_orders(
-            programs, {"learned": policy}, budget, 5 * budget, facts, names, seed=seed,
-            step=lambda name: bar.update(task, advance=1, description=name),
-        )  # fmt: skip
+        done: list[OrderRow] = []
+
+        def so_far() -> OrderEvaluation:
+            return OrderEvaluation(budget, 5 * budget, tuple(done), facts)
+
+        with keeping(lambda: _keep(so_far(), len(programs), results)):
+            for program in programs:
+                bar.update(task, description=program.name)
+                done.append(compare_orders(program, {"learned": policy}, budget, 5 * budget, names, seed))
+                share = so_far().ratio("learned", DEFAULT).value
+                bar.update(task, advance=1, so_far=f"{share:.3f} of the default's ops")
+    evaluation = so_far()
+    file = _write(evaluation, results)
+    if output is not None:
+        write_text(output, (file.with_suffix(".md") if output.suffix == ".md" else file).read_text(encoding="utf-8"))
+    if runs is not None:
+        track_orders(evaluation, file, named, programs, runs)
+
+    def show() -> None:
+        print_summary(evaluation)
+        print_fields({"results": file})
+
+    give_answer({**evaluation.to_json(), "file": str(file)}, show, as_json)
+    return evaluation
+
+
+def _keep(evaluation: OrderEvaluation, number: int, results: Path) -> str:
+    """Write the programs that an interrupted evaluation has compared; return what was written."""
+    if not evaluation.rows:
+        return "no program was compared, so nothing was written"
+    return f"{len(evaluation.rows)} of {number} programs were compared; results {_write(evaluation, results)}"
+
+
+def _write(evaluation: OrderEvaluation, results: Path) -> Path:
+    """Write an evaluation as JSON and as a Markdown table; return the path of the JSON file."""
     stem = fresh_stem(results, time.strftime("pass-order-%Y%m%d-%H%M%S"), ".json")
     write_text(results / f"{stem}.json", json.dumps(evaluation.to_json(), indent=1) + "\n")
     tables = [*summary_table(evaluation), "", *program_table(evaluation, [BASELINE, DEFAULT, "learned"])]
-    write_text(results / f"{stem}.md", "\n".join(["# Pass orders", "", *markdown_facts(facts), "", *tables]) + "\n")
-    if runs is not None:
-        track_orders(evaluation, results / f"{stem}.json", named, programs, runs)
-    if as_json:
-        print(json.dumps(evaluation.to_json(), indent=2))
-    else:
-        print_summary(evaluation)
-        stdout.print(f"results   {results / stem}.json", soft_wrap=True)
-    return evaluation
+    facts = markdown_facts(evaluation.provenance)
+    write_text(results / f"{stem}.md", "\n".join(["# Pass orders", "", *facts, "", *tables]) + "\n")
+    return results / f"{stem}.json"
 
 
 def _check_searches(names: Sequence[str]) -> tuple[str, ...]:

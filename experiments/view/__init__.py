@@ -16,9 +16,11 @@ from compiler.plan import CompilationPlan
 from compiler.runtime.executable import Executable
 from compiler.text import parse
 from env.suites import Program
-from experiments.console import error_console, progress, stdout
+from experiments.answer import give_answer, print_fields
+from experiments.console import error_console, progress
 from experiments.decisions import decided_session
 from experiments.inputs import entry_inputs, program_of, read_valid_module
+from experiments.noise import LoadWatch, print_noise
 from experiments.results import check_output, write_text
 from experiments.run import compile_hlo
 from experiments.view.graph import graph_data
@@ -29,7 +31,13 @@ __all__ = ["graph_page", "read_program", "view_program"]
 
 
 def view_program(
-    name: str, plan: Path | None, policy: str | None, output: Path | None, times: bool, backend: str
+    name: str,
+    plan: Path | None,
+    policy: str | None,
+    output: Path | None,
+    times: bool,
+    backend: str,
+    as_json: bool = False,
 ) -> None:
     """Run `hlogym view`; see its `--help`."""
     program = program_of(name)
@@ -38,24 +46,31 @@ def view_program(
     module = read_program(program)
     measured: dict[str, float] = {}
     implementations: dict[str, str] = {}
+    noise: str | None = None
     with progress() as bar:
         task = bar.add_task("decisions", total=2 + times)
         decided = decided_session(module, backend, policy, plan).plan
         if times:
             bar.update(task, description="measuring", advance=1)
             executable = compile_hlo(module, backend=backend, plan=decided)
+            watch = LoadWatch()
             measured = _measure(executable, program, module)
+            noise = watch.why_noisy()
             implementations = {k.name: k.implementation for k in executable.explain().kernels}
         bar.update(task, description="steps and reasons", advance=1)
         page = graph_page(module, decided, backend, measured, implementations)
     if output is not None:
         write_text(output, page)
-        stdout.print(f"page      {output}", soft_wrap=True)
-        return
-    with tempfile.NamedTemporaryFile("w", suffix=".html", prefix="hlogym-", delete=False, encoding="utf-8") as file:
-        file.write(page)
-    stdout.print(f"page      {file.name}", soft_wrap=True)
-    webbrowser.open(Path(file.name).as_uri())
+        shown = str(output)
+    else:
+        with tempfile.NamedTemporaryFile("w", suffix=".html", prefix="hlogym-", delete=False, encoding="utf-8") as file:
+            file.write(page)
+        shown = file.name
+    facts = {"page": shown, "decisions": len(decided.steps), "kernel_seconds": measured, "noise": noise}
+    give_answer(facts, lambda: print_fields({"page": shown}), as_json)
+    print_noise(noise)
+    if output is None and not webbrowser.open(Path(shown).as_uri()):
+        error_console.print("no browser could be opened; open the page by hand, or name a file with -o")
 
 
 def graph_page(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from compiler.plan import CompilationPlan
 from env.measurement import Measurement, Measurer
 from env.statistics import Interval
 from env.suites import Program, load_suite
-from experiments.tune import _report
+from experiments.tune import _facts, _print
 from tests.env.scripted import taking
 from tests.env.test_kernels import COLUMNS
 from tests.session.test_kernel_sites import fused
@@ -86,9 +85,10 @@ def test_tune_writes_the_default_plan_unless_a_winner_is_confirmed(
     default, winner = fused(COLUMNS).plan, _plans()[0]
     found = Confirmed(winner, taking(0.5)) if confirmed else None
     output = tmp_path / "plan.json"
-    _report(program, default, found, 7, _Again(), output, True)
+    said = _facts(program, default, found, 7, _Again(), output, "columns")
     assert CompilationPlan.load(output) == (winner if confirmed else default)
-    said = json.loads(capsys.readouterr().out)
     assert (said["faster"], said["speedup"][0]) == (confirmed, 2.0 if confirmed else 1.0)
-    _report(program, default, found, 7, _Again(), output, False)
-    assert ("the default plan is written" in capsys.readouterr().out) is not confirmed
+    _print({**said, "noise": None})
+    printed = capsys.readouterr().out
+    assert ("the default plan is written" in printed) is not confirmed
+    assert f"hlogym run columns --plan {output}" in " ".join(printed.split())

@@ -112,7 +112,7 @@ def test_auto_never_means_xla() -> None:
     assert BACKENDS["xla"].priority == 0 and BACKENDS["xla"].optional
 
 
-@pytest.mark.parametrize("pass_name", ["dot-simplifier", "transpose-folding", "convolution-to-dot"])
+@pytest.mark.parametrize("pass_name", ["dot-simplifier", "transpose-folding", "reduce-window-rewriter"])
 def test_the_pipeline_leaves_products_to_xla(pass_name: str) -> None:
     assert pass_name in LEFT_TO_XLA
     names = [p.name for p in leaves(xla_pipeline())]

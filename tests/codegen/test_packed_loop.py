@@ -68,6 +68,14 @@ ENDS = {
     ),
     "elementwise": ("sum = f32[N] add(x, v)\n e = f32[N] exponential(sum)\n ROOT r = (f32[N], f32[N]) tuple(e, x)", ""),
     "shared": ("u = f32[] negate(t)\n q = f32[1] reshape(u)\n ROOT r = (f32[N], f32[1]) tuple(v, q)", ""),
+    "read by others": (
+        """
+  a = f32[N] abs(x)
+  product = f32[] dot(a, v), lhs_contracting_dims={0}, rhs_contracting_dims={0}
+  e = f32[N] add(a, v)
+  ROOT r = (f32[N], f32[]) tuple(e, product)""",
+        "",
+    ),
     "reversed": ("ROOT r = f32[N] reverse(x), dimensions={0}", ""),
 }  # fmt: skip
 
@@ -94,7 +102,7 @@ def test_packing_equals_the_interpreter(end: str) -> None:
         np.testing.assert_allclose(got, want, rtol=2e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("end", sorted(set(ENDS) - {"reversed"}))
+@pytest.mark.parametrize("end", sorted(set(ENDS) - {"reversed", "read by others"}))
 def test_a_packed_loop_is_one_kernel(end: str) -> None:
     exe = compile_hlo(program(end))
 
@@ -105,6 +113,34 @@ def test_what_is_not_computed_position_by_position_has_a_kernel_of_its_own() -> 
     exe = compile_hlo(program("reversed"))
 
     assert sorted(k.kind for k in exe.kernels) == ["loop", "loop-kernel"]
+
+
+READ = """HloModule read
+condition { c = (s32[], s32[], f32[N], f32[N]) parameter(0)
+  i = s32[] get-tuple-element(c), index=0 n = s32[] get-tuple-element(c), index=1
+  ROOT less = pred[] compare(i, n), direction=LT }
+body { c = (s32[], s32[], f32[N], f32[N]) parameter(0)
+  i = s32[] get-tuple-element(c), index=0 n = s32[] get-tuple-element(c), index=1
+  x = f32[N] get-tuple-element(c), index=2 a = f32[N] get-tuple-element(c), index=3
+  one = s32[] constant(1) next = s32[] add(i, one) y = f32[N] multiply(x, a) z = f32[N] add(y, a)
+  ROOT new = (s32[], s32[], f32[N], f32[N]) tuple(next, n, z, a) }
+ENTRY main {
+  n = s32[] parameter(0) x = f32[N] parameter(1) zero = s32[] constant(0) a = f32[N] tanh(x)
+  start = (s32[], s32[], f32[N], f32[N]) tuple(zero, n, x, a)
+  w = (s32[], s32[], f32[N], f32[N]) while(start), condition=condition, body=body
+  ROOT y = f32[N] get-tuple-element(w), index=2 }
+"""
+
+
+def test_what_a_loop_only_reads_is_computed_once_in_its_kernel() -> None:
+    module = parse(READ.replace("[N]", f"[{N}]"))
+    arguments = [np.int32(7), np.random.default_rng(0).standard_normal(N).astype(np.float32)]
+
+    exe = compile_hlo(module)
+
+    assert [k.kind for k in exe.kernels] == ["loop-kernel"]
+    assert exe.kernels[0].source.count("tanh") == 1
+    np.testing.assert_allclose(exe(*arguments)[0], evaluate(module, arguments)[0], rtol=1e-5)
 
 
 def test_a_packed_loop_has_cuda_source() -> None:

@@ -32,7 +32,8 @@ def blocks_of(markdown: str) -> list[Block]:
 
 def masked(output: str) -> list[str]:
     """Return the lines of an output in which numbers, units of time and the widths of columns do not count."""
-    text = re.sub(r"; noisy: .*", "", output)  # on a busy machine
+    text = re.sub(r"(?:; |^)noisy: .*", "", output, flags=re.MULTILINE)  # on a busy machine
+    text = re.sub(r"\b\d+ (?:h|min) \d+ (?:min|s)\b", "1 s", text)
     text = re.sub(r"\b[0-9a-f]{32}\b", "#", text)
     text = re.sub(r"-?\d[\d.,]*(?:e[+-]?\d+)?", "#", text)
     text = re.sub(r"# ?(?:ns|us|ms|s)\b", "# time", text)

@@ -123,7 +123,7 @@ def test_an_unknown_family_is_reported(tmp_path: Path) -> None:
     pytest.importorskip("jax")
     from env.suites.build import BuildError, build_suite
 
-    with pytest.raises((BuildError, UnknownNameError), match="no family 'softmac'"):
+    with pytest.raises((BuildError, UnknownNameError), match="unknown family 'softmac'"):
         build_suite(tmp_path, ["softmac"])
 
 

@@ -1,6 +1,10 @@
 """The command line exits with 0 on success, and with one message and no traceback on an error."""
 
 import json
+import math
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +16,8 @@ from agents.network import TorchPointerNetwork
 from compiler.learned.fusion_policy import network_shape
 from compiler.policy import resolve_policy
 from env.statistics import Interval
-from experiments.call_time import why_noisy
 from experiments.config import TrainConfig
+from experiments.noise import LoadWatch, _descendants, style_of, why_noisy
 from experiments.provenance import package_version
 from experiments.run_folder import new_run
 from tests.env.small_programs import CHAIN, write_suite
@@ -79,6 +83,8 @@ def test_every_command_has_help_with_an_example(hlogym: Shell, command: str) -> 
     reply = hlogym(command, "--help")
     assert reply.status == 0
     assert "Example: hlogym " + command in " ".join(reply.out.split())
+    assert "--json" in reply.out
+    assert "--output" in reply.out
 
 
 def test_run_checks_and_writes_outputs(hlogym: Shell, chain: Path, tmp_path: Path) -> None:
@@ -125,14 +131,38 @@ def test_list_names_what_other_commands_take(hlogym: Shell, chain: Path, tmp_pat
 
 
 def test_run_prints_the_time_of_a_call(hlogym: Shell, chain: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.getloadavg", lambda: (0.0, 0.0, 0.0))
+    monkeypatch.setattr(LoadWatch, "others", lambda watch: 0.0)
     assert "per call, median of " in hlogym("run", chain, "--backend", "cpu").out
-    monkeypatch.setattr("os.getloadavg", lambda: (900.0, 900.0, 900.0))
-    assert "noisy: the machine has a load of 900.0" in hlogym("run", chain, "--backend", "cpu").out
+    monkeypatch.setattr(LoadWatch, "others", lambda watch: 1.5)
+    assert "noisy: other processes kept 1.5 of " in hlogym("run", chain, "--backend", "cpu").out
     time = json.loads(hlogym("run", chain, "--backend", "cpu", "--json").out)["time"]
     median, low, high = time["seconds"]
     assert 0 < low <= median <= high
-    assert "load of 900.0" in time["noise"]
+    assert "1.5 of" in time["noise"]
+
+
+def test_children_are_not_other_processes() -> None:
+    parents = {1: 0, 10: 1, 20: 10, 21: 10, 30: 21, 40: 1}
+    assert _descendants(10, parents) == {20, 21, 30}
+
+
+def test_busy_processes_of_others_are_noticed() -> None:
+    spin = [sys.executable, "-c", "import time\nend = time.monotonic() + 3\nwhile time.monotonic() < end: pass"]
+    start = "import subprocess, sys; subprocess.Popen(sys.argv[1:], start_new_session=True)"
+    subprocess.run([sys.executable, "-c", start, *spin], check=True)  # its parent has ended
+    watch = LoadWatch()
+    time.sleep(1.5)
+    others = watch.others()
+    assert others is not None
+    assert others > 0.3
+    assert "cores busy" in (watch.why_noisy() or "")
+
+
+def test_a_noisy_machine_colors_nothing() -> None:
+    gain, same, loss = Interval(1.2, 1.1, 1.3), Interval(1.02, 0.99, 1.05), Interval(0.9, 0.85, 0.95)
+    assert [style_of(r) for r in (gain, same, loss)] == ["green", "", "red"]
+    assert [style_of(r, "other processes") for r in (gain, same, loss)] == ["", "", ""]
+    assert style_of(Interval(1.2, -math.inf, math.inf)) == ""
 
 
 def test_calls_that_differ_are_marked_as_noisy(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,6 +181,12 @@ def test_outputs_and_json_have_the_same_options_everywhere(hlogym: Shell, chain:
     reply = hlogym("bench", chain, "--rounds", "2", "--json", "-", "-o", "table.md")
     assert json.loads(reply.out)["rows"][0]["program"] == "chain"
     assert "chain" in Path("table.md").read_text()
+    reply = hlogym("bench", chain, "--rounds", "2", "--json")
+    assert json.loads(reply.out)["rows"][0]["program"] == "chain"
+    assert json.loads(hlogym("opt", chain, "--passes", "dce", "--json").out)["hlo"] == Path("dce.hlo").read_text()
+    for command in (("doctor",), ("policies",), ("suites",), ("opt", "--list-passes")):
+        reply = hlogym(*command, "-o", "answer.json", "--json")
+        assert json.loads(Path("answer.json").read_text()) == json.loads(reply.out)
     reply = hlogym("bench", chain, "--json", "a.json", "-o", "b.json")
     assert reply.status == 2
     assert "two files" in reply.err

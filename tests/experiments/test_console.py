@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 
 import pytest
 from rich.progress import TextColumn
@@ -10,8 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from compiler.errors import HlogymError
-from experiments import cli
-from experiments.console import PlainConsole, progress
+from experiments import cli, console
+from experiments.console import PlainConsole, clock, pace, progress
 
 STRINGS = ("[red]x[/red]", "[/nothing]", ":warning:", "a\\[b", "$x$")
 
@@ -40,10 +41,30 @@ def test_a_progress_bar_shows_its_description_verbatim() -> None:
     assert str(shown) == "training [red]x[/red] {0} \\x1b[2J"
 
 
+def test_the_pace_is_a_rate_and_the_time_left() -> None:
+    assert pace(None, None) == ""
+    assert pace(12.3, 80.4) == "12/s, 1 min 20 s left"
+    assert pace(0.05, 7300) == "3.0/min, 2 h 1 min left"
+    assert [clock(s) for s in (0.4, 59.6, 3599, 3600)] == ["0 s", "1 min 0 s", "59 min 59 s", "1 h 0 min"]
+
+
+def test_without_a_terminal_progress_is_a_line_from_time_to_time(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(console, "PERIOD", 0.05)
+    with progress() as bar:
+        task = bar.add_task("training first", total=20)
+        bar.update(task, completed=5, so_far="speedup 1.42x")
+        time.sleep(0.3)
+    first = capsys.readouterr().err.splitlines()[0]
+    assert first.startswith("training first: 5/20, ")
+    assert first.endswith(", speedup 1.42x")
+
+
 def test_control_characters_in_errors_are_escaped(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail() -> None:
+    def fail(**options: str) -> None:
         raise HlogymError("gcc says: \x1b[31merror\x1b[0m\nline two \x9b2J")
 
     monkeypatch.setattr(cli, "app", fail)

@@ -27,7 +27,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("empty", "empty is a folder; name one of the files in it"),
+        ("empty", "empty is a folder; name one of the files in it; it has no .hlo files, and XLA dumped none into it"),
         ("missing.hlo", "there is no file missing.hlo"),
         ("shap.hlo", "there is no file shap.hlo; did you mean shape.hlo?"),
     ],

@@ -17,7 +17,7 @@ from compiler.support.safe_names import metric_name
 from experiments.config import TrainConfig
 from experiments.results import ResultError
 from experiments.run_folder import RunFolder
-from experiments.train import start_or_resume
+from experiments.train_command import start_or_resume
 from experiments.training_callback import TrainingCallback
 from tests.env.small_programs import CHAIN, write_suite
 from tests.experiments.shell import Shell

@@ -12,7 +12,7 @@ from compiler.plan import CompilationPlan
 from env.environments import FusionEnv
 from env.suites import load_suite
 from env.workers import Workers
-from experiments import train as training
+from experiments import train_command as training
 from experiments.config import TrainConfig
 from experiments.evaluate import evaluate_policy
 from tests.env.small_programs import write_suite

@@ -6,6 +6,7 @@ import importlib.util
 from dataclasses import dataclass
 
 from compiler.analysis.cost_model import DeviceModel, device_model
+from compiler.backends.xla.dispatch import is_cheap
 from compiler.backends.xla.executable import XlaExecutable
 from compiler.backends.xla.library import machine_key
 from compiler.codegen.schedules.kernel_choice import KernelBindings
@@ -40,7 +41,7 @@ class XlaBackend:
 
     def default_pipeline(self) -> HloPass:
         """Return the passes that help XLA; see `compiler.passes.pipelines.for_xla`."""
-        return xla_pipeline()
+        return xla_pipeline(is_cheap)
 
     def default_loops(self) -> KeepLoops:
         """Return the policy that keeps loops, for which XLA has no kernels."""

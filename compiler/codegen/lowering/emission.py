@@ -202,6 +202,23 @@ class EmissionState(ABC):
         self.add(lir.For(var, kind, tuple(frame.stmts)))
 
     @contextmanager
+    def while_loop(self) -> Iterator[Callable[[str], None]]:
+        """Open a loop that runs while a pred holds.
+
+        The statements emitted before the yielded function is called with the name of the pred are the test.
+        """
+        frame, found = Frame(), list[tuple[str, int]]()
+        self.frames.append(frame)
+
+        def test(condition: str) -> None:
+            found.append((condition, len(frame.stmts)))
+
+        yield test
+        self.frames.pop()
+        (condition, end), stmts = found[0], tuple(frame.stmts)
+        self.add(lir.While(stmts[:end], condition, stmts[end:], self.fresh("w")))
+
+    @contextmanager
     def loops(self, vars_: Sequence[Var], kind: LoopKind = LoopKind.INDEPENDENT) -> Iterator[None]:
         """Open a nest of loops of one kind, without the loops of one iteration."""
         open_vars = [v for v in vars_ if v.extent != 1]

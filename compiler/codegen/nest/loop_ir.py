@@ -303,6 +303,25 @@ class For:
 
 
 @dataclass(frozen=True, slots=True)
+class While:
+    """A sequential loop that runs as long as a pred scalar, which is computed before each iteration, is true.
+
+    Attributes:
+        test: statements that define the pred scalar; the body may use what they define.
+        condition: name of the pred scalar.
+        body: statements of one iteration.
+        counter: a name for the number of the iteration.
+        poll: once bound, the number of iterations between checks for interrupts; 0 for none.
+    """
+
+    test: tuple[Stmt, ...]
+    condition: str
+    body: tuple[Stmt, ...]
+    counter: str
+    poll: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Barrier:
     """All threads of a CUDA block wait for each other."""
 
@@ -514,6 +533,7 @@ Stmt = (
     | If
     | Reduce
     | For
+    | While
     | Barrier
     | CombineThreads
     | Sort
@@ -572,6 +592,8 @@ def bodies_of(s: Stmt) -> tuple[Body, ...]:
         return (s.body,)
     if isinstance(s, If):
         return (s.then, s.otherwise)
+    if isinstance(s, While):
+        return (s.test, s.body)
     if isinstance(s, SortByKey):
         return (s.read, s.body)
     if isinstance(s, ForFlagged):
@@ -585,6 +607,8 @@ def map_bodies(s: Stmt, f: Callable[[Body], Body]) -> Stmt:
         return replace(s, body=f(s.body))
     if isinstance(s, If):
         return replace(s, then=f(s.then), otherwise=f(s.otherwise))
+    if isinstance(s, While):
+        return replace(s, test=f(s.test), body=f(s.body))
     if isinstance(s, SortByKey):
         return replace(s, read=f(s.read), body=f(s.body))
     if isinstance(s, ForFlagged):
@@ -680,7 +704,7 @@ def names_of(s: Stmt) -> Iterator[str]:
         yield s.value
     elif isinstance(s, StorePair):
         yield from (s.first, s.second)
-    elif isinstance(s, If):
+    elif isinstance(s, If | While):
         yield s.condition
     elif isinstance(s, Reduce):
         yield from (r.value for r in s.reductions)
@@ -730,6 +754,8 @@ def names_defined(body: Body) -> Iterator[str]:
             yield from (s.position.name, s.slot.name)
 
 
+UNKNOWN_TRIPS = 10
+"""Iterations that are assumed for a loop whose number of iterations is known only at run time."""
 PRODUCTS_PER_STATEMENT = 8
 """Multiplications of a `MatrixProduct` that take as long as another statement."""
 EXPENSIVE_STATEMENTS = 8
@@ -754,6 +780,8 @@ def work_of(body: Body, expensive: int = EXPENSIVE_STATEMENTS) -> int:
             total += runs * (work_of(s.body, expensive) + len(s.reductions))
         elif isinstance(s, If):
             total += 1 + max(work_of(s.then, expensive), work_of(s.otherwise, expensive))
+        elif isinstance(s, While):
+            total += UNKNOWN_TRIPS * (1 + work_of(s.test, expensive) + work_of(s.body, expensive))
         elif isinstance(s, Sort):
             n = s.position.extent
             total += n * (max(1, n - 1).bit_length() * (2 + work_of(s.compare, expensive)) + work_of(s.body, expensive))

@@ -102,7 +102,9 @@ class _CPrinter(Printer):
         return f"BITS_TO_F32({value.pair} & 0xffff0000u)" if value.second else f"BITS_TO_F32({value.pair} << 16)"
 
     def local_array(self, s: lir.LocalArray) -> None:
-        t = "uint8_t" if s.type is T.PRED else COMPUTE_TYPES[s.type]  # loops that read a bool are not vectorized
+        t = COMPUTE_TYPES[s.type]
+        if s.type is T.PRED:  # loops that read a bool are not vectorized, and those over bytes and floats badly
+            t = "int32_t" if self.kernel.kind == "loop-kernel" else "uint8_t"
         self.emit(f"{t} {s.name}[{s.size}] __attribute__((aligned(64)));")
         self._types[s.name] = f"{t} *"
 
@@ -296,6 +298,17 @@ class _CPrinter(Printer):
         self.emit(f"const int64_t {v}_end = {v}_slice + {step} < {n} ? {v}_slice + {step} : {n};")
         self._plain_loop(s, f"(index_t){v}_slice", f"(index_t){v}_end")
         self.depth -= 1
+        self.emit("}")
+
+    def while_loop(self, s: lir.While) -> None:
+        """Print a loop that runs until a condition is false, with a check for interrupts now and then."""
+        n = s.counter
+        self.emit(f"for (int64_t {n} = 1;; {n}++) {{")
+        self.indented(s.test)
+        self.emit(f"  if (!{s.condition}) break;")
+        self.indented(s.body)
+        if s.poll:
+            self.emit(f"  if ({n} % {s.poll} == 0 && hlogym_interrupted()) break;")
         self.emit("}")
 
     # ---- loops that run on several threads

@@ -63,6 +63,8 @@ class Printer:
             self.sort_by_key(s)
         elif isinstance(s, lir.For):
             self.loop(s)
+        elif isinstance(s, lir.While):
+            self.while_loop(s)
         elif isinstance(s, lir.ForFlagged):
             self.flagged(s)
         else:
@@ -178,3 +180,10 @@ class Printer:
 
     def loop(self, s: lir.For) -> None:
         raise NotImplementedError
+
+    def while_loop(self, s: lir.While) -> None:
+        self.emit("for (;;) {")
+        self.indented(s.test)
+        self.emit(f"  if (!{s.condition}) break;")
+        self.indented(s.body)
+        self.emit("}")

@@ -307,6 +307,8 @@ class _Binder:
         if isinstance(s, For):
             is_leaf = s.kind is LoopKind.INDEPENDENT and not has_loop(s.body)
             return self._leaves(s) if is_leaf else [self._loop(s)]
+        if isinstance(s, lir.While):
+            s = replace(s, poll=max(1, SLICE_WORK // max(1, work_of((*s.test, *s.body)))))
         return [lir.map_bodies(s, self._body)]
 
     def _loop(self, s: For) -> For:

@@ -99,7 +99,9 @@ def _is_leaf(s: For) -> bool:
     """Check whether the iterations of a loop are single elements; sequential loops may be inside."""
     inside = [x for x in lir.walk(s.body) if isinstance(x, For)]
     independent = any(f.kind is LoopKind.INDEPENDENT for f in inside)
-    others = any(isinstance(x, lir.Reduce | lir.LocalArray | lir.Sort | lir.SortByKey) for x in lir.walk(s.body))
+    others = any(
+        isinstance(x, lir.Reduce | lir.LocalArray | lir.While | lir.Sort | lir.SortByKey) for x in lir.walk(s.body)
+    )
     return not independent and not others
 
 
@@ -231,5 +233,7 @@ def _accesses(body: Body, lane: ix.Var | None) -> Iterator[tuple[str, ix.IndexEx
             yield s.array, s.offset, lane
         elif isinstance(s, lir.If):
             yield from _accesses((*s.then, *s.otherwise), lane)
+        elif isinstance(s, lir.While):
+            yield from _accesses((*s.test, *s.body), lane)
         elif isinstance(s, For):
             yield from _accesses(s.body, s.var if lane is None and s.kind is LoopKind.THREAD else lane)

@@ -214,7 +214,7 @@ def perfect_nest(s: lir.Stmt) -> list[For]:
 
 def has_loop(body: Body) -> bool:
     """Check whether the statements contain a loop of any kind or a matrix product."""
-    kinds = For | lir.Reduce | lir.Sort | lir.SortByKey | lir.ForFlagged | lir.MatrixProduct
+    kinds = For | lir.While | lir.Reduce | lir.Sort | lir.SortByKey | lir.ForFlagged | lir.MatrixProduct
     return any(isinstance(s, kinds) for s in lir.walk(body))
 
 

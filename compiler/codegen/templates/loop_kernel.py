@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from compiler.analysis.trip_count import trip_count_of
 from compiler.codegen.build_target import C_TARGET, BuildTarget
 from compiler.codegen.kernel_spec import KernelSpec, build_spec, flops_of
 from compiler.codegen.languages import find_language
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.schedules.schedule import Schedule
-from compiler.codegen.templates.loop_lowering import LoopLowering, LoopState, fitted_schedule
+from compiler.codegen.templates.loop_lowering import LoopLowering
+from compiler.codegen.templates.loop_state import LoopState, fitted_schedule
 from compiler.errors import UnsupportedError
 from compiler.ir.computation import HloComputation
 from compiler.ir.instruction import HloInstruction
@@ -69,11 +69,11 @@ def make_loop_kernel(loop: HloInstruction, language: str, schedule: Schedule | N
     Raises:
         UnsupportedError: the loop cannot become one kernel.
     """
-    kernel, state, schedule, trips = _lowered(loop, language, schedule)
+    kernel, state, schedule = _lowered(loop, language, schedule)
     shapes = loop.shape.tuple_shapes
     inputs, outputs = tuple(range(len(shapes))), tuple(state.changed)
     body: HloComputation = loop.attributes["body"]
-    flops = flops_of(body) * trips
+    flops = flops_of(body) * (1 if state.trips is None else state.trips)
     spec = build_spec(
         loop.name, kernel, language, schedule,
         tuple(shapes[k] for k in inputs), tuple(shapes[k] for k in outputs), flops,
@@ -86,16 +86,11 @@ def bound_loop_nest(loop: HloInstruction, language: str, schedule: Schedule) -> 
     return find_language(language).bind(_lowered(loop, language, schedule)[0], schedule)
 
 
-def _lowered(
-    loop: HloInstruction, language: str, schedule: Schedule | None
-) -> tuple[lir.Kernel, LoopState, Schedule, int]:
-    """Return the nest of a loop, its state, the schedule that it was lowered with, and the number of iterations."""
-    trips = trip_count_of(loop)
-    if trips is None:
-        raise UnsupportedError(f"%{loop.name}: the number of iterations is not a compile-time constant")
+def _lowered(loop: HloInstruction, language: str, schedule: Schedule | None) -> tuple[lir.Kernel, LoopState, Schedule]:
+    """Return the nest of a loop, its state, and the schedule that it was lowered with."""
     state = LoopState(loop)
     axis, extent = state.axis(0 if schedule is None else schedule.axis)
-    schedule = schedule or fitted_schedule(language, extent, state.bytes_per_lane(extent))
+    schedule = schedule or fitted_schedule(language, extent, state.bytes_per_lane(axis, extent))
     with deep_recursion():
-        kernel = LoopLowering(state, axis, extent, trips, schedule).kernel()
-    return kernel, state, schedule, trips
+        kernel = LoopLowering(state, axis, extent, schedule).kernel()
+    return kernel, state, schedule

@@ -11,13 +11,13 @@ import math
 from collections.abc import Callable, Sequence
 
 from compiler.analysis.loop_marks import packed_loop
-from compiler.analysis.trip_count import trip_count_of
 from compiler.codegen.lowering.emit import Emitter
 from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import Index, IndexExpr
 from compiler.codegen.schedules.schedule import Schedule
-from compiler.codegen.templates.loop_lowering import ELEMENT_LIMIT, SHARED_LIMIT, LoopLowering, LoopState
+from compiler.codegen.templates.loop_lowering import Level, LoopLowering
+from compiler.codegen.templates.loop_state import ELEMENT_LIMIT, SHARED_LIMIT, LoopState
 from compiler.errors import UnsupportedError
 from compiler.ir.computation import HloComputation
 from compiler.ir.instruction import HloInstruction
@@ -40,12 +40,9 @@ def lower_packed_loop(
     Raises:
         UnsupportedError: the loop cannot become one kernel, or what surrounds it is not computed position by position.
     """
-    trips = trip_count_of(loop)
-    if trips is None:
-        raise UnsupportedError(f"%{loop.name}: the number of iterations is not a compile-time constant")
     state = LoopState(loop)
     axis, extent = state.axis(schedule.axis)
-    return _PackedLowering(fused, roots, loop, state, axis, extent, trips, schedule).kernel()
+    return _PackedLowering(fused, roots, loop, state, axis, extent, schedule).kernel()
 
 
 class _PackedLowering(LoopLowering):
@@ -59,10 +56,9 @@ class _PackedLowering(LoopLowering):
         state: LoopState,
         axis: int,
         extent: int,
-        trips: int,
         schedule: Schedule,
     ) -> None:
-        super().__init__(state, axis, extent, trips, schedule)
+        super().__init__(state, axis, extent, schedule)
         self.fused, self.roots, self.loop = fused, roots, loop
         self.start = loop.operands[0]
         if self.start.opcode is not Opcode.TUPLE:
@@ -112,6 +108,9 @@ class _PackedLowering(LoopLowering):
 
     def _initial(self, k: int, index: Index) -> str:
         return self.emitter.value(self.start.operands[k], index)
+
+    def _kept(self, level: Level) -> list[int]:
+        return level.state.kept(self.axis, self.extent)
 
     def _stack_name(self, k: int) -> str:
         return f"o{self.stack_outputs[k]}"
@@ -167,7 +166,7 @@ class _PackedLowering(LoopLowering):
     def _final_reader(self, k: int) -> Callable[[Index], str]:
         def read(index: Index) -> str:
             if k in self.state.per_position or k in self.state.shared:
-                return self._read_changed(k, index)
+                return self._read_changed(self.level, k, index)
             raise UnsupportedError(f"carried value {k} of shape {self.state.shapes[k]} is read after the loop")
 
         return read

@@ -10,7 +10,7 @@ from compiler.ir import HloInstruction, Opcode, Shape
 from compiler.ir.attributes import ConvDimLabels, Raw, SliceDim, Window, WindowDim
 from compiler.passes.infrastructure.builder import Builder
 from compiler.passes.infrastructure.registry import register
-from compiler.passes.infrastructure.rewriting import RewritePass, RuleSet
+from compiler.passes.infrastructure.rewriting import RewritePass, Rule, RuleSet, RulesOf
 
 TO_DOT = RuleSet()
 CANONICAL = RuleSet()
@@ -30,10 +30,26 @@ class ConvolutionToDot(RewritePass):
 
     A convolution whose kernel covers the whole input without padding has a single window position and is a dot, too. If
     there are as many groups as features, each scaled by one number, it is a multiplication.
+
+    Attributes:
+        shared: also rewrite convolutions whose input feeds other convolutions, which may need it in another layout.
     """
 
     name: ClassVar[str] = "convolution-to-dot"
     rules: ClassVar[RuleSet] = TO_DOT
+    shared: bool = True
+
+    def rules_of(self) -> RulesOf:
+        """Return the rules of the pass."""
+        return self.rules.of if self.shared else lambda op: tuple(map(_of_own_input, self.rules.of(op)))
+
+
+def _of_own_input(rule: Rule) -> Rule:
+    def restricted(i: HloInstruction, b: Builder) -> HloInstruction | None:
+        shared = any(u is not i and u.opcode is Opcode.CONVOLUTION for u in i.operand(0).users)
+        return None if shared else rule(i, b)
+
+    return restricted
 
 
 @register

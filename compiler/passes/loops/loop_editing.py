@@ -9,7 +9,7 @@ from typing import Any
 
 from compiler.analysis.while_loop import LoopView, view_loop
 from compiler.ir import HloComputation, HloInstruction, HloModule, Opcode
-from compiler.ir.shape import tuple_shape
+from compiler.ir.shape import Shape, tuple_shape
 from compiler.passes.infrastructure.rewrite_limits import caller_counts, pinned, treatable
 
 
@@ -99,6 +99,32 @@ def make_explicit(loop: HloInstruction) -> bool:
     _read_by_element(condition, condition.parameters[0])
     _read_by_element(loop.parent, loop)
     return True
+
+
+def carry_as_tuple(loop: HloInstruction) -> None:
+    """Make a loop that carries one array carry a tuple of it; nothing else may call its body and its condition."""
+    body: HloComputation = loop.attributes["body"]
+    condition: HloComputation = loop.attributes["condition"]
+    computation = loop.parent
+    if computation is None:
+        raise ValueError(f"%{loop.name} has been removed already")
+    carried = tuple_shape(loop.shape)
+    for callee in (body, condition):
+        _read_only_element(callee, callee.parameters[0], carried)
+    body.root = body.add(Opcode.TUPLE, [body.root])
+    loop.replace_operand(0, computation.add(Opcode.TUPLE, [loop.operand(0)]))
+    _read_only_element(computation, loop, carried)
+
+
+def _read_only_element(computation: HloComputation, value: HloInstruction, carried: Shape) -> None:
+    """Make a value the tuple `carried`, and its users use its only element."""
+    users, was_root = list(value.users), value.is_root
+    value.shape = carried
+    element = computation.add(Opcode.GET_TUPLE_ELEMENT, [value], index=0)
+    for user in users:
+        user.replace_operands(value, element)
+    if was_root:
+        computation.root = element
 
 
 def _rebuilt_tuple(computation: HloComputation, value: HloInstruction) -> HloInstruction:

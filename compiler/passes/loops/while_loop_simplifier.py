@@ -9,7 +9,15 @@ from compiler.analysis.while_loop import LoopView, induction, invariant_elements
 from compiler.ir import HloComputation, HloInstruction, HloModule, Opcode
 from compiler.ir.computation import has_side_effect
 from compiler.passes.infrastructure.registry import register
-from compiler.passes.loops.loop_editing import Loops, copy_iteration, keep_elements, make_explicit, refreshed_view
+from compiler.passes.infrastructure.rewrite_limits import caller_counts, pinned
+from compiler.passes.loops.loop_editing import (
+    Loops,
+    carry_as_tuple,
+    copy_iteration,
+    keep_elements,
+    make_explicit,
+    refreshed_view,
+)
 
 
 @register
@@ -21,7 +29,8 @@ class WhileLoopSimplifier:
     - The result of an invariant element is replaced by its initial value.
     - Elements with equal initial values and equal updates are merged.
     - A loop that runs zero times is replaced by its initial value, one that runs once by its body.
-    - A loop whose tuples are not only used by element is brought into explicit form.
+    - A loop whose tuples are not only used by element is brought into explicit form, and so is one that carries an
+      array and no tuple.
     """
 
     name: ClassVar[str] = "while-loop-simplifier"
@@ -38,13 +47,16 @@ class WhileLoopSimplifier:
 
 
 def _make_all_explicit(module: HloModule) -> bool:
-    implicit = [
-        i
-        for c in module.control_flow_computations()
-        for i in c.instructions
-        if i.opcode is Opcode.WHILE and i.shape.is_tuple and view_loop(i) is None
-    ]
-    return sum(make_explicit(i) for i in implicit) > 0
+    loops = [i for c in module.control_flow_computations() for i in c.instructions if i.opcode is Opcode.WHILE]
+    arrays = [i for i in loops if i.shape.is_array and not i.attributes.keys() & {"sharding", "origin"}]
+    counts = caller_counts(module) if arrays else {}
+    arrays = [i for i in arrays if all(counts[c] == 1 for c in (i.attributes["body"], i.attributes["condition"]))]
+    fixed = {i for c in {i.parent for i in arrays} if c is not None for i in pinned(c)}
+    arrays = [i for i in arrays if i not in fixed and i.operand(0) not in fixed]
+    for i in arrays:
+        carry_as_tuple(i)
+    implicit = [i for i in loops if i.shape.is_tuple and view_loop(i) is None]
+    return sum(make_explicit(i) for i in implicit) > 0 or bool(arrays)
 
 
 def _simplify(view: LoopView, loops: Loops) -> bool:

@@ -34,6 +34,7 @@ class WhileLoopUnroller(Options):
         full: whether to unroll loops completely.
         max_trips: largest trip count to unroll completely.
         max_ops: maximum number of instructions that unrolling one loop may create.
+        stencils: also unroll loops whose iterations shift arrays of the state, by a concatenation or padding.
     """
 
     name: ClassVar[str] = "while-loop-unroller"
@@ -41,6 +42,7 @@ class WhileLoopUnroller(Options):
     full: bool = True
     max_trips: int = number_option(64, 0, 100_000)
     max_ops: int = number_option(4000, 0, 100_000)
+    stencils: bool = True
 
     def run(self, module: HloModule) -> bool:
         """Run the pass; return whether the module changed."""
@@ -50,7 +52,8 @@ class WhileLoopUnroller(Options):
             counter = induction(view)
             if counter is None or any(has_side_effect(i) for i in view.condition.instructions):
                 continue
-            changed |= self._unroll(view, counter, loops)
+            if self.stencils or not _is_stencil(view):
+                changed |= self._unroll(view, counter, loops)
         if changed:
             module.remove_unreachable()
         return changed
@@ -64,6 +67,13 @@ class WhileLoopUnroller(Options):
             return False
         unroll_by(view, counter, self.factor, loops)
         return True
+
+
+def _is_stencil(view: LoopView) -> bool:
+    """Check whether an array of the state's shape is put together from parts in the body."""
+    carried = {v.shape.dimensions for v in view.init if v.shape.is_array and v.shape.rank > 0}
+    shifts = (i for i in view.body.instructions if i.opcode in (Opcode.CONCATENATE, Opcode.PAD))
+    return any(i.shape.dimensions in carried for i in shifts)
 
 
 def _worth_a_factor(view: LoopView, counter: Induction, factor: int) -> bool:

@@ -10,10 +10,9 @@ from compiler.ir import HloInstruction, Opcode
 from compiler.passes.infrastructure.builder import Builder
 from compiler.passes.infrastructure.patterns import single_use, splat_value
 from compiler.passes.infrastructure.registry import register
-from compiler.passes.infrastructure.rewriting import ELEMENTWISE, RewritePass, RuleSet
+from compiler.passes.infrastructure.rewriting import ELEMENTWISE, RewritePass, RuleSet, RulesOf
 
-RULES = RuleSet()
-_MOVABLE = tuple(op for op in ELEMENTWISE if op not in (Opcode.COPY, Opcode.STOCHASTIC_CONVERT, Opcode.MAP))
+_MOVABLE = frozenset(op for op in ELEMENTWISE if op not in (Opcode.COPY, Opcode.STOCHASTIC_CONVERT, Opcode.MAP))
 
 _MAX_VISITED = 32
 """Maximum number of ops that are visited to decide whether a transpose moves."""
@@ -26,13 +25,29 @@ class ReshapeMover(RewritePass):
 
     Only if all operands have the same movement or are splats, or broadcasts beside a transpose; and only if at least
     one movement has no other user, or is a transpose whose other users can follow, so that none is added.
+
+    Attributes:
+        shared_products: also move transposes of matrix products that have several users; XLA computes such a product
+            in the transposed order at no cost.
     """
 
     name: ClassVar[str] = "reshape-mover"
-    rules: ClassVar[RuleSet] = RULES
+    rules: ClassVar[RuleSet] = RuleSet()
+    shared_products: bool = True
+
+    def rules_of(self) -> RulesOf:
+        """Return the rules of the pass."""
+
+        def sink(i: HloInstruction, b: Builder) -> HloInstruction | None:
+            return None if not self.shared_products and any(map(_turns_shared_product, i.operands)) else _sink(i, b)
+
+        return lambda op: (sink,) if op in _MOVABLE else ()
 
 
-@RULES.on(*_MOVABLE)
+def _turns_shared_product(o: HloInstruction) -> bool:
+    return o.opcode is Opcode.TRANSPOSE and o.operand(0).opcode is Opcode.DOT and not single_use(o)
+
+
 def _sink(i: HloInstruction, b: Builder) -> HloInstruction | None:
     if i.shape.rank == 0 and not any(o.opcode is Opcode.RESHAPE for o in i.operands):
         return None
