@@ -44,6 +44,7 @@ class DeviceModel:
             operation, so fewer elements compute proportionally slower; 0: none.
         default_trip_count: for loops with unknown trip count.
         splits_reductions: whether units share the work of a reduction with fewer results than units.
+        nest_launch: additional seconds of each further loop nest of a kernel.
         parallel_scatters: whether units share the updates of a scatter.
     """
 
@@ -61,6 +62,7 @@ class DeviceModel:
     loop_iteration: float
     default_trip_count: int = 100
     splits_reductions: bool = False
+    nest_launch: float = 0.0
     parallel_scatters: bool = True
     counted_iteration: float | None = None
     lanes: int = 0
@@ -73,7 +75,7 @@ def cpu(cores: int | None = None) -> DeviceModel:
         name=f"cpu-{n}", units=n, flops_per_unit=8e9, loop_flops_per_unit=3.2e10, gemm_flops_per_unit=4e10,
         memory_bandwidth=1e10 * min(n, 8), cache_bandwidth=4e10, cache_bytes=1 << 20,
         launch=1e-7, parallel_launch=2e-6, grain=16384, loop_iteration=5e-8,
-        splits_reductions=True, parallel_scatters=False,
+        splits_reductions=True, nest_launch=2e-6, parallel_scatters=False,
     )  # fmt: skip
 
 
@@ -154,8 +156,8 @@ class CostModel:
             large += summary.bytes_written
         memory = self._memory(summary.bytes_read + summary.bytes_written - large, large, units)
         # Units are started for each nest.
-        more = (summary.nests - 1) * d.parallel_launch if units > 1 else 0.0
-        return self._combined(compute, memory, units) + more
+        more = d.nest_launch + (d.parallel_launch if units > 1 else 0.0)
+        return self._combined(compute, memory, units) + (summary.nests - 1) * more
 
     def instruction(self, i: HloInstruction) -> float:
         """Return the seconds of one execution of an instruction, without the computations it calls as control flow."""

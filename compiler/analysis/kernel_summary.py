@@ -69,7 +69,7 @@ class KernelSummary:
 
     Attributes:
         inputs: by position of the operand; repeated operands of a single instruction share one entry.
-        bytes_read, loads: distinct bytes and element loads over all inputs.
+        bytes_read, loads: bytes and element loads over all inputs; distinct bytes, but for each nest.
         bytes_written, largest_output: over all outputs, and of the largest; of an in-place update only the window.
         flops: scalar operations; expensive functions count as in the opcode table.
         statements: scalar statements of the code, without constants.
@@ -231,9 +231,10 @@ class _Walk:
             elements = self.kept_count
         inputs = {p: self._input(p) for p in self.inputs}
         written = [self._written(o) for o in self.outputs]
+        nests = self._nests(set(updates))
         return KernelSummary(
             inputs=tuple(inputs[p] for p in self.inputs),
-            bytes_read=sum(r.bytes for r in inputs.values()),
+            bytes_read=sum(r.bytes * self._reads(p, nests) for p, r in inputs.items()),
             loads=sum(r.loads for r in inputs.values()),
             bytes_written=sum(written),
             flops=flops,
@@ -244,8 +245,16 @@ class _Walk:
             largest_output=max(written, default=0.0),
             template=next((i.opcode for i in self.inside if i.opcode in TEMPLATE_OPS), None),
             products=products,
-            nests=self._nests(set(updates)),
+            nests=nests,
         )
+
+    def _reads(self, p: HloInstruction, nests: int) -> int:
+        """Return how many nests read an input: each reads it again."""
+        if nests == 1:
+            return 1
+        of_one = {_ROW, _KEPT, _MANY, SCALAR}  # a nest of rows and what is computed once
+        own = set(self.uses.get(p, ()))
+        return max(1, min(nests, len(own - of_one) + (not own.isdisjoint({_ROW, _KEPT}))))
 
     def _nests(self, updates: set[HloInstruction]) -> int:
         """Return the number of loop nests, about as `codegen.lowering.nests` finds them."""
@@ -255,7 +264,9 @@ class _Walk:
         domains = {_extent(i)[1:] for i in self.inside if needs_loop(i)}
         for dims, kept in domains:
             sizes -= {math.prod(dims), math.prod(kept)}
-        return max(1, len(sizes) + len(domains))
+        shapes = {tuple(_long(o.shape.dimensions)) for o in self.outputs if o.shape.is_array}
+        transposed = {s for s in shapes for dims, _ in domains if s != dims and sorted(s) == sorted(dims)}
+        return max(1, len(sizes) + len(domains) + len(transposed))
 
     def _root_context(self, n: int, largest: int) -> int:
         """Return the context of an output of n elements: smaller ones have loops of their own."""
