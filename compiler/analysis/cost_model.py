@@ -75,7 +75,7 @@ def cpu(cores: int | None = None) -> DeviceModel:
         name=f"cpu-{n}", units=n, flops_per_unit=8e9, loop_flops_per_unit=3.2e10, gemm_flops_per_unit=4e10,
         memory_bandwidth=1e10 * min(n, 8), cache_bandwidth=4e10, cache_bytes=1 << 20,
         launch=1e-7, parallel_launch=2e-6, grain=16384, loop_iteration=5e-8,
-        splits_reductions=True, nest_launch=2e-6, parallel_scatters=False,
+        splits_reductions=True, nest_launch=1e-7, parallel_scatters=False,
     )  # fmt: skip
 
 
@@ -155,9 +155,12 @@ class CostModel:
         if self._is_large(summary.largest_output):
             large += summary.bytes_written
         memory = self._memory(summary.bytes_read + summary.bytes_written - large, large, units)
-        # Units are started for each nest.
-        more = d.nest_launch + (d.parallel_launch if units > 1 else 0.0)
-        return self._combined(compute, memory, units) + (summary.nests - 1) * more
+        seconds = self._combined(compute, memory, units)
+        if summary.nests > 1:
+            # What one nest computes does not overlap with what another one accesses, and units are started for each.
+            seconds = self._combined(compute + memory, 0.0, units)
+            seconds += (summary.nests - 1) * (d.nest_launch + (d.parallel_launch if units > 1 else 0.0))
+        return seconds
 
     def instruction(self, i: HloInstruction) -> float:
         """Return the seconds of one execution of an instruction, without the computations it calls as control flow."""
