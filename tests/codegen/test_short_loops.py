@@ -255,3 +255,15 @@ def test_reductions_with_distant_elements_are_not_in_vectors() -> None:
     ROOT r = f32[40] reduce(t, zero), dimensions={1}, to_apply=add_f32
     """
     checked(text, Schedule(threads=0), SUM)
+
+
+def test_a_concatenation_beside_an_output_of_another_shape() -> None:
+    text = """
+    a = f32[32,2] parameter(0)
+    b = f32[32,2] parameter(1)
+    c = f32[32,4] concatenate(a, b), dimensions={1}
+    zero = f32[] constant(0)
+    s = f32[4] reduce(c, zero), dimensions={0}, to_apply=add_f32
+    ROOT r = (f32[4], f32[32,4]) tuple(s, c)
+    """
+    checked(text, Schedule(), SUM)

@@ -257,7 +257,7 @@ class _Lowering:
                     at = tuple(ix.of(v) for v in vars_)
                     to = (*at[:dim], at[dim] + start, *at[dim + 1 :])
                     name = e.value(piece, at)
-                    e.add(lir.Store("o0", ix.linearize(to, root.shape.dimensions), name))
+                    e.add(lir.Store(self.outputs[0], ix.linearize(to, root.shape.dimensions), name))
             start += dims[dim]
         return self._finish("loop")
 
