@@ -13,7 +13,7 @@ if __name__ == "__main__":
     _here = os.path.realpath(os.curdir)
     if _here != os.path.dirname(os.path.dirname(os.path.realpath(__file__))):  # noqa: PTH120 - pathlib is not loaded yet
         sys.path[:] = [p for p in sys.path if p and os.path.realpath(p) != _here]
-    from experiments.start import quiet_interruption
+    from experiments.quiet_imports import quiet_interruption
 
     quiet_interruption()
 
@@ -26,7 +26,7 @@ from compiler.errors import HlogymError
 from compiler.support.safe_names import printable
 from experiments import commands_compile, commands_leaderboard, commands_learn, commands_list
 from experiments.interruption import INTERRUPTED, insisting
-from experiments.start import usual_interruption
+from experiments.quiet_imports import usual_interruption
 
 __all__ = ["app", "main"]
 

@@ -48,7 +48,7 @@ def test_a_swallowed_interruption_is_repeated() -> None:
 
 
 def test_an_interruption_of_the_imports_is_one_line() -> None:
-    waiting = "import experiments.start as s; s.quiet_interruption(); print('ready', flush=True); import time"
+    waiting = "import experiments.quiet_imports as s; s.quiet_interruption(); print('ready', flush=True); import time"
     with started("-c", f"{waiting}; time.sleep(30)") as process:
         assert process.stdout is not None
         process.stdout.readline()

@@ -38,7 +38,7 @@ from tests.env.small_programs import write_suite
 SCENARIOS = ("interrupted", "wrong", "noisy")
 STARTING = 0.8
 """Seconds after which a command is interrupted while Python imports it."""
-TOO_EARLY = ("init_import_site", "experiments/start.py")
+TOO_EARLY = ("init_import_site", "experiments/start.py", "experiments/quiet_imports.py")
 """What a traceback contains if Python itself was still starting."""
 ENDING = 600.0
 """Seconds within which a command must end."""
