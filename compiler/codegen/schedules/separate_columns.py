@@ -1,7 +1,7 @@
 """Vector loops over rows that read several elements of each row: each column is read by itself.
 
 The C compiler reads neighbouring columns `x[10 * row]` and `x[10 * row + 1]` of many rows as whole vectors, from which
-it takes the elements apart. It can do so for rows of 3 elements, or of a power of two; loops over other rows it makes
+it moves the elements to their columns. It can do so for rows of 3 elements, or of a power of two; loops over other rows it makes
 no vectors of. If it does not know how far apart two columns are, it gathers each column.
 """
 
@@ -18,7 +18,7 @@ from compiler.codegen.schedules.loop_transforms import has_loop
 from compiler.ir.types import PrimitiveType as T
 
 INTERLEAVED = (2, 3, 4, 8, 16)
-"""Lengths of rows which the C compiler takes apart."""
+"""Lengths of rows that the C compiler deinterleaves."""
 
 MIN_WORK = 6
 """Minimum work for each element that is gathered; with less, a loop over single rows is faster."""
