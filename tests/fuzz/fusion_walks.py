@@ -10,7 +10,8 @@ kernels are compiled, and their results equal the interpreter's too.
 python -m tests.fuzz.fusion_walks [--modules 20000] [--seed 0] [--seconds 600] [--native 4] [--out PAGE]
     [--progress walks.json]
 
-With `--progress`, the tally is kept in a file from which the same command continues.
+With `--progress`, the tally is kept in a file from which the same command continues. Seeds that failed are tried again
+first; those that pass now are mended.
 """
 
 from __future__ import annotations
@@ -56,7 +57,8 @@ class Tally:
     """What was done: modules, actions by kind, states checked, modules that were evaluated, and what failed.
 
     `templates` counts the fusions around products, scatters and sorts, `unlike` those with outputs of several shapes.
-    `seconds` are processor seconds, and `commits` those of the code that walked.
+    `mended` are failures of an earlier commit that are gone. `seconds` are processor seconds, and `commits` those of
+    the code that walked.
     """
 
     modules: int = 0
@@ -66,6 +68,7 @@ class Tally:
     native: int = 0
     templates: Counter[str] = field(default_factory=Counter)
     failures: list[str] = field(default_factory=list)
+    mended: list[str] = field(default_factory=list)
     seconds: float = 0.0
     commits: list[str] = field(default_factory=list)
 
@@ -142,6 +145,15 @@ def walk(seed: int, tally: Tally, native: int = 0) -> None:
     assert str(state.module) == start, "undo does not restore the start"
 
 
+def _failure(seed: int, tally: Tally, native: int) -> list[str]:
+    """Take a walk; return what failed, if anything."""
+    try:
+        walk(seed, tally, native)
+    except Exception as e:
+        return [f"seed {seed}: {type(e).__name__}: {e}".strip()]
+    return []
+
+
 def _compare(original: HloModule, fused: HloModule, rng: np.random.Generator, tally: Tally) -> None:
     arguments = random_inputs(original, rng)
     try:
@@ -186,7 +198,8 @@ def report(tally: Tally, options: argparse.Namespace) -> str:
         *(f"| {kind} | {n} |" for kind, n in sorted(tally.actions.items())), f"| undone | {tally.undone} |",
         *(f"| fusions at the end with {name} | {n} |" for name, n in sorted(tally.templates.items())),
         f"| modules whose kernels were run | {tally.native} |",
-        f"| failures | {len(tally.failures)} |", "", *(f"- {f}" for f in tally.failures),
+        f"| failures | {len(tally.failures)} |", f"| failures of the first commits that were mended | {len(tally.mended)} |",
+        "", *(f"- {f}" for f in tally.failures), *(f"- mended: {f}" for f in tally.mended),
     ]  # fmt: skip
     return "\n".join(lines).rstrip() + "\n"
 
@@ -206,13 +219,16 @@ def main() -> None:
     if commit not in tally.commits:
         tally.commits.append(commit)
     start = time.process_time() - tally.seconds
+    failed, tally.failures = tally.failures, []
+    for text in failed:
+        seed = int(text.split()[1].rstrip(":"))
+        still = _failure(seed, Tally(), options.native)
+        tally.failures += still
+        tally.mended += [] if still else [text]
     for seed in range(options.seed + tally.modules, options.seed + options.modules):
         if time.monotonic() > end:
             break
-        try:
-            walk(seed, tally, options.native)
-        except Exception as e:
-            tally.failures.append(f"seed {seed}: {type(e).__name__}: {e}")
+        tally.failures += _failure(seed, tally, options.native)
         tally.modules += 1
         if options.progress and tally.modules % KEPT_EVERY == 0:
             tally.seconds = time.process_time() - start
