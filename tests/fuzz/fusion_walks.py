@@ -198,7 +198,7 @@ def report(tally: Tally, options: argparse.Namespace) -> str:
         *(f"| {kind} | {n} |" for kind, n in sorted(tally.actions.items())), f"| undone | {tally.undone} |",
         *(f"| fusions at the end with {name} | {n} |" for name, n in sorted(tally.templates.items())),
         f"| modules whose kernels were run | {tally.native} |",
-        f"| failures | {len(tally.failures)} |", f"| failures of the first commits that were mended | {len(tally.mended)} |",
+        f"| failures | {len(tally.failures)} |", f"| failures of earlier commits, mended | {len(tally.mended)} |",
         "", *(f"- {f}" for f in tally.failures), *(f"- mended: {f}" for f in tally.mended),
     ]  # fmt: skip
     return "\n".join(lines).rstrip() + "\n"
