@@ -11,7 +11,7 @@ python -m tests.fuzz.fusion_walks [--modules 20000] [--seed 0] [--seconds 600] [
     [--progress walks.json]
 
 With `--progress`, the tally is kept in a file from which the same command continues. Seeds that failed are tried again
-first; those that pass now are mended.
+first; those that pass now are fixed.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Tally:
     """What was done: modules, actions by kind, states checked, modules that were evaluated, and what failed.
 
     `templates` counts the fusions around products, scatters and sorts, `unlike` those with outputs of several shapes.
-    `mended` are failures of an earlier commit that are gone. `seconds` are processor seconds, and `commits` those of
+    `fixed` are failures of an earlier commit that are gone. `seconds` are processor seconds, and `commits` those of
     the code that walked.
     """
 
@@ -68,7 +68,7 @@ class Tally:
     native: int = 0
     templates: Counter[str] = field(default_factory=Counter)
     failures: list[str] = field(default_factory=list)
-    mended: list[str] = field(default_factory=list)
+    fixed: list[str] = field(default_factory=list)
     seconds: float = 0.0
     commits: list[str] = field(default_factory=list)
 
@@ -198,8 +198,8 @@ def report(tally: Tally, options: argparse.Namespace) -> str:
         *(f"| {kind} | {n} |" for kind, n in sorted(tally.actions.items())), f"| undone | {tally.undone} |",
         *(f"| fusions at the end with {name} | {n} |" for name, n in sorted(tally.templates.items())),
         f"| modules whose kernels were run | {tally.native} |",
-        f"| failures | {len(tally.failures)} |", f"| failures of earlier commits, mended | {len(tally.mended)} |",
-        "", *(f"- {f}" for f in tally.failures), *(f"- mended: {f}" for f in tally.mended),
+        f"| failures | {len(tally.failures)} |", f"| failures of earlier commits, fixed | {len(tally.fixed)} |",
+        "", *(f"- {f}" for f in tally.failures), *(f"- fixed: {f}" for f in tally.fixed),
     ]  # fmt: skip
     return "\n".join(lines).rstrip() + "\n"
 
@@ -224,7 +224,7 @@ def main() -> None:
         seed = int(text.split()[1].rstrip(":"))
         still = _failure(seed, Tally(), options.native)
         tally.failures += still
-        tally.mended += [] if still else [text]
+        tally.fixed += [] if still else [text]
     for seed in range(options.seed + tally.modules, options.seed + options.modules):
         if time.monotonic() > end:
             break

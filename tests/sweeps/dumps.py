@@ -27,7 +27,7 @@ Row: TypeAlias = dict[str, Any]
 """A dump: its name (`program`), the names of equal files (`copies`), its size (`bytes`), and a result by backend."""
 BACKENDS = ("cpu", "cuda", "xla")
 COMPILE_LIMIT, FUSION_LIMIT = 60.0, 10.0
-"""Seconds of a compilation, and of fusion alone, that no program should take."""
+"""Processor seconds of a compilation, and of fusion alone, that no program should take."""
 
 
 def sweep(rows: dict[str, Row], options: argparse.Namespace) -> Iterator[Row]:
@@ -107,14 +107,14 @@ def summary(rows: Sequence[Row]) -> list[str]:
         if good and backend != "xla":
             whole = max((sum(f["cpu_seconds"].values()), name) for name, f in good)
             fusion = max((f["cpu_seconds"]["fusion"], name) for name, f in good)
-            over = sum(sum(f["seconds"].values()) > COMPILE_LIMIT for _, f in good)
+            over = sum(sum(f["cpu_seconds"].values()) > COMPILE_LIMIT for _, f in good)
             late = sum(f["cpu_seconds"]["fusion"] > FUSION_LIMIT for _, f in good)
             host = Counter[str]()
             for _, f in good:
                 host.update(f["host_ops"])
             left = "; ".join(f"{n} x {t}" for t, n in host.most_common()) or "nothing"
             out += [
-                f"  - largest {whole[0]:.1f} processor seconds ({whole[1]}); {over} took over {COMPILE_LIMIT:.0f} s",
+                f"  - largest {whole[0]:.1f} processor seconds ({whole[1]}); {over} took over {COMPILE_LIMIT:.0f}",
                 f"  - fusion at most {fusion[0]:.1f} s ({fusion[1]}); {late} took over {FUSION_LIMIT:.0f} s",
                 f"  - left to the interpreter: {left}",
             ]
@@ -143,8 +143,9 @@ def page(rows: Sequence[Row], arguments: Sequence[str]) -> str:
         f"- commits: {', '.join(f'{c} ({n} results)' for c, n in commits.most_common())}",
         *summary(rows),
         "",
-        "Processor seconds contain those of the C compiler; `CPU, s` is wall clock. The cache of compiled code has the"
-        " runtime and no kernels. An empty cell was not measured yet: the same command continues.",
+        "Processor seconds contain those of the C compiler; `CPU, s` is wall clock, with the time that other work takes"
+        " from the cores. The cache of compiled code has the runtime and no kernels. Empty cells were not measured yet:"
+        " the same command continues.",
         "",
         HEADER,
         *map(line, rows),
