@@ -139,6 +139,8 @@ class _Lowering:
         return self._nest(looped_reductions(self.fused))
 
     def _nest(self, heroes: list[HloInstruction]) -> lir.Kernel:
+        if all(0 in r.shape.dimensions for r in self.roots):
+            return self._finish("loop")  # nothing to store
         if heroes:
             _check_domains(heroes)
             return self._with_reductions(heroes)
