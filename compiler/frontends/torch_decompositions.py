@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from compiler.frontends.torch_composites import composites
 from compiler.frontends.torch_program import is_lowered
 
 __all__ = ["decompositions"]
@@ -30,6 +31,7 @@ def _own() -> dict[Any, Callable[..., Any]]:
         "masked_scatter_backward": functools.partial(_masked_scatter_backward, torch),
         "_pdist_forward": functools.partial(_distances_of_pairs, torch),
         "_pdist_backward": functools.partial(_distances_of_pairs_backward, torch),
+        **composites(),
     }
     return {getattr(torch.ops.aten, name).default: f for name, f in table.items() if hasattr(torch.ops.aten, name)}
 
