@@ -159,7 +159,7 @@ def _matrix_exponential(torch: Any, x: Any) -> Any:
     powers = [torch.eye(x.shape[-1], dtype=x.dtype).expand(x.shape), scaled]
     powers += [scaled @ scaled]
     powers += [powers[2] @ scaled, powers[2] @ powers[2]]
-    found = None
+    found: Any = None
     for block in (12, 8, 4, 0):  # a polynomial in the fourth power, whose coefficients have degree 3
         part = sum(powers[k] / math.factorial(block + k) for k in range(4))
         found = part if found is None else found @ powers[4] + part

@@ -34,7 +34,7 @@ def foreach_ops() -> dict[Any, Callable[..., Any]]:
         "norm": lambda x, order=2, dtype=None: torch.linalg.vector_norm(x, order, dtype=dtype),
         "zero": torch.zeros_like,
     }
-    found = {}
+    found: dict[Any, Callable[..., Any]] = {}
     for name, function in table.items():
         packet = getattr(torch.ops.aten, f"_foreach_{name}", None)
         for overload in packet.overloads() if packet is not None else ():

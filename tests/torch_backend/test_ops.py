@@ -111,7 +111,8 @@ def test_a_check_of_values_inside_a_training_step() -> None:
     weight = drawn(4, 4)
 
     def loss(w: Any) -> Any:  # the inverse is an op with an effect: it raises an error for singular matrices
-        return torch.distributions.Normal(w, w.exp()).log_prob(torch.linalg.inv(w + 5 * torch.eye(4))).sum()
+        normal: Any = torch.distributions.Normal(w, w.exp())
+        return normal.log_prob(torch.linalg.inv(w + 5 * torch.eye(4))).sum()
 
     first, second = weight.clone().requires_grad_(), weight.clone().requires_grad_()
     compiled(loss)(first).backward()
