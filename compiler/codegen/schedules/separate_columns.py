@@ -1,8 +1,8 @@
 """Vector loops over rows that read several elements of each row: each column is read by itself.
 
-The C compiler reads neighbouring columns `x[10 * row]` and `x[10 * row + 1]` of many rows as whole vectors, from which
-it moves the elements to their columns. It can do so for rows of 3 elements, or of a power of two; loops over other rows it makes
-no vectors of. If it does not know how far apart two columns are, it gathers each column.
+The C compiler reads neighbouring columns `x[10 * row]` and `x[10 * row + 1]` of many rows as whole vectors, whose
+elements it then moves. It can do so for rows of 3 elements, or of a power of two; of loops over other rows it makes no
+vectors. If it does not know how far apart two columns are, it gathers each column.
 """
 
 from __future__ import annotations
