@@ -112,6 +112,7 @@ class Verdicts:
     facts_by_structure: dict[int, KernelFacts] = field(default_factory=dict)
     fitting_pairs: set[int] = field(default_factory=set)  # against which there is no quick reason without rules
     reasons: dict[tuple[str, int, int], str | None] = field(default_factory=dict)
+    names: dict[tuple[str, int, int], tuple[str, str]] = field(default_factory=dict)  # of the nodes in these reasons
     untried: set[tuple[str, int, int]] = field(default_factory=set)  # pairs against which there is no quick reason
     known_fusible: set[int] = field(default_factory=set)
 
@@ -206,10 +207,22 @@ class Legality:
         reasons, key = self._verdicts.reasons, self._key(kind, first, second)
         if key not in reasons:
             reason = self.quick_reason(kind, first, second)
-            if key in reasons:  # also if there is none and no kernel has to be made to see that
-                return reason
-            reasons[key] = reason or self.trials.refusal(kind, first, second)
+            if key not in reasons:  # else there is none either, and no kernel has to be made to see that
+                reason = reason or self.trials.refusal(kind, first, second)
+                self._set_reason(key, first, second, reason)
+            return reason
+        if reasons[key] is not None and self._verdicts.names.get(key) != (first.name, second.name):
+            # Nodes that were made again may have other names now.
+            reason = self._quick_refusal(kind, first, second) or self.trials.refusal(kind, first, second)
+            self._set_reason(key, first, second, reason)
         return reasons[key]
+
+    def _set_reason(
+        self, key: tuple[str, int, int], first: HloInstruction, second: HloInstruction, reason: str | None
+    ) -> None:
+        self._verdicts.reasons[key] = reason
+        if reason is not None:
+            self._verdicts.names[key] = first.name, second.name
 
     def is_refused(self, kind: str, first: HloInstruction, second: HloInstruction) -> bool:
         """Check whether `pair_reason` has a reason, without finding it if it takes the kernel to state it."""
@@ -231,11 +244,12 @@ class Legality:
         reason = self._quick_refusal(kind, first, second)
         if len(reasons) + len(self._verdicts.untried) >= MAX_CACHED:
             reasons.clear()
+            self._verdicts.names.clear()
             self._verdicts.untried.clear()
         if reason is None and self._needs_trial(kind, first, second):
             self._verdicts.untried.add(key)
         else:
-            reasons[key] = reason
+            self._set_reason(key, first, second, reason)
         return reason
 
     def body_refusal(self, body: HloComputation, summary: KernelSummary) -> str | None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TypeAlias
 
 from compiler.analysis.cost_model import CostModel, is_priced_as_kernel
@@ -475,13 +476,17 @@ class SequenceState:
         pair = trials.pair("producer-consumer", producer, consumer)
         content = trials.content("producer-consumer", producer, consumer)
         left = trials.inside(producer)
+        revisions = self.nodes.revision(producer), self.nodes.revision(consumer)
         result = fuse_into(producer, consumer, step.edits)
         if result.fusion is not consumer:
             self.order.replace(consumer, result.fusion)
         made = {result.fusion: values}
         if several and producer.parent is not None:  # it may have lost outputs
             made[producer] = own if result.kept is None else tuple(own[k] for k in result.kept)
-        self._update(result, made, [*around, producer, *_few_readers(constants)], ranks)
+        origins: dict[HloInstruction, Hashable] = {result.fusion: ("producer-consumer", *revisions)}
+        if producer in made:
+            origins[producer] = "kept", revisions[0], result.kept
+        self._update(result, made, [*around, producer, *_few_readers(constants)], ranks, origins)
         if self.reach is not None:
             self.reach.set_bits(result.fusion, bits[1] if producer in self.nodes else bits[0] | bits[1])
         trials.note_origin(result.fusion, pair, None)
@@ -505,6 +510,7 @@ class SequenceState:
         trials = self.legality.trials
         pair = None if kind is None else trials.pair(kind, first, second)
         content = None if kind is None else trials.content(kind, first, second)
+        origin = None if kind is None else (kind, self.nodes.revision(first), self.nodes.revision(second))
         result = rewrite(first, second, step.edits)
         if result.kept is not None:
             values = tuple(values[k] for k in result.kept)
@@ -513,7 +519,8 @@ class SequenceState:
             result.fusion: values,
             **{u: self.nodes.values[u] for u in readers if u in self.nodes and u.parent is not None},
         }
-        self._update(result, made, [*around, *_few_readers(constants)], ranks)
+        origins = {} if origin is None else {result.fusion: (*origin, result.kept)}
+        self._update(result, made, [*around, *_few_readers(constants)], ranks, origins)
         if self.reach is not None:
             self.reach.set_bits(result.fusion, bits[0] | bits[1])
         if pair is not None:
@@ -609,6 +616,7 @@ class SequenceState:
         made: Mapping[HloInstruction, tuple[int, ...]],
         around: Iterable[HloInstruction],
         ranks: tuple[int, int],
+        origins: Mapping[HloInstruction, Hashable],
     ) -> None:
         """Update what is known of the nodes.
 
@@ -617,9 +625,10 @@ class SequenceState:
             made: the nodes that were made or changed, with the values that they yield now.
             around: nodes whose consumers changed.
             ranks: of the two nodes that were fused.
+            origins: how nodes were made, see `Nodes.change`.
         """
         _move_outputs(self.order, result.fusion)
-        self._note(made, result.removed, around, ranks, [result.fusion])
+        self._note(made, result.removed, around, ranks, [result.fusion], origins)
 
     def _note(
         self,
@@ -628,6 +637,7 @@ class SequenceState:
         around: Iterable[HloInstruction],
         ranks: Iterable[int],
         fusions: Sequence[HloInstruction],
+        origins: Mapping[HloInstruction, Hashable] = MappingProxyType({}),
     ) -> None:
         """Update what is known of the nodes; see `_update`.
 
@@ -637,6 +647,7 @@ class SequenceState:
             around: nodes whose consumers changed.
             ranks: of the nodes that the action is about.
             fusions: those of `made` that legal steps made of others, so that they can be fused.
+            origins: how nodes were made, see `Nodes.change`.
         """
         step, around = self._noting(), list(around)
         made = {**made, **{u: self.nodes.values[u] for p in around for u in _updates_of(p) if u not in made}}
@@ -650,7 +661,7 @@ class SequenceState:
         for i, values in made.items():
             # Facts must not be asked for here: the node has changed, and its revision has not.
             fusible = i in fusions or self.legality.is_marked_fusible(i)
-            self.nodes.change(i, values)
+            self.nodes.change(i, values, origins.get(i))
             if fusible and i.opcode is Opcode.FUSION:
                 self.legality.mark_fusible(i)
         around = dict.fromkeys((*around, *(o for i in removed for o in i.operands)))
