@@ -14,7 +14,8 @@ from compiler.errors import HlogymError
 from compiler.expansions import ExpansionSite
 from compiler.fusion.actions import FusionAction
 from compiler.fusion.policies import DEFAULT_POLICY, make_policy
-from compiler.learned.features.candidates import MAX_CANDIDATES, STOP, Candidate
+from compiler.learned.features.candidates import CANDIDATE_FEATURES, MAX_CANDIDATES, STOP, Candidate
+from compiler.learned.features.compact import CompactGraph, compact
 from compiler.learned.features.decisions import decision_graph
 from compiler.learned.features.expansions import expansion_candidates
 from compiler.learned.features.fusion import FusionFeatures, Offer
@@ -237,9 +238,16 @@ class Episode:
 
     def graph(self) -> DecisionGraph:
         """Return the features of the current decision; candidate i is move i. After the end there are no candidates."""
+        return self.compact_graph().expanded(CANDIDATE_FEATURES)
+
+    def compact_graph(self) -> CompactGraph:
+        """Return `graph` in the types of observations."""
         self._look()
         if self._features is not None and self._facts is self._features and self._fusions is not None:
-            return self._features.graph(self._fusions)
+            return self._features.compact_graph(self._fusions)
+        return compact(self._module_graph())
+
+    def _module_graph(self) -> DecisionGraph:
         if self._facts is None:
             self._facts = self._module_features()
         extra = self._facts.instructions() if isinstance(self._facts, ModuleFeatures) else ()

@@ -14,11 +14,11 @@ from typing import Any
 
 from compiler.errors import HlogymError
 from compiler.fusion.actions import FusionAction
+from compiler.learned.features.compact import CompactGraph
 from compiler.plan import Phase
 from compiler.session import CompilationSession
 from compiler.support.lru_dict import LruDict
 from env.episode import ALL_PASSES, Decision, Episode, Move, Offers, Stop
-from env.observations import CompactGraph, compact
 
 __all__ = ["DecisionMemory", "DecisionState", "DecisionStates"]
 
@@ -118,7 +118,8 @@ class DecisionStates:
         self._start = Episode(start.fork(), phases, offers)
         self._episodes: LruDict[_Path | None, tuple[Episode, _Path | None]] = LruDict(SESSIONS)
         self.met = self.remembered = 0
-        self.root = self._see(self._start.fork(), None)
+        root = self._start.fork()
+        self.root = self._see(root, None, self._key(root))
 
     def take(self, state: DecisionState, index: int) -> DecisionState | str:
         """Return the state after a decision, or the reason why it cannot be taken."""
@@ -142,9 +143,10 @@ class DecisionStates:
         except HlogymError as error:
             return f"{state.text(index)}: {error}"
         self._keep(episode, path)
-        following = self._known(self._key(episode))
+        key = self._key(episode)
+        following = self._known(key)
         if following is None:
-            following = self._see(episode, path)
+            following = self._see(episode, path, key)
         elif following is not self.root:
             following._path = path  # which the compilation has just taken; equal states list their moves in one order
         state._next[index] = following.key
@@ -175,13 +177,12 @@ class DecisionStates:
     def _known(self, key: Hashable) -> DecisionState | None:
         return self.root if key == self.root.key else self._memory.get(key)
 
-    def _see(self, episode: Episode, path: _Path | None) -> DecisionState:
+    def _see(self, episode: Episode, path: _Path | None, key: Hashable) -> DecisionState:
         """Return the state that an episode is in, and remember it."""
-        key = self._key(episode)
         moves = episode.moves
         actions = [m for m in moves if isinstance(m, FusionAction | Stop)]
         listed = tuple(actions) if len(actions) == len(moves) else "\n".join(map(str, moves))
-        graph = compact(episode.graph())
+        graph = episode.compact_graph()
         made = DecisionState(key, episode.phase, len(moves), episode.seconds(), graph, listed, _path=path)
         if path is not None:
             self._memory[key] = made

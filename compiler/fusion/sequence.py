@@ -7,6 +7,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TypeAlias
+from weakref import WeakSet
 
 from compiler.analysis.cost_model import CostModel, is_priced_as_kernel
 from compiler.analysis.kernel_compose import compose
@@ -95,6 +96,19 @@ class Step:
     renumbered: bool = False
 
 
+class Changes:
+    """The nodes with new stamps, for one listener.
+
+    Attributes:
+        nodes: those since the listener last cleared them; some may have been removed.
+    """
+
+    __slots__ = ("__weakref__", "nodes")
+
+    def __init__(self) -> None:
+        self.nodes: dict[HloInstruction, None] = {}
+
+
 class SequenceState:
     """A computation that runs as a sequence (the entry, a loop, a branch) while its instructions are fused.
 
@@ -131,6 +145,7 @@ class SequenceState:
         self.touched: list[HloInstruction] = []
         self.stamps: dict[HloInstruction, int] = {}
         self._changes = 0
+        self._stamped: WeakSet[Changes] = WeakSet()
         self.reach = Reach(self.nodes, self.order) if len(self.nodes.values) <= MAX_NODES else None
         self._make_tables()
         self._cost = RunningSum(self._fixed_point_time, self.nodes.values)
@@ -158,6 +173,12 @@ class SequenceState:
         """Make fusions illegal that rules of the user forbid; rules given before no longer hold."""
         self.legality = self.legality.restricted(restrictions)
         self._make_tables()
+
+    def listen(self) -> Changes:
+        """Return a collection to which every change adds the nodes that get a new stamp, as long as it is referenced."""
+        found = Changes()
+        self._stamped.add(found)
+        return found
 
     # ---- queries
 
@@ -681,13 +702,17 @@ class SequenceState:
     ) -> None:
         changed, around = list(changed), list(around)
         self._changes += 1
+        stamped: dict[HloInstruction, int] = {}
         for i in changed:
             if i not in self.nodes:
                 self.stamps.pop(i, None)
                 continue
             for n in (i, *consumers_of(i)):
-                self.stamps[n] = self._changes
-        self.stamps.update(dict.fromkeys((i for i in around if i in self.nodes), self._changes))
+                stamped[n] = self._changes
+        stamped.update(dict.fromkeys((i for i in around if i in self.nodes), self._changes))
+        self.stamps.update(stamped)
+        for listener in self._stamped:
+            listener.nodes.update(dict.fromkeys(stamped))
         watching = dict.fromkeys(i for v in self.nodes.moved for i in self._watched.get(v, ()) if i in self.nodes)
         self.nodes.moved.clear()
         if self.reach is not None:

@@ -38,6 +38,7 @@ __all__ = [
     "NODE_FEATURES",
     "decision_graph",
     "global_row",
+    "halved",
     "rounded",
 ]
 
@@ -92,8 +93,13 @@ def _matrix(rows: list[list[float]], width: int) -> Array:
 
 def rounded(features: npt.NDArray[Any]) -> Array:
     """Return features within LIMIT and with the precision of observations, float16."""
-    half: npt.NDArray[np.float16] = np.clip(features, -LIMIT, LIMIT).astype(np.float16)
-    return half.astype(np.float32)
+    return halved(features).astype(np.float32)
+
+
+def halved(features: npt.NDArray[Any]) -> npt.NDArray[np.float16]:
+    """Return features within LIMIT as float16."""
+    clipped: npt.NDArray[Any] = np.minimum(np.maximum(features, -LIMIT), LIMIT)
+    return clipped.astype(np.float16)
 
 
 def _neighbourhood(candidates: Sequence[Candidate], extra: Iterable[HloInstruction]) -> list[HloInstruction]:

@@ -17,13 +17,17 @@ from compiler.ir import HloInstruction, HloModule, Opcode, Trait
 __all__ = [
     "ENDPOINT_NUMBERS",
     "NODE_FEATURES",
+    "ROOT_COLUMN",
     "SHARE_COLUMN",
+    "USERS_COLUMN",
+    "USERS_NUMBER",
     "EndpointNumbers",
     "ModuleFeatures",
     "NodeFacts",
     "log_size",
     "node_row",
     "signed_log",
+    "users_feature",
 ]
 
 _CLASSES = (
@@ -43,8 +47,14 @@ NODE_FEATURES = len(_CLASSES) + 16
 """Length of `node_row`."""
 SHARE_COLUMN = len(_CLASSES) + 11
 """The feature of a node, and the first of its `EndpointNumbers`, that falls with the root of the program's time."""
+USERS_COLUMN = len(_CLASSES) + 6
+"""The feature of a node that changes with the number of its consumers."""
+ROOT_COLUMN = len(_CLASSES) + 12
+"""The feature of a node that says whether it is the root."""
 ENDPOINT_NUMBERS = 7
 """Length of `EndpointNumbers.of`."""
+USERS_NUMBER = 5
+"""The place in `EndpointNumbers.of` that changes with the number of consumers."""
 
 
 class NodeFacts(Protocol):
@@ -117,6 +127,11 @@ def signed_log(value: float, unit: float, scale: float) -> float:
     return math.copysign(math.log2(1.0 + abs(value) / unit) / scale, value)
 
 
+def users_feature(count: int) -> float:
+    """Return the feature of a number of consumers."""
+    return log_size(count, 4)
+
+
 def node_row(node: HloInstruction, facts: NodeFacts, total: float) -> list[float]:
     """Return the features of an instruction.
 
@@ -139,7 +154,7 @@ def node_row(node: HloInstruction, facts: NodeFacts, total: float) -> list[float
         log_size(summary.flops / max(1.0, elements) if summary else node.opcode.row.flops, 8),
         log_size(summary.statements if summary else 1, 8),
         log_size(len(node.operands), 4),
-        log_size(len(consumers_of(node)), 4),
+        users_feature(len(consumers_of(node))),
         shape.rank / 4,
         log_size(shape.dimensions[-1] if shape.dimensions else 1, 12),
         (shape.element_type.bits if shape.is_array else 0) / 32,
@@ -195,6 +210,6 @@ class EndpointNumbers:
             log_size(summary.flops if summary else 0, 30),
             log_size(summary.statements if summary else 0, 8),
             float(summary is not None and summary.looped_reduction),
-            log_size(len(consumers_of(node)), 4),
+            users_feature(len(consumers_of(node))),
             log_size(weight, 14),
         )
