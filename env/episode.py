@@ -8,7 +8,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from compiler.analysis.cost_model import CostModel
+from compiler.analysis.cost_model import CostModel, module_cost
 from compiler.codegen.schedules.kernel_choice import KernelChoice
 from compiler.errors import HlogymError
 from compiler.expansions import ExpansionSite
@@ -21,7 +21,7 @@ from compiler.learned.features.expansions import expansion_candidates
 from compiler.learned.features.fusion import FusionFeatures, Offer
 from compiler.learned.features.kernels import kernel_candidates
 from compiler.learned.features.loops import loop_candidates
-from compiler.learned.features.programs import ModuleFeatures
+from compiler.learned.features.programs import ModuleFeatures, NodeRows
 from compiler.learned.pointer_network import DecisionGraph
 from compiler.loops import KernelLoops, LoopSite
 from compiler.passes.infrastructure.registry import PASSES
@@ -184,6 +184,7 @@ class Episode:
         self._decided_kernels = 0
         self._kernel_facts: ModuleFeatures | None = None
         self._features: FusionFeatures | None = None
+        self._cost_model, self._rows = CostModel(session.device), NodeRows()  # forks share them
         self._undo: list[_Before] = []
         self._moves: list[Move] = []
         self._candidates: list[Candidate] = []
@@ -399,7 +400,7 @@ class Episode:
         return self._kernels
 
     def _module_features(self) -> ModuleFeatures:
-        return ModuleFeatures(self.session.module, CostModel(self.session.device))
+        return ModuleFeatures(self.session.module, self._cost_model, self._rows)
 
     # ---- the result
 
@@ -407,7 +408,10 @@ class Episode:
         """Return the estimated time of the module now, by the cost model."""
         if self._features is not None:
             return self._features.total_seconds()
-        return self.session.cost().seconds
+        self._look()
+        if isinstance(self._facts, ModuleFeatures):
+            return self._facts.total_seconds()
+        return module_cost(self.session.module, self._cost_model).seconds
 
     def complete(self) -> CompilationSession:
         """Return a session that continues from here with the defaults; once fusion has begun, that of the episode."""

@@ -20,7 +20,6 @@ from compiler.learned.features.programs import (
     EndpointNumbers,
     NodeFacts,
     log_size,
-    node_row,
     signed_log,
 )
 from compiler.learned.pointer_network import DecisionGraph
@@ -77,7 +76,7 @@ def decision_graph(
     ends = [[-1 if e is None else index.get(e, -1) for e in (c.producer, c.consumer)] for c in candidates]
     endpoints = EndpointNumbers(facts, total)
     savings = np.array([c.saving for c in candidates])
-    rows = [node_row(node, facts, total) for node in nodes] or [[0.0] * NODE_FEATURES]
+    rows = [facts.row(node, total) for node in nodes] or [[0.0] * NODE_FEATURES]
     return DecisionGraph(
         nodes=_matrix(rows, NODE_FEATURES),
         edges=np.array(edges, dtype=np.int64).reshape(-1, 2),

@@ -172,6 +172,10 @@ class FusionFeatures:
         sequences = self.state.sequences.values()
         return sum(len(s.computation) for s in sequences), sum(s.fusion_count() for s in sequences)
 
+    def row(self, node: HloInstruction, total: float) -> list[float]:
+        """Return `node_row`."""
+        return node_row(node, self, total)
+
     def _sequence(self, node: HloInstruction) -> SequenceState:
         assert node.parent is not None  # noqa: S101 - callers ask about instructions of the module only
         return self.state.sequences[node.parent.name]
