@@ -113,6 +113,7 @@ class Verdicts:
     fitting_pairs: set[int] = field(default_factory=set)  # against which there is no quick reason without rules
     reasons: dict[tuple[str, int, int], str | None] = field(default_factory=dict)
     names: dict[tuple[str, int, int], tuple[str, str]] = field(default_factory=dict)  # of the nodes in these reasons
+    quick: dict[tuple[str, int, int], bool] = field(default_factory=dict)  # whether there is no quick reason
     untried: set[tuple[str, int, int]] = field(default_factory=set)  # pairs against which there is no quick reason
     known_fusible: set[int] = field(default_factory=set)
 
@@ -251,6 +252,17 @@ class Legality:
         else:
             self._set_reason(key, first, second, reason)
         return reason
+
+    def may_fuse(self, kind: str, first: HloInstruction, second: HloInstruction) -> bool:
+        """Check whether `quick_reason` is None, faster."""
+        revision = self.nodes.revision
+        known, key = self._verdicts.quick, (kind, revision(first), revision(second))
+        found = known.get(key)
+        if found is None:
+            if len(known) >= MAX_CACHED:
+                known.clear()
+            found = known[key] = self.quick_reason(kind, first, second) is None
+        return found
 
     def body_refusal(self, body: HloComputation, summary: KernelSummary) -> str | None:
         """Return why a fused computation is too large for one kernel, or None."""

@@ -146,6 +146,8 @@ class SequenceState:
         self.stamps: dict[HloInstruction, int] = {}
         self._changes = 0
         self._stamped: WeakSet[Changes] = WeakSet()
+        self._producers: dict[HloInstruction, list[HloInstruction]] = {}  # until the next change
+        self._consumers: dict[HloInstruction, list[HloInstruction]] = {}
         self.reach = Reach(self.nodes, self.order) if len(self.nodes.values) <= MAX_NODES else None
         self._make_tables()
         self._cost = RunningSum(self._fixed_point_time, self.nodes.values)
@@ -185,6 +187,27 @@ class SequenceState:
     def instructions(self) -> list[HloInstruction]:
         """Return every instruction in topological order."""
         return self.order.sorted(self.computation.instructions)
+
+    def producers(self, node: HloInstruction) -> list[HloInstruction]:
+        """Return the nodes that a node reads, in order of their keys; the list must not be changed."""
+        found = self._producers.get(node)
+        if found is None:
+            found = producers_of(node)
+            if len(found) > 1:
+                found.sort(key=self.nodes.key)
+            self._producers[node] = found
+        return found
+
+    def consumers(self, node: HloInstruction) -> list[HloInstruction]:
+        """Return the nodes that read a node; the list must not be changed."""
+        found = self._consumers.get(node)
+        if found is None:
+            found = self._consumers[node] = consumers_of(node)
+        return found
+
+    def has_other_use(self, producer: HloInstruction) -> bool:
+        """Check whether a node that has a consumer is needed by anything else."""
+        return len(self.consumers(producer)) > 1 or is_result(producer)
 
     def seconds(self) -> float:
         """Return the estimated time of one run of the sequence, without what it calls."""
@@ -254,8 +277,8 @@ class SequenceState:
 
     def may_go_into_all_users(self, producer: HloInstruction, users: Iterable[HloInstruction]) -> bool:
         """Check whether nothing is known against fusing the producer into all its users without making kernels."""
-        quick = self.legality.quick_reason
-        return not is_result(producer) and all(quick("producer-consumer", producer, u) is None for u in users)
+        may = self.legality.may_fuse
+        return not is_result(producer) and all(may("producer-consumer", producer, u) for u in users)
 
     def can_go_into_all_users(self, producer: HloInstruction, users: Iterable[HloInstruction]) -> bool:
         """Check whether `into_all_users` allows it, without finding the reason against it."""
@@ -701,6 +724,7 @@ class SequenceState:
         self, changed: Iterable[HloInstruction], around: Iterable[HloInstruction], low: int, high: int
     ) -> None:
         changed, around = list(changed), list(around)
+        self._producers, self._consumers = {}, {}
         self._changes += 1
         stamped: dict[HloInstruction, int] = {}
         for i in changed:

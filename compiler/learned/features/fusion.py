@@ -339,11 +339,11 @@ class FusionFeatures:
     def _look(self, n: int) -> None:
         """Compute the numbers of a node, as if the whole program took a second."""
         table = self._table
-        node = table.nodes[n]
+        node, sequence = table.nodes[n], table.sequences[n]
         consumers, producers = consumers_of(node), tuple(map(self._number, producers_of(node)))
         table.producers[n] = producers
         table.near[n] = dict.fromkeys((*producers, *map(self._number, consumers)))
-        numbers = self._own_numbers(node, table.sequences[n])
+        numbers = self._own_numbers(node, sequence)
         users = users_feature(len(consumers))
         table.rows[n], table.share[n], table.own[n] = numbers
         table.rows[n, USERS_COLUMN], table.own[n, USERS_NUMBER] = np.float32(users), users
