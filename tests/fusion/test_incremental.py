@@ -13,7 +13,7 @@ from compiler.fusion.policies import POLICIES, SEARCHES, make_policy
 from compiler.fusion.protocol import run_policy
 from compiler.fusion.rewriting import body_of
 from compiler.fusion.state import FusionState
-from compiler.ir import HloModule
+from compiler.ir import HloComputation, HloModule
 from compiler.text import parse
 from tests.fusion.checks import check, facts, shuffled, walk
 from tests.fusion.programs import optimized, random_graph
@@ -61,6 +61,36 @@ def test_undo_takes_back_whole_policies(program: str) -> None:
         assert str(state.module) == after
         while state.can_undo:
             state.undo()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_facts_of_nodes_that_are_made_again_are_those_of_a_new_state(seed: int) -> None:
+    """Walks that take back and make fusions in other orders meet the same nodes; each answer is found anew too."""
+    state, rng = FusionState(_module(seed)), np.random.default_rng(seed)
+    for _ in range(6):
+        while state.can_undo:
+            state.undo()
+        for _ in range(8):
+            actions = state.actions()
+            if not actions:
+                break
+            state.apply(actions[int(rng.integers(len(actions)))])
+        anew = FusionState(_module(seed))
+        for action in state.history:
+            anew.apply(action)
+        assert str(state.module) == str(anew.module)
+        assert state.actions() == anew.actions()
+        assert state.seconds() == anew.seconds()
+        assert [state.estimate(a) for a in state.actions()] == [anew.estimate(a) for a in anew.actions()]
+        for s, other in zip(state.sequences.values(), anew.sequences.values(), strict=True):
+            for producer, consumer in _pairs(s.computation):
+                action = FusionAction("horizontal", s.computation.name, producer, (consumer,))
+                assert s.decide(action).reason == other.decide(action).reason
+
+
+def _pairs(computation: HloComputation) -> list[tuple[str, str]]:
+    names = [i.name for i in computation.instructions][-12:]
+    return [(a, b) for a in names for b in names if a < b]
 
 
 def test_undo_ends_where_the_state_or_its_fork_began() -> None:
