@@ -22,7 +22,7 @@ from env.episode import ALL_PASSES, Decision, Episode, Move, Offers, Stop
 
 __all__ = ["DecisionMemory", "DecisionState", "DecisionStates"]
 
-MEMORY_BYTES = 48 << 20
+MEMORY_BYTES = 32 << 20
 """Remembered states of all programs of an environment, by estimate."""
 SESSIONS = 6
 """Number of places before fusion at which compilations of a program are kept, besides that at its start."""

@@ -22,9 +22,9 @@ from compiler.ir import HloComputation, HloInstruction, Opcode
 
 MAX_VALUES = 1024
 """Largest number of values of a sequence whose nodes have contents."""
-MAX_KERNELS = 20_000
+MAX_KERNELS = 4_000
 """Number of kernels whose facts are kept."""
-MAX_NODES = 200_000
+MAX_NODES = 50_000
 """Number of nodes whose contents are kept."""
 _NOT_INSIDE = TEMPLATE_OPS | {Opcode.FUSION, Opcode.DYNAMIC_UPDATE_SLICE, Opcode.PARAMETER, Opcode.TUPLE}
 """Opcodes of values that have no content: an update in place depends on who reads what it updates, and the kernels of

@@ -97,10 +97,6 @@ class KernelFacts:
         return self.summary.template
 
 
-MAX_CACHED = 200_000
-"""Number of pairs whose verdicts are kept, and a tenth of it that of nodes; beyond it, all are dropped."""
-
-
 @dataclass(slots=True)
 class Verdicts:
     """Facts of nodes and of pairs by their revisions, shared by forks: a node that comes back has its facts again.
@@ -174,7 +170,7 @@ class Legality:
         known, revision = self._verdicts.facts, self.nodes.revision(node)
         found = known.get(revision)
         if found is None:
-            if len(known) >= MAX_CACHED // 10:
+            if len(known) >= self.nodes.most // 4:
                 self.forget_facts()
             found = known[revision] = self._examine(node)
         return found
@@ -243,7 +239,7 @@ class Legality:
         if found is not None or key in self._verdicts.untried or key in reasons:
             return found
         reason = self._quick_refusal(kind, first, second)
-        if len(reasons) + len(self._verdicts.untried) >= MAX_CACHED:
+        if len(reasons) + len(self._verdicts.untried) >= self.nodes.most:
             reasons.clear()
             self._verdicts.names.clear()
             self._verdicts.untried.clear()
@@ -259,7 +255,7 @@ class Legality:
         known, key = self._verdicts.quick, (kind, revision(first), revision(second))
         found = known.get(key)
         if found is None:
-            if len(known) >= MAX_CACHED:
+            if len(known) >= self.nodes.most:
                 known.clear()
             found = known[key] = self.quick_reason(kind, first, second) is None
         return found
@@ -288,6 +284,8 @@ class Legality:
         if pair not in fitting:
             reason = self._pair_of_kernels_refusal(kind, first, second)
             if reason is None:
+                if len(fitting) >= self.nodes.most:
+                    fitting.clear()
                 fitting.add(pair)
         return reason
 
@@ -402,6 +400,8 @@ class Legality:
             size = len(body_of(node)) if node.opcode is Opcode.FUSION else 1
             found = KernelFacts(None, outputs, size, summary, marks)
             if shared is not None:
+                if len(self._verdicts.facts_by_structure) >= self.nodes.most // 4:
+                    self._verdicts.facts_by_structure.clear()
                 self._verdicts.facts_by_structure[shared] = found
         return found
 

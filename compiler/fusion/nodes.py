@@ -12,8 +12,8 @@ from compiler.ir import HloComputation, HloInstruction, Opcode
 from compiler.ir.printing import canonical_order
 
 _revisions = itertools.count()
-MAX_ORIGINS = 200_000
-"""Number of ways to make nodes whose revisions are kept."""
+MOST_FACTS = 20_000
+FACTS_PER_NODE = 40
 
 
 class _Revisions(dict[HloInstruction, int]):
@@ -70,6 +70,8 @@ class Nodes:
             same time. A node that is made again from the same nodes has its former revision, so that its facts are
             found by it, whatever happened elsewhere.
         origins: what computed each value at the start.
+        most: number of facts of one kind by revisions that are kept; beyond it, all are dropped. Small programs are
+            those of environments, which hold many facts for long; large ones need more at a time.
         moved: values that another node yields than when the set was last cleared, or none.
     """
 
@@ -95,6 +97,7 @@ class Nodes:
                 self._node_of[v] = i
                 self.origins.add(i, read)
             count += outputs
+        self.most = max(MOST_FACTS, FACTS_PER_NODE * len(self.values))
 
     def copy_for(self, computation: HloComputation) -> Nodes:
         """Return the same for a clone of the computation; nodes keep their revisions, so that caches serve both."""
@@ -103,7 +106,7 @@ class Nodes:
         other.values = {new: v for i, v in self.values.items() if (new := image(i.name)) is not None}
         other._revision = _Revisions((new, r) for i, r in self._revision.items() if (new := image(i.name)) is not None)
         other.revision = other._revision.__getitem__
-        other._made = self._made
+        other._made, other.most = self._made, self.most
         other._node_of = {v: i for i, values in other.values.items() for v in values}
         other.origins, other.moved = self.origins, set()
         return other
@@ -162,7 +165,7 @@ class Nodes:
         if origin is None:
             self._revision[node] = next(_revisions)
         else:
-            if len(self._made) >= MAX_ORIGINS:
+            if len(self._made) >= self.most:
                 self._made.clear()
             key = origin, values
             found = self._made.get(key)

@@ -21,7 +21,7 @@ from compiler.fusion.contents import MAX_VALUES, Contents
 from compiler.fusion.digests import MODULUS, Digests
 from compiler.fusion.edits import Edits
 from compiler.fusion.kinds import FUSING, KIND_OF, SPLITTING, Entry, has_other_use
-from compiler.fusion.legality import ALLOW, MAX_CACHED, FusionDecision, Legality, Limits, forbid
+from compiler.fusion.legality import ALLOW, FusionDecision, Legality, Limits, forbid
 from compiler.fusion.moving import Candidates, MoveFacts, Moving, candidates, peel_fusion
 from compiler.fusion.nodes import Nodes, SavedNode
 from compiler.fusion.reach import MAX_NODES, Reach
@@ -177,7 +177,7 @@ class SequenceState:
         self._make_tables()
 
     def listen(self) -> Changes:
-        """Return a collection to which every change adds the nodes that get a new stamp, as long as it is referenced."""
+        """Return a collection to which changes add the nodes that get a new stamp, as long as it is referenced."""
         found = Changes()
         self._stamped.add(found)
         return found
@@ -229,7 +229,7 @@ class SequenceState:
         times, revision = self._known.times, self.nodes.revision(i)
         found = times.get(revision)
         if found is None:
-            if len(times) >= MAX_CACHED:
+            if len(times) >= self.nodes.most:
                 times.clear()
             found = times[revision] = self._price(i)
         return found
@@ -243,7 +243,7 @@ class SequenceState:
         known, revision = self._known.digests, self.nodes.revision(i)
         found = known.get(revision)
         if found is None:
-            if len(known) >= MAX_CACHED:
+            if len(known) >= self.nodes.most:
                 known.clear()
             found = known[revision] = self.digests.fusion(i, self.nodes.values[i], self.nodes.value_of)
         return found
@@ -329,7 +329,7 @@ class SequenceState:
         known, revision = self._known.cuts, self.nodes.revision(fusion)
         found = known.get(revision)
         if found is None:
-            if len(known) >= MAX_CACHED:
+            if len(known) >= self.nodes.most:
                 known.clear()
             anatomy = Anatomy(fusion, self.nodes)
             found = known[revision] = anatomy.cuts(), tuple(anatomy.constants())
@@ -353,7 +353,7 @@ class SequenceState:
         known, key = self._known.parts, (self.nodes.revision(fusion), cut)
         found = known.get(key)
         if found is None:
-            if len(known) >= MAX_CACHED:
+            if len(known) >= self.nodes.most:
                 known.clear()
             found = known[key] = part_facts(Anatomy(fusion, self.nodes), cut, self.cost_model, self.legality.target)
         return found
@@ -366,7 +366,7 @@ class SequenceState:
         known, revision, nodes = self._known.movable, self.nodes.revision(fusion), self.nodes
         found = known.get(revision)
         if found is None:
-            if len(known) >= MAX_CACHED:
+            if len(known) >= self.nodes.most:
                 known.clear()
             found = known[revision] = candidates(Anatomy(fusion, nodes))
         up, down = found
@@ -394,7 +394,7 @@ class SequenceState:
         key = self.nodes.revision(fusion), value, self.nodes.revision(target), others
         found = known.get(key)
         if found is None:
-            if len(known) >= MAX_CACHED:
+            if len(known) >= self.nodes.most:
                 known.clear()
             moving = Moving(Anatomy(fusion, self.nodes), value, target)
             found = known[key] = moving.facts(self.legality, self.cost_model, others)
@@ -443,7 +443,7 @@ class SequenceState:
         key = (kind, self.nodes.revision(first), self.nodes.revision(second))
         found = known.get(key)
         if found is None:
-            if len(known) >= MAX_CACHED:
+            if len(known) >= self.nodes.most:
                 known.clear()
             found = known[key] = self.time_of(second) - self._seconds_after(kind, first, second)
         return found
@@ -456,7 +456,7 @@ class SequenceState:
         pair = trials.pair(kind, first, second)
         found = known.get(pair)
         if found is None:
-            if len(known) >= MAX_CACHED:
+            if len(known) >= self.nodes.most:
                 known.clear()
             found = known[pair] = self.cost_model.kernel(self._summary_after(kind, first, second))
         return found

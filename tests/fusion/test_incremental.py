@@ -12,8 +12,9 @@ from compiler.fusion.kinds import KIND_OF
 from compiler.fusion.policies import POLICIES, SEARCHES, make_policy
 from compiler.fusion.protocol import run_policy
 from compiler.fusion.rewriting import body_of
+from compiler.fusion.sequence import SequenceState
 from compiler.fusion.state import FusionState
-from compiler.ir import HloComputation, HloModule
+from compiler.ir import HloModule
 from compiler.text import parse
 from tests.fusion.checks import check, facts, shuffled, walk
 from tests.fusion.programs import optimized, random_graph
@@ -83,13 +84,13 @@ def test_facts_of_nodes_that_are_made_again_are_those_of_a_new_state(seed: int) 
         assert state.seconds() == anew.seconds()
         assert [state.estimate(a) for a in state.actions()] == [anew.estimate(a) for a in anew.actions()]
         for s, other in zip(state.sequences.values(), anew.sequences.values(), strict=True):
-            for producer, consumer in _pairs(s.computation):
+            for producer, consumer in _pairs(s):
                 action = FusionAction("horizontal", s.computation.name, producer, (consumer,))
                 assert s.decide(action).reason == other.decide(action).reason
 
 
-def _pairs(computation: HloComputation) -> list[tuple[str, str]]:
-    names = [i.name for i in computation.instructions][-12:]
+def _pairs(sequence: SequenceState) -> list[tuple[str, str]]:
+    names = [i.name for i in sequence.nodes.values][-12:]
     return [(a, b) for a in names for b in names if a < b]
 
 

@@ -43,9 +43,9 @@ from compiler.learned.pointer_network import DecisionGraph
 
 __all__ = ["FusionFeatures", "WeighedEntry"]
 
-MAX_KNOWN = 20_000
+MAX_KNOWN = 5_000
 """Number of nodes whose numbers are kept."""
-MAX_ACTIONS = 100_000
+MAX_ACTIONS = 50_000
 """Number of actions whose numbers are kept."""
 
 
