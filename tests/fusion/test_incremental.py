@@ -66,7 +66,7 @@ def test_undo_takes_back_whole_policies(program: str) -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_facts_of_nodes_that_are_made_again_are_those_of_a_new_state(seed: int) -> None:
-    """Walks that take back and make fusions in other orders meet the same nodes; each answer is found anew too."""
+    """Walks that take back and make fusions in other orders meet the same nodes; each answer is compared with a new state."""
     state, rng = FusionState(_module(seed)), np.random.default_rng(seed)
     for _ in range(6):
         while state.can_undo:
@@ -76,14 +76,14 @@ def test_facts_of_nodes_that_are_made_again_are_those_of_a_new_state(seed: int) 
             if not actions:
                 break
             state.apply(actions[int(rng.integers(len(actions)))])
-        anew = FusionState(_module(seed))
+        fresh = FusionState(_module(seed))
         for action in state.history:
-            anew.apply(action)
-        assert str(state.module) == str(anew.module)
-        assert state.actions() == anew.actions()
-        assert state.seconds() == anew.seconds()
-        assert [state.estimate(a) for a in state.actions()] == [anew.estimate(a) for a in anew.actions()]
-        for s, other in zip(state.sequences.values(), anew.sequences.values(), strict=True):
+            fresh.apply(action)
+        assert str(state.module) == str(fresh.module)
+        assert state.actions() == fresh.actions()
+        assert state.seconds() == fresh.seconds()
+        assert [state.estimate(a) for a in state.actions()] == [fresh.estimate(a) for a in fresh.actions()]
+        for s, other in zip(state.sequences.values(), fresh.sequences.values(), strict=True):
             for producer, consumer in _pairs(s):
                 action = FusionAction("horizontal", s.computation.name, producer, (consumer,))
                 assert s.decide(action).reason == other.decide(action).reason
