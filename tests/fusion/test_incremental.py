@@ -66,7 +66,7 @@ def test_undo_takes_back_whole_policies(program: str) -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_facts_of_nodes_that_are_made_again_are_those_of_a_new_state(seed: int) -> None:
-    """Walks that take back and make fusions in other orders meet the same nodes; each answer is compared with a new state."""
+    """Walks take back fusions and make them in other orders, which makes the same nodes again."""
     state, rng = FusionState(_module(seed)), np.random.default_rng(seed)
     for _ in range(6):
         while state.can_undo:
