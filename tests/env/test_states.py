@@ -53,7 +53,8 @@ def test_states_are_those_of_episodes_whether_they_are_remembered_or_not(text: s
 @pytest.mark.parametrize("users", [1, 2, 3])
 def test_environments_in_turns_are_in_the_states_of_their_own_episodes(users: int) -> None:
     """Each user has a compilation of its own, or all of them share one that moves to and fro."""
-    session, phases = _session(CHAIN), ("fusion", "kernels")
+    session = _session(CHAIN)
+    phases: tuple[Phase, ...] = ("fusion", "kernels")
     memory = DecisionMemory(1)  # nothing is remembered, so every step compiles
     memory.users = users
     states = DecisionStates("program", session, phases, memory)
