@@ -89,6 +89,30 @@ def test_facts_of_nodes_that_are_made_again_are_those_of_a_new_state(seed: int) 
                 assert s.decide(action).reason == other.decide(action).reason
 
 
+@pytest.mark.parametrize("seed", range(2))
+def test_answers_are_the_same_when_what_is_kept_is_dropped_again_and_again(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("compiler.fusion.contents.MAX_USES", 5)
+    monkeypatch.setattr("compiler.fusion.trials.MAX_SUMMARIES", 2)
+    state, whole = FusionState(_module(seed)), FusionState(_module(seed))
+    for s in state.sequences.values():
+        s.nodes.most = 12
+    rng = np.random.default_rng(seed)
+    for _ in range(8):
+        actions = state.actions()
+        assert actions == whole.actions()
+        assert [state.estimate(a) for a in actions] == [whole.estimate(a) for a in actions]
+        assert (state.seconds(), state.fingerprint) == (whole.seconds(), whole.fingerprint)
+        for s in state.sequences.values():
+            assert len(s.legality._verdicts.quick) <= 12
+        if not actions:
+            break
+        action = actions[int(rng.integers(len(actions)))]
+        state.apply(action)
+        whole.apply(action)
+
+
 def _pairs(sequence: SequenceState) -> list[tuple[str, str]]:
     names = [i.name for i in sequence.nodes.values][-12:]
     return [(a, b) for a in names for b in names if a < b]
