@@ -34,9 +34,11 @@ from compiler.codegen.schedules.scans import expand_scans
 from compiler.codegen.schedules.scatter_parts import split_scatters
 from compiler.codegen.schedules.schedule import FIELD_RANGES, LOCAL_BYTES, Schedule
 from compiler.codegen.schedules.selected_offsets import select_offsets
+from compiler.codegen.schedules.separate_columns import separate_columns
 from compiler.codegen.schedules.shared_values import SHARED_BYTES, share_values
 from compiler.codegen.schedules.short_loops import merge_narrow_columns, unroll_short_loops
 from compiler.codegen.schedules.short_rows import rows_bound, split_rows
+from compiler.codegen.schedules.single_elements import hide_single_elements
 from compiler.codegen.schedules.splits import (
     ENOUGH_TASKS,
     MAX_PARTS,
@@ -108,7 +110,8 @@ def bind_c(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
     body = split_edges(replace(kernel, kind=kind), body, schedule)
     body = unroll_short_loops(body, schedule.short) if schedule.vector else body
     body = split_rows(body) if schedule.stages and schedule.vector else body
-    body = pair_elements(kernel, select_offsets(_Binder(schedule, kernel.arguments).top(body)))
+    body = select_offsets(_Binder(schedule, kernel.arguments).top(body))
+    body = pair_elements(kernel, hide_single_elements(separate_columns(body)))
     check_local_bytes(body)
     vectors = (LoopKind.VECTOR, LoopKind.PARALLEL_VECTOR)
     has_vectors = any(isinstance(s, For) and s.kind in vectors for s in lir.walk(body))
