@@ -43,10 +43,12 @@ from compiler.learned.pointer_network import DecisionGraph
 
 __all__ = ["FusionFeatures", "WeighedEntry"]
 
-MAX_KNOWN = 5_000
-"""Number of nodes whose numbers are kept."""
-MAX_ACTIONS = 50_000
-"""Number of actions whose numbers are kept."""
+MAX_NODES_KNOWN = 1_000
+"""Number of nodes whose numbers are kept, if the program has few: removed ones stay alive with their bodies."""
+MAX_ACTIONS = 20_000
+"""Number of actions whose numbers are kept, if the program has few nodes."""
+MAX_ROWS = 5_000
+"""Number of revisions of nodes whose numbers are kept."""
 
 
 class WeighedEntry(NamedTuple):
@@ -147,6 +149,8 @@ class FusionFeatures:
         self._table = _NodeTable()
         self._changes = [s.listen() for s in state.sequences.values()]
         self._own: dict[int, _OwnNumbers] = {}
+        count = sum(len(s.nodes.values) for s in state.sequences.values())
+        self._most_nodes, self._most_actions = max(MAX_NODES_KNOWN, 4 * count), max(MAX_ACTIONS, 40 * count)
 
     # ---- facts of nodes
 
@@ -202,7 +206,7 @@ class FusionFeatures:
 
     def offer(self) -> Offer:
         """Return the same as `entries`, with the numbers of the actions in arrays."""
-        if len(self._table.nodes) >= MAX_KNOWN or self._table.slots.count >= MAX_ACTIONS:
+        if len(self._table.nodes) >= self._most_nodes or self._table.slots.count >= self._most_actions:
             self._table = _NodeTable()
         entries = [e for s in self.state.sequences.values() for t in s.tables(self.splits) for e in t.entries()]
         slots = self._slots(entries)
@@ -355,7 +359,7 @@ class FusionFeatures:
         revision = sequence.nodes.revision(node)
         found = self._own.get(revision)
         if found is None:
-            if len(self._own) >= MAX_KNOWN:
+            if len(self._own) >= MAX_ROWS:
                 self._own.clear()
             row = np.array(node_row(node, self, 1.0), dtype=np.float32)
             own = EndpointNumbers(self, 1.0).of(node)
