@@ -211,6 +211,9 @@ class ActionTable:
         self._spans.remove(place.key)
         for keys in self._lists(place):
             del keys[bisect_left(keys, place.key)]
+        for p in place.producers:
+            if not self._readers[p]:
+                del self._readers[p]  # which would keep a removed fusion alive
 
     def _enter(self, i: HloInstruction, place: _Place, stale: dict[HloInstruction, None]) -> None:
         self._places[i], self._node_at[place.key], self._rows[place.key] = place, i, _Row([])
