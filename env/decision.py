@@ -184,6 +184,7 @@ class DecisionEnv(CompilerEnv[Observation]):
         )
         same = shared if alike else None  # else other states are reached
         self._memory: DecisionMemory = DecisionMemory() if same is None else same._memory
+        self._memory.users += 1
         self._states: dict[str, DecisionStates] = {} if same is None else same._states
 
     @property

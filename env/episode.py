@@ -8,19 +8,20 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from compiler.analysis.cost_model import CostModel
+from compiler.analysis.cost_model import CostModel, module_cost
 from compiler.codegen.schedules.kernel_choice import KernelChoice
 from compiler.errors import HlogymError
 from compiler.expansions import ExpansionSite
 from compiler.fusion.actions import FusionAction
 from compiler.fusion.policies import DEFAULT_POLICY, make_policy
-from compiler.learned.features.candidates import MAX_CANDIDATES, STOP, Candidate
+from compiler.learned.features.candidates import CANDIDATE_FEATURES, MAX_CANDIDATES, STOP, Candidate
+from compiler.learned.features.compact import CompactGraph, compact
 from compiler.learned.features.decisions import decision_graph
 from compiler.learned.features.expansions import expansion_candidates
 from compiler.learned.features.fusion import FusionFeatures, Offer
 from compiler.learned.features.kernels import kernel_candidates
 from compiler.learned.features.loops import loop_candidates
-from compiler.learned.features.programs import ModuleFeatures
+from compiler.learned.features.programs import ModuleFeatures, NodeRows
 from compiler.learned.pointer_network import DecisionGraph
 from compiler.loops import KernelLoops, LoopSite
 from compiler.passes.infrastructure.registry import PASSES
@@ -183,6 +184,7 @@ class Episode:
         self._decided_kernels = 0
         self._kernel_facts: ModuleFeatures | None = None
         self._features: FusionFeatures | None = None
+        self._cost_model, self._rows = CostModel(session.device), NodeRows()  # forks share them
         self._undo: list[_Before] = []
         self._moves: list[Move] = []
         self._candidates: list[Candidate] = []
@@ -237,9 +239,16 @@ class Episode:
 
     def graph(self) -> DecisionGraph:
         """Return the features of the current decision; candidate i is move i. After the end there are no candidates."""
+        return self.compact_graph().expanded(CANDIDATE_FEATURES)
+
+    def compact_graph(self) -> CompactGraph:
+        """Return `graph` in the types of observations."""
         self._look()
         if self._features is not None and self._facts is self._features and self._fusions is not None:
-            return self._features.graph(self._fusions)
+            return self._features.compact_graph(self._fusions)
+        return compact(self._module_graph())
+
+    def _module_graph(self) -> DecisionGraph:
         if self._facts is None:
             self._facts = self._module_features()
         extra = self._facts.instructions() if isinstance(self._facts, ModuleFeatures) else ()
@@ -391,7 +400,7 @@ class Episode:
         return self._kernels
 
     def _module_features(self) -> ModuleFeatures:
-        return ModuleFeatures(self.session.module, CostModel(self.session.device))
+        return ModuleFeatures(self.session.module, self._cost_model, self._rows)
 
     # ---- the result
 
@@ -399,7 +408,10 @@ class Episode:
         """Return the estimated time of the module now, by the cost model."""
         if self._features is not None:
             return self._features.total_seconds()
-        return self.session.cost().seconds
+        self._look()
+        if isinstance(self._facts, ModuleFeatures):
+            return self._facts.total_seconds()
+        return module_cost(self.session.module, self._cost_model).seconds
 
     def complete(self) -> CompilationSession:
         """Return a session that continues from here with the defaults; once fusion has begun, that of the episode."""

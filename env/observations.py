@@ -16,7 +16,6 @@ Features are float16, to which `decision_graph` rounds them, and numbers int16: 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -24,6 +23,7 @@ import numpy.typing as npt
 from gymnasium import spaces
 
 from compiler.learned.features import decisions as f
+from compiler.learned.features.compact import CompactGraph, compact
 from compiler.learned.pointer_network import DecisionGraph
 
 __all__ = ["CompactGraph", "Observation", "compact", "observation_space", "observe", "unflatten"]
@@ -59,43 +59,6 @@ def observation_space() -> spaces.Dict:
             ),
             "action_mask": spaces.Box(0, 1, (f.MAX_CANDIDATES,), np.int8),
         }
-    )
-
-
-@dataclass(frozen=True)
-class CompactGraph:
-    """A decision in the types of observations, without the columns of candidates that are zero throughout.
-
-    Attributes:
-        nodes, edges, endpoints, globals: as in `DecisionGraph`.
-        columns: the candidate features that are not zero for all candidates.
-        candidates: [c, number of columns].
-    """
-
-    nodes: npt.NDArray[np.float16]
-    edges: npt.NDArray[np.int16]
-    columns: npt.NDArray[np.int16]
-    candidates: npt.NDArray[np.float16]
-    endpoints: npt.NDArray[np.int16]
-    globals: npt.NDArray[np.float16]
-
-    @property
-    def nbytes(self) -> int:
-        """Size of all arrays in bytes."""
-        arrays = (self.nodes, self.edges, self.columns, self.candidates, self.endpoints, self.globals)
-        return sum(a.nbytes for a in arrays)
-
-
-def compact(graph: DecisionGraph) -> CompactGraph:
-    """Return a decision in little memory; `observe` takes it too."""
-    columns = np.flatnonzero(graph.candidates.any(axis=0))
-    return CompactGraph(
-        nodes=graph.nodes.astype(np.float16),
-        edges=graph.edges.astype(np.int16),
-        columns=columns.astype(np.int16),
-        candidates=graph.candidates[:, columns].astype(np.float16),
-        endpoints=graph.endpoints.astype(np.int16),
-        globals=graph.globals.astype(np.float16),
     )
 
 

@@ -14,18 +14,22 @@ from typing import Any
 
 from compiler.errors import HlogymError
 from compiler.fusion.actions import FusionAction
+from compiler.learned.features.compact import CompactGraph
 from compiler.plan import Phase
 from compiler.session import CompilationSession
 from compiler.support.lru_dict import LruDict
 from env.episode import ALL_PASSES, Decision, Episode, Move, Offers, Stop
-from env.observations import CompactGraph, compact
 
 __all__ = ["DecisionMemory", "DecisionState", "DecisionStates"]
 
-MEMORY_BYTES = 48 << 20
+MEMORY_BYTES = 32 << 20
 """Remembered states of all programs of an environment, by estimate."""
 SESSIONS = 6
-"""Number of compilations of a program that are kept, besides that at its start."""
+"""Number of places before fusion at which compilations of a program are kept, besides that at its start."""
+MOST_USERS = 8
+"""Most compilations that are kept at one of these places, one for each environment that shares the states."""
+NEAR = 4
+"""Number of decisions by which a compilation is moved rather than another one started."""
 _STATE_BYTES = 3000
 _MOVE_BYTES = 40
 """Of an action in the list of a state, most of which it shares with other states."""
@@ -80,10 +84,14 @@ class DecisionMemory(LruDict[Hashable, DecisionState]):
 
     Args:
         limit: estimated bytes of all states together.
+
+    Attributes:
+        users: number of environments that share it; each needs a compilation of its own, which follows its episode.
     """
 
     def __init__(self, limit: float = MEMORY_BYTES) -> None:
         super().__init__(limit, lambda _, s: _bytes_of(s))
+        self.users = 0
 
 
 def _bytes_of(state: DecisionState) -> int:
@@ -116,9 +124,10 @@ class DecisionStates:
     ) -> None:
         self._name, self._memory = name, memory
         self._start = Episode(start.fork(), phases, offers)
-        self._episodes: LruDict[_Path | None, tuple[Episode, _Path | None]] = LruDict(SESSIONS)
+        self._episodes: LruDict[_Path | None, list[tuple[Episode, _Path | None]]] = LruDict(SESSIONS)
         self.met = self.remembered = 0
-        self.root = self._see(self._start.fork(), None)
+        root = self._start.fork()
+        self.root = self._see(root, None, self._key(root))
 
     def take(self, state: DecisionState, index: int) -> DecisionState | str:
         """Return the state after a decision, or the reason why it cannot be taken."""
@@ -142,9 +151,10 @@ class DecisionStates:
         except HlogymError as error:
             return f"{state.text(index)}: {error}"
         self._keep(episode, path)
-        following = self._known(self._key(episode))
+        key = self._key(episode)
+        following = self._known(key)
         if following is None:
-            following = self._see(episode, path)
+            following = self._see(episode, path, key)
         elif following is not self.root:
             following._path = path  # which the compilation has just taken; equal states list their moves in one order
         state._next[index] = following.key
@@ -153,8 +163,7 @@ class DecisionStates:
     def episode(self, state: DecisionState) -> Episode:
         """Return the compilation that leads to a state; it is valid, and must not be changed, until the next call."""
         path = state._path
-        base = _base(path)
-        episode, at = self._episode_at(base)
+        episode, at = self._episode_near(path)
         back, forth = _between(at, path)
         for step in back:
             episode.undo(step.decision)
@@ -175,33 +184,40 @@ class DecisionStates:
     def _known(self, key: Hashable) -> DecisionState | None:
         return self.root if key == self.root.key else self._memory.get(key)
 
-    def _see(self, episode: Episode, path: _Path | None) -> DecisionState:
+    def _see(self, episode: Episode, path: _Path | None, key: Hashable) -> DecisionState:
         """Return the state that an episode is in, and remember it."""
-        key = self._key(episode)
         moves = episode.moves
         actions = [m for m in moves if isinstance(m, FusionAction | Stop)]
         listed = tuple(actions) if len(actions) == len(moves) else "\n".join(map(str, moves))
-        graph = compact(episode.graph())
+        graph = episode.compact_graph()
         made = DecisionState(key, episode.phase, len(moves), episode.seconds(), graph, listed, _path=path)
         if path is not None:
             self._memory[key] = made
         return made
 
-    def _episode_at(self, base: _Path | None) -> tuple[Episode, _Path | None]:
+    def _episode_near(self, path: _Path | None) -> tuple[Episode, _Path | None]:
         """Return an episode whose decisions before fusion are those of a path, and the path that it is at."""
-        found = self._episodes.get(base)
-        if found is not None:
-            return found
+        base = _base(path)
+        kept = self._episodes.get(base) or []
+        if kept:
+            distance, best = min((_distance(at, path), n) for n, (_, at) in enumerate(kept))
+            if distance <= NEAR or len(kept) >= min(self._memory.users, MOST_USERS):
+                return kept[best]
         if base is None:
-            return self._start.fork(), None
-        before, _ = self._episode_at(base.before)
-        episode = before.fork()
-        episode.decide(base.decision)
+            episode = self._start.fork()
+        else:
+            before, _ = self._episode_near(base.before)
+            episode = before.fork()
+            episode.decide(base.decision)
         self._keep(episode, base)
         return episode, base
 
     def _keep(self, episode: Episode, path: _Path | None) -> None:
-        self._episodes[_base(path)] = episode, path
+        """Note which path an episode is at."""
+        base = _base(path)
+        kept = [k for k in self._episodes.get(base) or [] if k[0] is not episode]
+        most = max(1, min(self._memory.users, MOST_USERS))
+        self._episodes[base] = [*kept[max(0, len(kept) + 1 - most) :], (episode, path)]
 
 
 def _longer(path: _Path | None, decision: Decision, began: bool) -> _Path:
@@ -228,3 +244,9 @@ def _between(start: _Path | None, end: _Path | None) -> tuple[list[_Path], list[
             forth.append(end)
             end = end.before
     return back, forth[::-1]
+
+
+def _distance(start: _Path | None, end: _Path | None) -> int:
+    """Return the number of decisions to take back and to make from one path to another."""
+    back, forth = _between(start, end)
+    return len(back) + len(forth)

@@ -125,6 +125,8 @@ _FREE = frozenset(
 
 _MAX_KNOWN = 100_000
 """Number of instruction costs that a cost model caches."""
+_MAX_SUMMARIES = 10_000
+"""Number of summaries of single instructions that it caches."""
 
 
 class CostModel:
@@ -133,6 +135,7 @@ class CostModel:
     def __init__(self, device: DeviceModel | None = None) -> None:
         self.device = device or cpu()
         self._known: dict[Hashable, float] = {}
+        self._summaries: dict[Hashable, KernelSummary] = {}
 
     def kernel(self, summary: KernelSummary) -> float:
         """Return the seconds of one kernel."""
@@ -181,8 +184,20 @@ class CostModel:
         if seconds is None:
             if len(self._known) >= _MAX_KNOWN:
                 self._known.clear()
-            seconds = self._known[key] = self.kernel(summarize(i))
+            seconds = self._known[key] = self.kernel(self.summary(i))
         return seconds
+
+    def summary(self, i: HloInstruction) -> KernelSummary:
+        """Return the summary of a kernel; that of a single instruction is found once for all that are like it."""
+        if i.opcode is Opcode.FUSION:
+            return summarize(i)
+        key = summary_key(i)
+        found = self._summaries.get(key)
+        if found is None:
+            if len(self._summaries) >= _MAX_SUMMARIES:
+                self._summaries.clear()
+            found = self._summaries[key] = summarize(i)
+        return found
 
     def _kernel_loop(self, loop: HloInstruction) -> float:
         """Return the seconds of a loop in one kernel: its arithmetic, and one read and write of the carried values."""

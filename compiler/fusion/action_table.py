@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from compiler.analysis.order import STRIDE_BITS
 from compiler.fusion.actions import FusionAction
 from compiler.fusion.interval_grid import IntervalGrid
-from compiler.fusion.rewriting import consumers_of, outputs_of, producers_of
+from compiler.fusion.rewriting import outputs_of
 from compiler.fusion.row_list import RowList
 from compiler.ir import HloInstruction
 
@@ -164,8 +164,8 @@ class ActionTable:
         stale.update(changed)
         for i in changed:
             if i in self._sequence.nodes:
-                stale.update(dict.fromkeys(producers_of(i)))
-                stale.update(dict.fromkeys(consumers_of(i)))
+                stale.update(dict.fromkeys(self._sequence.producers(i)))
+                stale.update(dict.fromkeys(self._sequence.consumers(i)))
         self._update_places(stale, changed)
         made = {self._make_row(i) for i in stale if i in self._places}
         if self._reach is None:
@@ -176,7 +176,7 @@ class ActionTable:
 
     def _stale_around(self, p: HloInstruction, stale: dict[HloInstruction, None]) -> None:
         """Add the consumers of a node if the number of its consumers makes a difference for them now."""
-        if p in self._sequence.nodes and len(users := consumers_of(p)) <= 2:
+        if p in self._sequence.nodes and len(users := self._sequence.consumers(p)) <= 2:
             stale.update(dict.fromkeys(users))
 
     def _update_places(self, stale: dict[HloInstruction, None], changed: Iterable[HloInstruction]) -> None:
@@ -201,7 +201,7 @@ class ActionTable:
         values = s.nodes.values[i]
         key = max(values)
         last = outputs_of(i)[values.index(key)] if len(values) > 1 else i
-        return _Place(key, tuple(producers_of(i)), next(last.shape.leaves()).dimensions)
+        return _Place(key, tuple(s.producers(i)), next(last.shape.leaves()).dimensions)
 
     def _leave(self, i: HloInstruction, place: _Place, stale: dict[HloInstruction, None]) -> None:
         self._stale_before(place, stale)
@@ -211,6 +211,9 @@ class ActionTable:
         self._spans.remove(place.key)
         for keys in self._lists(place):
             del keys[bisect_left(keys, place.key)]
+        for p in place.producers:
+            if not self._readers[p]:
+                del self._readers[p]  # which would keep a removed fusion alive
 
     def _enter(self, i: HloInstruction, place: _Place, stale: dict[HloInstruction, None]) -> None:
         self._places[i], self._node_at[place.key], self._rows[place.key] = place, i, _Row([])
@@ -296,7 +299,7 @@ class ActionTable:
         self._moved.clear()
         for i in list(sources):
             if i in nodes:
-                sources.update(dict.fromkeys(producers_of(i)))
+                sources.update(dict.fromkeys(self._sequence.producers(i)))
         keys = dict.fromkeys(k for i in sources if i in watching for k in watching[i] if k not in made)
         for key in keys:
             self._judge_again(key, self._rows[key])

@@ -22,9 +22,11 @@ from compiler.ir import HloComputation, HloInstruction, Opcode
 
 MAX_VALUES = 1024
 """Largest number of values of a sequence whose nodes have contents."""
-MAX_KERNELS = 20_000
+MAX_KERNELS = 10_000
 """Number of kernels whose facts are kept."""
-MAX_NODES = 200_000
+MAX_USES = 50_000
+"""Number of uses of inputs in the summaries that are kept."""
+MAX_NODES = 50_000
 """Number of nodes whose contents are kept."""
 _NOT_INSIDE = TEMPLATE_OPS | {Opcode.FUSION, Opcode.DYNAMIC_UPDATE_SLICE, Opcode.PARAMETER, Opcode.TUPLE}
 """Opcodes of values that have no content: an update in place depends on who reads what it updates, and the kernels of
@@ -92,6 +94,7 @@ class Contents:
         self._originals = originals
         self._is_constant = sum(1 << v for v, i in enumerate(originals) if i is not None and is_inlined_constant(i))
         self._kernels: dict[Content, _Kernel] = {}
+        self._uses = 0
         self._known: dict[int, int | None] = {}  # by revision
 
     def _exclude(self, values: Sequence[int]) -> None:
@@ -203,6 +206,10 @@ class Contents:
         kernel = self._kernel(content)
         if kernel.summary is None:
             kernel.summary = summarize_instructions(*self._instructions(content))
+            self._uses += sum(len(i.contexts) for i in kernel.summary.inputs)
+            if self._uses > MAX_USES:
+                self._uses = 0
+                self._kernels.clear()
         return kernel.summary
 
     def _kernel(self, content: Content) -> _Kernel:

@@ -122,8 +122,9 @@ class ProducerConsumer(ActionKind):
 
     def entries(self, s: SequenceState, node: HloInstruction) -> Iterator[Entry]:
         """See `ActionKind.entries`."""
-        for p in s.nodes.sorted(producers_of(node)):
-            if s.legality.refusal_of(p) is None and s.legality.quick_reason(self.name, p, node) is None:
+        may = s.legality.may_fuse
+        for p in s.producers(node):
+            if may(self.name, p, node):
                 yield self.entry(s, p, node)
 
     def kernel_reason(self, s: SequenceState, entry: Entry) -> str | None:
@@ -140,7 +141,7 @@ class ProducerConsumer(ActionKind):
 
     def saving(self, s: SequenceState, e: Entry) -> float:
         """See `ActionKind.saving`."""
-        if not has_other_use(e.producer):
+        if not s.has_other_use(e.producer):
             return s.saving_into_all(e.producer, e.consumers)
         return s.edge_saving(e.producer, e.consumer) + s.unused_constants_seconds(e.consumers)
 
@@ -156,7 +157,7 @@ class ProducerIntoAllUsers(ActionKind):
 
     def entries(self, s: SequenceState, node: HloInstruction) -> Iterator[Entry]:
         """See `ActionKind.entries`."""
-        users = consumers_of(node)
+        users = s.consumers(node)
         if len(users) > 1 and s.may_go_into_all_users(node, users):
             yield self.entry(s, node, *s.nodes.sorted(users))
 
@@ -193,10 +194,9 @@ class MultiOutput(ActionKind):
 
     def entries(self, s: SequenceState, node: HloInstruction) -> Iterator[Entry]:
         """See `ActionKind.entries`."""
-        for p in s.nodes.sorted(producers_of(node)):
-            if s.legality.refusal_of(p) is not None or not has_other_use(p):
-                continue
-            if s.legality.quick_reason(self.name, p, node) is None:
+        may = s.legality.may_fuse
+        for p in s.producers(node):
+            if s.has_other_use(p) and may(self.name, p, node):
                 yield self.entry(s, p, node)
 
     def path_reason(self, s: SequenceState, entry: Entry) -> str | None:
@@ -274,7 +274,7 @@ class SideBySide(ActionKind):
         return [s.merge(first, second, fuse_side_by_side)]
 
     def _entries(self, s: SequenceState, node: HloInstruction, other: HloInstruction | None) -> Iterator[Entry]:
-        if other is not None and s.legality.quick_reason("sibling", node, other) is None:
+        if other is not None and s.legality.may_fuse("sibling", node, other):
             yield self.entry(s, node, other)
 
 

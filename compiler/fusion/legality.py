@@ -97,10 +97,6 @@ class KernelFacts:
         return self.summary.template
 
 
-MAX_CACHED = 200_000
-"""Number of pairs whose verdicts are kept, and a tenth of it that of nodes; beyond it, all are dropped."""
-
-
 @dataclass(slots=True)
 class Verdicts:
     """Facts of nodes and of pairs by their revisions, shared by forks: a node that comes back has its facts again.
@@ -112,6 +108,8 @@ class Verdicts:
     facts_by_structure: dict[int, KernelFacts] = field(default_factory=dict)
     fitting_pairs: set[int] = field(default_factory=set)  # against which there is no quick reason without rules
     reasons: dict[tuple[str, int, int], str | None] = field(default_factory=dict)
+    names: dict[tuple[str, int, int], tuple[str, str]] = field(default_factory=dict)  # of the nodes in these reasons
+    quick: dict[tuple[str, int, int], bool] = field(default_factory=dict)  # whether there is no quick reason
     untried: set[tuple[str, int, int]] = field(default_factory=set)  # pairs against which there is no quick reason
     known_fusible: set[int] = field(default_factory=set)
 
@@ -172,7 +170,7 @@ class Legality:
         known, revision = self._verdicts.facts, self.nodes.revision(node)
         found = known.get(revision)
         if found is None:
-            if len(known) >= MAX_CACHED // 10:
+            if len(known) >= self.nodes.most // 4:
                 self.forget_facts()
             found = known[revision] = self._examine(node)
         return found
@@ -206,10 +204,22 @@ class Legality:
         reasons, key = self._verdicts.reasons, self._key(kind, first, second)
         if key not in reasons:
             reason = self.quick_reason(kind, first, second)
-            if key in reasons:  # also if there is none and no kernel has to be made to see that
-                return reason
-            reasons[key] = reason or self.trials.refusal(kind, first, second)
+            if key not in reasons:  # else there is none either, and no kernel has to be made to see that
+                reason = reason or self.trials.refusal(kind, first, second)
+                self._set_reason(key, first, second, reason)
+            return reason
+        if reasons[key] is not None and self._verdicts.names.get(key) != (first.name, second.name):
+            # Nodes that were made again may have other names now.
+            reason = self._quick_refusal(kind, first, second) or self.trials.refusal(kind, first, second)
+            self._set_reason(key, first, second, reason)
         return reasons[key]
+
+    def _set_reason(
+        self, key: tuple[str, int, int], first: HloInstruction, second: HloInstruction, reason: str | None
+    ) -> None:
+        self._verdicts.reasons[key] = reason
+        if reason is not None:
+            self._verdicts.names[key] = first.name, second.name
 
     def is_refused(self, kind: str, first: HloInstruction, second: HloInstruction) -> bool:
         """Check whether `pair_reason` has a reason, without finding it if it takes the kernel to state it."""
@@ -229,14 +239,26 @@ class Legality:
         if found is not None or key in self._verdicts.untried or key in reasons:
             return found
         reason = self._quick_refusal(kind, first, second)
-        if len(reasons) + len(self._verdicts.untried) >= MAX_CACHED:
+        if len(reasons) + len(self._verdicts.untried) >= self.nodes.most:
             reasons.clear()
+            self._verdicts.names.clear()
             self._verdicts.untried.clear()
         if reason is None and self._needs_trial(kind, first, second):
             self._verdicts.untried.add(key)
         else:
-            reasons[key] = reason
+            self._set_reason(key, first, second, reason)
         return reason
+
+    def may_fuse(self, kind: str, first: HloInstruction, second: HloInstruction) -> bool:
+        """Check whether `quick_reason` is None, faster."""
+        revision = self.nodes.revision
+        known, key = self._verdicts.quick, (kind, revision(first), revision(second))
+        found = known.get(key)
+        if found is None:
+            if len(known) >= self.nodes.most:
+                known.clear()
+            found = known[key] = self.quick_reason(kind, first, second) is None
+        return found
 
     def body_refusal(self, body: HloComputation, summary: KernelSummary) -> str | None:
         """Return why a fused computation is too large for one kernel, or None."""
@@ -262,6 +284,8 @@ class Legality:
         if pair not in fitting:
             reason = self._pair_of_kernels_refusal(kind, first, second)
             if reason is None:
+                if len(fitting) >= self.nodes.most:
+                    fitting.clear()
                 fitting.add(pair)
         return reason
 
@@ -376,6 +400,8 @@ class Legality:
             size = len(body_of(node)) if node.opcode is Opcode.FUSION else 1
             found = KernelFacts(None, outputs, size, summary, marks)
             if shared is not None:
+                if len(self._verdicts.facts_by_structure) >= self.nodes.most // 4:
+                    self._verdicts.facts_by_structure.clear()
                 self._verdicts.facts_by_structure[shared] = found
         return found
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -12,6 +12,8 @@ from compiler.ir import HloComputation, HloInstruction, Opcode
 from compiler.ir.printing import canonical_order
 
 _revisions = itertools.count()
+MOST_FACTS = 20_000
+FACTS_PER_NODE = 40
 
 
 class _Revisions(dict[HloInstruction, int]):
@@ -64,8 +66,12 @@ class Nodes:
 
     Attributes:
         values: the numbers of the values that a node yields, in the order of its outputs.
-        revision: returns a number of a node that changes whenever the node does, and that no other node has or had.
+        revision: returns a number of a node that changes whenever the node does, and that no other node has at the
+            same time. A node that is made again from the same nodes has its former revision, so that its facts are
+            found by it, whatever happened elsewhere.
         origins: what computed each value at the start.
+        most: number of facts of one kind by revisions that are kept; beyond it, all are dropped. Small programs are
+            those of environments, which hold many facts for long; large ones need more at a time.
         moved: values that another node yields than when the set was last cleared, or none.
     """
 
@@ -75,6 +81,7 @@ class Nodes:
         self.values: dict[HloInstruction, tuple[int, ...]] = {}
         self._revision = _Revisions()
         self.revision = self._revision.__getitem__
+        self._made: dict[Hashable, int] = {}
         self._node_of: dict[int, HloInstruction] = {}
         self.origins = Origins()
         self.moved: set[int] = set()
@@ -90,6 +97,7 @@ class Nodes:
                 self._node_of[v] = i
                 self.origins.add(i, read)
             count += outputs
+        self.most = max(MOST_FACTS, FACTS_PER_NODE * len(self.values))
 
     def copy_for(self, computation: HloComputation) -> Nodes:
         """Return the same for a clone of the computation; nodes keep their revisions, so that caches serve both."""
@@ -98,6 +106,7 @@ class Nodes:
         other.values = {new: v for i, v in self.values.items() if (new := image(i.name)) is not None}
         other._revision = _Revisions((new, r) for i, r in self._revision.items() if (new := image(i.name)) is not None)
         other.revision = other._revision.__getitem__
+        other._made, other.most = self._made, self.most
         other._node_of = {v: i for i, values in other.values.items() for v in values}
         other.origins, other.moved = self.origins, set()
         return other
@@ -145,9 +154,22 @@ class Nodes:
                 self._revision[i] = revision
             self._set(i, values)
 
-    def change(self, node: HloInstruction, values: tuple[int, ...]) -> None:
-        """Note that a node was made or changed, and what it yields now."""
-        self._revision[node] = next(_revisions)
+    def change(self, node: HloInstruction, values: tuple[int, ...], origin: Hashable = None) -> None:
+        """Note that a node was made or changed.
+
+        Args:
+            node: the node.
+            values: what it yields now.
+            origin: how it was made from other revisions, if that says what it computes; None: it is like no other.
+        """
+        if origin is None:
+            self._revision[node] = next(_revisions)
+        else:
+            if len(self._made) >= self.most:
+                self._made.clear()
+            key = origin, values
+            found = self._made.get(key)
+            self._revision[node] = found = self._made[key] = next(_revisions) if found is None else found
         self._set(node, values)
 
     def remove(self, node: HloInstruction) -> None:

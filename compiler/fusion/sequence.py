@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TypeAlias
+from weakref import WeakSet
 
 from compiler.analysis.cost_model import CostModel, is_priced_as_kernel
 from compiler.analysis.kernel_compose import compose
@@ -19,7 +21,7 @@ from compiler.fusion.contents import MAX_VALUES, Contents
 from compiler.fusion.digests import MODULUS, Digests
 from compiler.fusion.edits import Edits
 from compiler.fusion.kinds import FUSING, KIND_OF, SPLITTING, Entry, has_other_use
-from compiler.fusion.legality import ALLOW, MAX_CACHED, FusionDecision, Legality, Limits, forbid
+from compiler.fusion.legality import ALLOW, FusionDecision, Legality, Limits, forbid
 from compiler.fusion.moving import Candidates, MoveFacts, Moving, candidates, peel_fusion
 from compiler.fusion.nodes import Nodes, SavedNode
 from compiler.fusion.reach import MAX_NODES, Reach
@@ -94,6 +96,19 @@ class Step:
     renumbered: bool = False
 
 
+class Changes:
+    """The nodes with new stamps, for one listener.
+
+    Attributes:
+        nodes: those since the listener last cleared them; some may have been removed.
+    """
+
+    __slots__ = ("__weakref__", "nodes")
+
+    def __init__(self) -> None:
+        self.nodes: dict[HloInstruction, None] = {}
+
+
 class SequenceState:
     """A computation that runs as a sequence (the entry, a loop, a branch) while its instructions are fused.
 
@@ -130,6 +145,9 @@ class SequenceState:
         self.touched: list[HloInstruction] = []
         self.stamps: dict[HloInstruction, int] = {}
         self._changes = 0
+        self._stamped: WeakSet[Changes] = WeakSet()
+        self._producers: dict[HloInstruction, list[HloInstruction]] = {}  # until the next change
+        self._consumers: dict[HloInstruction, list[HloInstruction]] = {}
         self.reach = Reach(self.nodes, self.order) if len(self.nodes.values) <= MAX_NODES else None
         self._make_tables()
         self._cost = RunningSum(self._fixed_point_time, self.nodes.values)
@@ -158,11 +176,38 @@ class SequenceState:
         self.legality = self.legality.restricted(restrictions)
         self._make_tables()
 
+    def listen(self) -> Changes:
+        """Return a collection to which changes add the nodes that get a new stamp, as long as it is referenced."""
+        found = Changes()
+        self._stamped.add(found)
+        return found
+
     # ---- queries
 
     def instructions(self) -> list[HloInstruction]:
         """Return every instruction in topological order."""
         return self.order.sorted(self.computation.instructions)
+
+    def producers(self, node: HloInstruction) -> list[HloInstruction]:
+        """Return the nodes that a node reads, in order of their keys; the list must not be changed."""
+        found = self._producers.get(node)
+        if found is None:
+            found = producers_of(node)
+            if len(found) > 1:
+                found.sort(key=self.nodes.key)
+            self._producers[node] = found
+        return found
+
+    def consumers(self, node: HloInstruction) -> list[HloInstruction]:
+        """Return the nodes that read a node; the list must not be changed."""
+        found = self._consumers.get(node)
+        if found is None:
+            found = self._consumers[node] = consumers_of(node)
+        return found
+
+    def has_other_use(self, producer: HloInstruction) -> bool:
+        """Check whether a node that has a consumer is needed by anything else."""
+        return len(self.consumers(producer)) > 1 or is_result(producer)
 
     def seconds(self) -> float:
         """Return the estimated time of one run of the sequence, without what it calls."""
@@ -184,7 +229,7 @@ class SequenceState:
         times, revision = self._known.times, self.nodes.revision(i)
         found = times.get(revision)
         if found is None:
-            if len(times) >= MAX_CACHED:
+            if len(times) >= self.nodes.most:
                 times.clear()
             found = times[revision] = self._price(i)
         return found
@@ -198,7 +243,7 @@ class SequenceState:
         known, revision = self._known.digests, self.nodes.revision(i)
         found = known.get(revision)
         if found is None:
-            if len(known) >= MAX_CACHED:
+            if len(known) >= self.nodes.most:
                 known.clear()
             found = known[revision] = self.digests.fusion(i, self.nodes.values[i], self.nodes.value_of)
         return found
@@ -232,8 +277,8 @@ class SequenceState:
 
     def may_go_into_all_users(self, producer: HloInstruction, users: Iterable[HloInstruction]) -> bool:
         """Check whether nothing is known against fusing the producer into all its users without making kernels."""
-        quick = self.legality.quick_reason
-        return not is_result(producer) and all(quick("producer-consumer", producer, u) is None for u in users)
+        may = self.legality.may_fuse
+        return not is_result(producer) and all(may("producer-consumer", producer, u) for u in users)
 
     def can_go_into_all_users(self, producer: HloInstruction, users: Iterable[HloInstruction]) -> bool:
         """Check whether `into_all_users` allows it, without finding the reason against it."""
@@ -284,7 +329,7 @@ class SequenceState:
         known, revision = self._known.cuts, self.nodes.revision(fusion)
         found = known.get(revision)
         if found is None:
-            if len(known) >= MAX_CACHED:
+            if len(known) >= self.nodes.most:
                 known.clear()
             anatomy = Anatomy(fusion, self.nodes)
             found = known[revision] = anatomy.cuts(), tuple(anatomy.constants())
@@ -308,7 +353,7 @@ class SequenceState:
         known, key = self._known.parts, (self.nodes.revision(fusion), cut)
         found = known.get(key)
         if found is None:
-            if len(known) >= MAX_CACHED:
+            if len(known) >= self.nodes.most:
                 known.clear()
             found = known[key] = part_facts(Anatomy(fusion, self.nodes), cut, self.cost_model, self.legality.target)
         return found
@@ -321,7 +366,7 @@ class SequenceState:
         known, revision, nodes = self._known.movable, self.nodes.revision(fusion), self.nodes
         found = known.get(revision)
         if found is None:
-            if len(known) >= MAX_CACHED:
+            if len(known) >= self.nodes.most:
                 known.clear()
             found = known[revision] = candidates(Anatomy(fusion, nodes))
         up, down = found
@@ -349,7 +394,7 @@ class SequenceState:
         key = self.nodes.revision(fusion), value, self.nodes.revision(target), others
         found = known.get(key)
         if found is None:
-            if len(known) >= MAX_CACHED:
+            if len(known) >= self.nodes.most:
                 known.clear()
             moving = Moving(Anatomy(fusion, self.nodes), value, target)
             found = known[key] = moving.facts(self.legality, self.cost_model, others)
@@ -398,7 +443,7 @@ class SequenceState:
         key = (kind, self.nodes.revision(first), self.nodes.revision(second))
         found = known.get(key)
         if found is None:
-            if len(known) >= MAX_CACHED:
+            if len(known) >= self.nodes.most:
                 known.clear()
             found = known[key] = self.time_of(second) - self._seconds_after(kind, first, second)
         return found
@@ -411,7 +456,7 @@ class SequenceState:
         pair = trials.pair(kind, first, second)
         found = known.get(pair)
         if found is None:
-            if len(known) >= MAX_CACHED:
+            if len(known) >= self.nodes.most:
                 known.clear()
             found = known[pair] = self.cost_model.kernel(self._summary_after(kind, first, second))
         return found
@@ -475,13 +520,17 @@ class SequenceState:
         pair = trials.pair("producer-consumer", producer, consumer)
         content = trials.content("producer-consumer", producer, consumer)
         left = trials.inside(producer)
+        revisions = self.nodes.revision(producer), self.nodes.revision(consumer)
         result = fuse_into(producer, consumer, step.edits)
         if result.fusion is not consumer:
             self.order.replace(consumer, result.fusion)
         made = {result.fusion: values}
         if several and producer.parent is not None:  # it may have lost outputs
             made[producer] = own if result.kept is None else tuple(own[k] for k in result.kept)
-        self._update(result, made, [*around, producer, *_few_readers(constants)], ranks)
+        origins: dict[HloInstruction, Hashable] = {result.fusion: ("producer-consumer", *revisions)}
+        if producer in made:
+            origins[producer] = "kept", revisions[0], result.kept
+        self._update(result, made, [*around, producer, *_few_readers(constants)], ranks, origins)
         if self.reach is not None:
             self.reach.set_bits(result.fusion, bits[1] if producer in self.nodes else bits[0] | bits[1])
         trials.note_origin(result.fusion, pair, None)
@@ -505,6 +554,7 @@ class SequenceState:
         trials = self.legality.trials
         pair = None if kind is None else trials.pair(kind, first, second)
         content = None if kind is None else trials.content(kind, first, second)
+        origin = None if kind is None else (kind, self.nodes.revision(first), self.nodes.revision(second))
         result = rewrite(first, second, step.edits)
         if result.kept is not None:
             values = tuple(values[k] for k in result.kept)
@@ -513,7 +563,8 @@ class SequenceState:
             result.fusion: values,
             **{u: self.nodes.values[u] for u in readers if u in self.nodes and u.parent is not None},
         }
-        self._update(result, made, [*around, *_few_readers(constants)], ranks)
+        origins = {} if origin is None else {result.fusion: (*origin, result.kept)}
+        self._update(result, made, [*around, *_few_readers(constants)], ranks, origins)
         if self.reach is not None:
             self.reach.set_bits(result.fusion, bits[0] | bits[1])
         if pair is not None:
@@ -609,6 +660,7 @@ class SequenceState:
         made: Mapping[HloInstruction, tuple[int, ...]],
         around: Iterable[HloInstruction],
         ranks: tuple[int, int],
+        origins: Mapping[HloInstruction, Hashable],
     ) -> None:
         """Update what is known of the nodes.
 
@@ -617,9 +669,10 @@ class SequenceState:
             made: the nodes that were made or changed, with the values that they yield now.
             around: nodes whose consumers changed.
             ranks: of the two nodes that were fused.
+            origins: how nodes were made, see `Nodes.change`.
         """
         _move_outputs(self.order, result.fusion)
-        self._note(made, result.removed, around, ranks, [result.fusion])
+        self._note(made, result.removed, around, ranks, [result.fusion], origins)
 
     def _note(
         self,
@@ -628,6 +681,7 @@ class SequenceState:
         around: Iterable[HloInstruction],
         ranks: Iterable[int],
         fusions: Sequence[HloInstruction],
+        origins: Mapping[HloInstruction, Hashable] = MappingProxyType({}),
     ) -> None:
         """Update what is known of the nodes; see `_update`.
 
@@ -637,6 +691,7 @@ class SequenceState:
             around: nodes whose consumers changed.
             ranks: of the nodes that the action is about.
             fusions: those of `made` that legal steps made of others, so that they can be fused.
+            origins: how nodes were made, see `Nodes.change`.
         """
         step, around = self._noting(), list(around)
         made = {**made, **{u: self.nodes.values[u] for p in around for u in _updates_of(p) if u not in made}}
@@ -650,7 +705,7 @@ class SequenceState:
         for i, values in made.items():
             # Facts must not be asked for here: the node has changed, and its revision has not.
             fusible = i in fusions or self.legality.is_marked_fusible(i)
-            self.nodes.change(i, values)
+            self.nodes.change(i, values, origins.get(i))
             if fusible and i.opcode is Opcode.FUSION:
                 self.legality.mark_fusible(i)
         around = dict.fromkeys((*around, *(o for i in removed for o in i.operands)))
@@ -669,14 +724,19 @@ class SequenceState:
         self, changed: Iterable[HloInstruction], around: Iterable[HloInstruction], low: int, high: int
     ) -> None:
         changed, around = list(changed), list(around)
+        self._producers, self._consumers = {}, {}
         self._changes += 1
+        stamped: dict[HloInstruction, int] = {}
         for i in changed:
             if i not in self.nodes:
                 self.stamps.pop(i, None)
                 continue
             for n in (i, *consumers_of(i)):
-                self.stamps[n] = self._changes
-        self.stamps.update(dict.fromkeys((i for i in around if i in self.nodes), self._changes))
+                stamped[n] = self._changes
+        stamped.update(dict.fromkeys((i for i in around if i in self.nodes), self._changes))
+        self.stamps.update(stamped)
+        for listener in self._stamped:
+            listener.nodes.update(dict.fromkeys(stamped))
         watching = dict.fromkeys(i for v in self.nodes.moved for i in self._watched.get(v, ()) if i in self.nodes)
         self.nodes.moved.clear()
         if self.reach is not None:

@@ -22,8 +22,8 @@ from compiler.ir import HloComputation, HloInstruction, Opcode
 
 MAX_BODIES = 64
 """Maximum number of fused computations that are kept for a second question about the same pair."""
-MAX_KNOWN = 500_000
-"""Maximum number of nodes and of pairs whose structure is kept; beyond it, it is found again."""
+MAX_SUMMARIES = 2_000
+"""Maximum number of structures of pairs whose summaries are kept."""
 _IDENTIFIED = frozenset({Opcode.GATHER, Opcode.DYNAMIC_SLICE, Opcode.DYNAMIC_UPDATE_SLICE})
 """Opcodes whose uses a summary tells apart by the instruction, so that equal computations have different summaries."""
 _CONSTANTS = frozenset({Opcode.CONSTANT, Opcode.BROADCAST})
@@ -33,6 +33,8 @@ _Origin: TypeAlias = tuple[int, tuple[int, ...] | None]
 @dataclass(slots=True)
 class _Structures:
     """Numbers of structures; forks share them.
+
+    A number is never given twice, so that what is kept by numbers stays valid when the numbers themselves are dropped.
 
     Attributes:
         ids: numbers of the computations that instructions call.
@@ -53,6 +55,17 @@ class _Structures:
     of_pair: dict[tuple[str, int, int], int] = field(default_factory=dict)
     origins: dict[int, _Origin] = field(default_factory=dict)
     of_origin: dict[_Origin, int] = field(default_factory=dict)
+    _next: int = 0
+
+    def number(self, of: dict[Hashable, int], key: Hashable, most: int) -> int:
+        """Return the number of a key in `numbers` or `pairs`, of which at most `most` are kept; else a new one."""
+        found = of.get(key)
+        if found is None:
+            if len(of) >= most:
+                of.clear()
+            found = of[key] = self._next
+            self._next += 1
+        return found
 
 
 class Trials:
@@ -85,6 +98,8 @@ class Trials:
         pair = self.pair(kind, first, second)
         found = self._refused.get(pair)
         if found is None:
+            if len(self._refused) >= self._nodes.most:
+                self._refused.clear()
             found = self._refused[pair] = is_refused(self._body(kind, first, second), self.target)
         if content is not None and self._contents is not None:
             self._contents.set_built(content, not found)
@@ -110,6 +125,8 @@ class Trials:
         if found is None:
             found = summarize_body(self._body(kind, first, second))
             if self.is_shared(first) and self.is_shared(second):
+                if len(self._summaries) >= MAX_SUMMARIES:
+                    self._summaries.clear()
                 self._summaries[pair] = found
         return found
 
@@ -145,10 +162,9 @@ class Trials:
         at = kind, self._nodes.revision(first), self._nodes.revision(second)
         found = known.of_pair.get(at)
         if found is None:
-            if len(known.of_pair) >= MAX_KNOWN:
+            if len(known.of_pair) >= self._nodes.most:
                 known.of_pair.clear()
-            key = self._key(kind, first, second)
-            found = known.of_pair[at] = known.pairs.setdefault(key, len(known.pairs))
+            found = known.of_pair[at] = known.number(known.pairs, self._key(kind, first, second), self._nodes.most)
         return found
 
     def structure(self, node: HloInstruction) -> int:
@@ -156,13 +172,15 @@ class Trials:
         known, revision = self._structures, self._nodes.revision(node)
         found = known.of_node.get(revision)
         if found is None:
-            if len(known.of_node) >= MAX_KNOWN:
+            if len(known.of_node) >= self._nodes.most:
                 known.of_node.clear()
             origin = known.origins.pop(revision, None)
             found = None if origin is None else known.of_origin.get(origin)
             if found is None:
                 found = self._number(node)
                 if origin is not None:
+                    if len(known.of_origin) >= self._nodes.most:
+                        known.of_origin.clear()
                     known.of_origin[origin] = found
             known.of_node[revision] = found
         return found
@@ -180,7 +198,7 @@ class Trials:
             kept: which of its outputs are left, or None for all.
         """
         origins = self._structures.origins
-        if len(origins) >= MAX_KNOWN:
+        if len(origins) >= self._nodes.most:
             origins.clear()
         origins[self._nodes.revision(node)] = made_from, kept
 
@@ -209,7 +227,7 @@ class Trials:
             key = self._computation_key(inside, body_of(node).root)
         else:
             inside, key = (node,), self._instruction_key(node)
-        found = known.numbers.setdefault(key, len(known.numbers))
+        found = known.number(known.numbers, key, self._nodes.most)
         if any(i.opcode in _IDENTIFIED for i in inside):
             known.identified.add(found)
         return found

@@ -144,7 +144,9 @@ def _offered(features: FusionFeatures) -> Offer:
         if offer.savings[n] > 0
         or all(sequences[e.action.computation].legality.facts(i).template is None for i in (e.producer, *e.consumers))
     ]
-    return offer if len(kept) == len(offer.entries) else Offer([offer.entries[n] for n in kept], offer.savings[kept])
+    if len(kept) == len(offer.entries):
+        return offer
+    return Offer([offer.entries[n] for n in kept], offer.savings[kept], offer.facts[kept])
 
 
 def network_shape(hidden: int, rounds: int) -> NetworkShape:

@@ -50,6 +50,29 @@ def test_states_are_those_of_episodes_whether_they_are_remembered_or_not(text: s
         assert episode.done
 
 
+@pytest.mark.parametrize("users", [1, 2, 3])
+def test_environments_in_turns_are_in_the_states_of_their_own_episodes(users: int) -> None:
+    """Each user has a compilation of its own, or all of them share one that moves to and fro."""
+    session = _session(CHAIN)
+    phases: tuple[Phase, ...] = ("fusion", "kernels")
+    memory = DecisionMemory(1)  # nothing is remembered, so every step compiles
+    memory.users = users
+    states = DecisionStates("program", session, phases, memory)
+    rngs = [np.random.default_rng(n) for n in range(3)]
+    at = [states.root] * 3
+    episodes = [Episode(session.fork(), phases) for _ in rngs]
+    while not all(state.done for state in at):
+        for n, rng in enumerate(rngs):
+            if at[n].done:
+                continue
+            _same(states, at[n], episodes[n])
+            index = int(rng.integers(at[n].count))
+            following = states.take(at[n], index)
+            assert isinstance(following, DecisionState)
+            assert episodes[n].take(index) is None
+            at[n] = following
+
+
 def test_episodes_that_were_played_before_compile_nothing(tmp_path: Path) -> None:
     env = FusionEnv(write_suite(tmp_path))
     returns = []

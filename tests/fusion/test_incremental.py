@@ -12,6 +12,7 @@ from compiler.fusion.kinds import KIND_OF
 from compiler.fusion.policies import POLICIES, SEARCHES, make_policy
 from compiler.fusion.protocol import run_policy
 from compiler.fusion.rewriting import body_of
+from compiler.fusion.sequence import SequenceState
 from compiler.fusion.state import FusionState
 from compiler.ir import HloModule
 from compiler.text import parse
@@ -61,6 +62,60 @@ def test_undo_takes_back_whole_policies(program: str) -> None:
         assert str(state.module) == after
         while state.can_undo:
             state.undo()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_facts_of_nodes_that_are_made_again_are_those_of_a_new_state(seed: int) -> None:
+    """Walks take back fusions and make them in other orders, which makes the same nodes again."""
+    state, rng = FusionState(_module(seed)), np.random.default_rng(seed)
+    for _ in range(6):
+        while state.can_undo:
+            state.undo()
+        for _ in range(8):
+            actions = state.actions()
+            if not actions:
+                break
+            state.apply(actions[int(rng.integers(len(actions)))])
+        fresh = FusionState(_module(seed))
+        for action in state.history:
+            fresh.apply(action)
+        assert str(state.module) == str(fresh.module)
+        assert state.actions() == fresh.actions()
+        assert state.seconds() == fresh.seconds()
+        assert [state.estimate(a) for a in state.actions()] == [fresh.estimate(a) for a in fresh.actions()]
+        for s, other in zip(state.sequences.values(), fresh.sequences.values(), strict=True):
+            for producer, consumer in _pairs(s):
+                action = FusionAction("horizontal", s.computation.name, producer, (consumer,))
+                assert s.decide(action).reason == other.decide(action).reason
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_answers_are_the_same_when_what_is_kept_is_dropped_again_and_again(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("compiler.fusion.contents.MAX_USES", 5)
+    monkeypatch.setattr("compiler.fusion.trials.MAX_SUMMARIES", 2)
+    state, whole = FusionState(_module(seed)), FusionState(_module(seed))
+    for s in state.sequences.values():
+        s.nodes.most = 12
+    rng = np.random.default_rng(seed)
+    for _ in range(8):
+        actions = state.actions()
+        assert actions == whole.actions()
+        assert [state.estimate(a) for a in actions] == [whole.estimate(a) for a in actions]
+        assert (state.seconds(), state.fingerprint) == (whole.seconds(), whole.fingerprint)
+        for s in state.sequences.values():
+            assert len(s.legality._verdicts.quick) <= 12
+        if not actions:
+            break
+        action = actions[int(rng.integers(len(actions)))]
+        state.apply(action)
+        whole.apply(action)
+
+
+def _pairs(sequence: SequenceState) -> list[tuple[str, str]]:
+    names = [i.name for i in sequence.nodes.values][-12:]
+    return [(a, b) for a in names for b in names if a < b]
 
 
 def test_undo_ends_where_the_state_or_its_fork_began() -> None:

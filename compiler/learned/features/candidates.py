@@ -126,15 +126,19 @@ def candidate_row(c: Candidate, endpoints: EndpointNumbers, total: float) -> lis
     ]
 
 
+FUSION_COLUMNS = len(_KINDS) + 22
+"""The number of the first columns of `candidate_row` that are not zero for all fusions and stopping."""
+
+
 class CandidateColumns:
     """The rows of `candidate_row` for many fusions at once, the last one for stopping.
 
     Attributes:
-        rows: [count, CANDIDATE_FEATURES].
+        rows: [count, FUSION_COLUMNS]; the other columns are zero.
     """
 
     def __init__(self, count: int) -> None:
-        self.rows = np.zeros((count, CANDIDATE_FEATURES), np.float32)
+        self.rows = np.zeros((count, FUSION_COLUMNS), np.float32)
 
     def set_fusions(
         self,

@@ -20,7 +20,6 @@ from compiler.learned.features.programs import (
     EndpointNumbers,
     NodeFacts,
     log_size,
-    node_row,
     signed_log,
 )
 from compiler.learned.pointer_network import DecisionGraph
@@ -38,6 +37,7 @@ __all__ = [
     "NODE_FEATURES",
     "decision_graph",
     "global_row",
+    "halved",
     "rounded",
 ]
 
@@ -76,7 +76,7 @@ def decision_graph(
     ends = [[-1 if e is None else index.get(e, -1) for e in (c.producer, c.consumer)] for c in candidates]
     endpoints = EndpointNumbers(facts, total)
     savings = np.array([c.saving for c in candidates])
-    rows = [node_row(node, facts, total) for node in nodes] or [[0.0] * NODE_FEATURES]
+    rows = [facts.row(node, total) for node in nodes] or [[0.0] * NODE_FEATURES]
     return DecisionGraph(
         nodes=_matrix(rows, NODE_FEATURES),
         edges=np.array(edges, dtype=np.int64).reshape(-1, 2),
@@ -92,8 +92,13 @@ def _matrix(rows: list[list[float]], width: int) -> Array:
 
 def rounded(features: npt.NDArray[Any]) -> Array:
     """Return features within LIMIT and with the precision of observations, float16."""
-    half: npt.NDArray[np.float16] = np.clip(features, -LIMIT, LIMIT).astype(np.float16)
-    return half.astype(np.float32)
+    return halved(features).astype(np.float32)
+
+
+def halved(features: npt.NDArray[Any]) -> npt.NDArray[np.float16]:
+    """Return features within LIMIT as float16."""
+    clipped: npt.NDArray[Any] = np.minimum(np.maximum(features, -LIMIT), LIMIT)
+    return clipped.astype(np.float16)
 
 
 def _neighbourhood(candidates: Sequence[Candidate], extra: Iterable[HloInstruction]) -> list[HloInstruction]:

@@ -17,22 +17,38 @@ from compiler.fusion.rewriting import consumers_of, producers_of, source_of
 from compiler.fusion.sequence import SequenceState
 from compiler.fusion.state import FusionState
 from compiler.ir import HloInstruction
-from compiler.learned.features.candidates import KIND_COLUMNS, MAX_CANDIDATES, STOP, Candidate, CandidateColumns
-from compiler.learned.features.decisions import MAX_EDGES, MAX_NODES, global_row, rounded
+from compiler.learned.features.candidates import (
+    CANDIDATE_FEATURES,
+    KIND_COLUMNS,
+    MAX_CANDIDATES,
+    STOP,
+    Candidate,
+    CandidateColumns,
+)
+from compiler.learned.features.compact import CompactGraph
+from compiler.learned.features.decisions import MAX_EDGES, MAX_NODES, global_row, halved
 from compiler.learned.features.programs import (
     ENDPOINT_NUMBERS,
     NODE_FEATURES,
+    ROOT_COLUMN,
     SHARE_COLUMN,
+    USERS_COLUMN,
+    USERS_NUMBER,
     EndpointNumbers,
     log_size,
     node_row,
+    users_feature,
 )
 from compiler.learned.pointer_network import DecisionGraph
 
 __all__ = ["FusionFeatures", "WeighedEntry"]
 
-MAX_KNOWN = 20_000
-"""Number of nodes whose numbers are kept."""
+MAX_NODES_KNOWN = 1_000
+"""Number of nodes whose numbers are kept, if the program has few: removed ones stay alive with their bodies."""
+MAX_ACTIONS = 20_000
+"""Number of actions whose numbers are kept, if the program has few nodes."""
+MAX_ROWS = 5_000
+"""Number of revisions of nodes whose numbers are kept."""
 
 
 class WeighedEntry(NamedTuple):
@@ -44,47 +60,80 @@ class WeighedEntry(NamedTuple):
 
 
 class Offer(NamedTuple):
-    """Legal actions in order, and the seconds of the program that each saves by the cost model."""
+    """Legal actions in order.
+
+    Attributes:
+        entries: the actions.
+        savings: [c] the seconds of the program that each saves by the cost model.
+        facts: [c, 6] the numbers of its nodes, and what else a policy sees of it; valid until the next offer.
+    """
 
     entries: list[Entry]
     savings: npt.NDArray[np.float64]
+    facts: npt.NDArray[np.float64]
 
 
 _tokens = itertools.count(1)
+
+
+class _Slots:
+    """Numbers of actions in arrays, by a number that each action gets when it is first met."""
+
+    def __init__(self) -> None:
+        self.token = next(_tokens)
+        self.count = 0
+        self.facts = np.zeros((1024, _FEATURES))
+        self.savings = np.zeros(1024)
+
+    def add(self, facts: Sequence[float], saving: float) -> int:
+        n = self.count
+        if n == len(self.facts):
+            self.facts = np.concatenate([self.facts, np.zeros_like(self.facts)])
+            self.savings = np.concatenate([self.savings, np.zeros_like(self.savings)])
+        self.facts[n], self.savings[n] = facts, saving
+        self.count = n + 1
+        return n
 
 
 class _NodeTable:
     """Numbers of nodes in arrays, by a number that each node gets when it is first met."""
 
     def __init__(self) -> None:
-        self.token = next(_tokens)
         self.number: dict[HloInstruction, int] = {}
         self.nodes: list[HloInstruction] = []
-        self.stamps: list[int] = []  # -1 for nodes without numbers so far
+        self.sequences: list[SequenceState] = []
+        self.is_known = bytearray()
         self.producers: list[tuple[int, ...]] = []
         self.near: list[dict[int, None]] = []  # producers, then consumers
-        self.rows = np.zeros((256, NODE_FEATURES), np.float32)
+        self.rows = np.zeros((256, NODE_FEATURES), np.float16)
+        self.share = np.zeros(256, np.float32)
         self.own = np.zeros((256, ENDPOINT_NUMBERS))
         self.users = np.zeros(256, np.int64)
         self.is_root = np.zeros(256, np.bool_)
         self.place = np.full(256, -1, np.int64)  # where it is in a graph, while the graph is made
+        self.slots = _Slots()
 
-    def of(self, node: HloInstruction) -> int:
-        found = self.number.get(node)
-        if found is None:
-            found = self.number[node] = len(self.nodes)
-            self.nodes.append(node)
-            self.stamps.append(-1)
-            self.producers.append(())
-            self.near.append({})
-            if found == len(self.rows):
-                for name in ("rows", "own", "users", "is_root", "place"):
-                    array = getattr(self, name)
-                    grown = np.concatenate(
-                        [array, np.full_like(array, -1) if name == "place" else np.zeros_like(array)]
-                    )
-                    setattr(self, name, grown)
+    def add(self, node: HloInstruction, sequence: SequenceState) -> int:
+        found = self.number[node] = len(self.nodes)
+        self.nodes.append(node)
+        self.sequences.append(sequence)
+        self.is_known.append(0)
+        self.producers.append(())
+        self.near.append({})
+        if found == len(self.rows):
+            for name in ("rows", "share", "own", "users", "is_root", "place"):
+                array = getattr(self, name)
+                grown = np.concatenate([array, np.full_like(array, -1) if name == "place" else np.zeros_like(array)])
+                setattr(self, name, grown)
         return found
+
+
+class _OwnNumbers(NamedTuple):
+    """The numbers of a node that follow from its revision, as if the whole program took a second."""
+
+    row: npt.NDArray[np.float16]
+    share: np.float32
+    own: tuple[float, ...]
 
 
 class FusionFeatures:
@@ -98,6 +147,10 @@ class FusionFeatures:
     def __init__(self, state: FusionState, splits: bool = False) -> None:
         self.state, self.splits = state, splits
         self._table = _NodeTable()
+        self._changes = [s.listen() for s in state.sequences.values()]
+        self._own: dict[int, _OwnNumbers] = {}
+        count = sum(len(s.nodes.values) for s in state.sequences.values())
+        self._most_nodes, self._most_actions = max(MAX_NODES_KNOWN, 4 * count), max(MAX_ACTIONS, 40 * count)
 
     # ---- facts of nodes
 
@@ -122,6 +175,10 @@ class FusionFeatures:
         """Return the number of instructions in all sequences, and the number of fusions."""
         sequences = self.state.sequences.values()
         return sum(len(s.computation) for s in sequences), sum(s.fusion_count() for s in sequences)
+
+    def row(self, node: HloInstruction, total: float) -> list[float]:
+        """Return `node_row`."""
+        return node_row(node, self, total)
 
     def _sequence(self, node: HloInstruction) -> SequenceState:
         assert node.parent is not None  # noqa: S101 - callers ask about instructions of the module only
@@ -148,15 +205,43 @@ class FusionFeatures:
         ]
 
     def offer(self) -> Offer:
-        """Return the same as `entries` in two parts."""
-        tables = [(s, t) for s in self.state.sequences.values() for t in s.tables(self.splits)]
-        entries = [e for _, t in tables for e in t.entries()]
-        savings = np.concatenate([np.array(t.savings()) * s.weight for s, t in tables])
+        """Return the same as `entries`, with the numbers of the actions in arrays."""
+        if len(self._table.nodes) >= self._most_nodes or self._table.slots.count >= self._most_actions:
+            self._table = _NodeTable()
+        entries = [e for s in self.state.sequences.values() for t in s.tables(self.splits) for e in t.entries()]
+        slots = self._slots(entries)
+        savings = self._table.slots.savings[slots]
         if len(entries) >= MAX_CANDIDATES:
             kept = np.argsort(-savings, kind="stable")[: MAX_CANDIDATES - 1]
             kept.sort()
-            entries, savings = [entries[n] for n in kept.tolist()], savings[kept]
-        return Offer(entries, savings)
+            entries, slots, savings = [entries[n] for n in kept.tolist()], slots[kept], savings[kept]
+        return Offer(entries, savings, self._table.slots.facts[slots])
+
+    def _slots(self, entries: Sequence[Entry]) -> npt.NDArray[np.int64]:
+        """Return the numbers of actions in the table."""
+        token = self._table.slots.token
+        known = [f[1] if (f := e.features) is not None and f[0] == token else self._add(e) for e in entries]
+        return np.array(known, dtype=np.int64)
+
+    def _add(self, entry: Entry) -> int:
+        """Add the numbers of an action to the table; they stay as they are as long as it is legal."""
+        producer, consumer = entry.producer, entry.consumer
+        sequence = self._sequence(producer)
+        if entry.saving is None:
+            entry.saving = entry.kind.saving(sequence, entry)
+        same = producer.shape.dimensions == consumer.shape.dimensions
+        facts = (
+            self._number(producer), self._number(consumer), KIND_COLUMNS[entry.kind.name], float(same),
+            len(entry.consumers), log_size(self._copies(producer, consumer), 4),
+        )  # fmt: skip
+        slots = self._table.slots
+        n = slots.add(facts, entry.saving * sequence.weight)
+        entry.features = slots.token, n
+        return n
+
+    def _number(self, node: HloInstruction) -> int:
+        found = self._table.number.get(node)
+        return self._table.add(node, self._sequence(node)) if found is None else found
 
     def _candidate(self, entry: Entry, saving: float) -> Candidate:
         action, producer, consumer = entry.action, entry.producer, entry.consumer
@@ -180,90 +265,106 @@ class FusionFeatures:
     # ---- the decision in numbers
 
     def graph(self, offered: Sequence[WeighedEntry] | Offer) -> DecisionGraph:
-        """Return what `decision_graph` returns for the candidates of these actions, much faster.
+        """Return what `decision_graph` returns for the candidates of these actions, much faster."""
+        if not isinstance(offered, Offer):
+            entries = [e.entry for e in offered]
+            savings = np.array([e.saving for e in offered])
+            offered = Offer(entries, savings, self._table.slots.facts[self._slots(entries)])
+        return self.compact_graph(offered).expanded(CANDIDATE_FEATURES)
+
+    def compact_graph(self, offer: Offer) -> CompactGraph:
+        """Return `graph` in the types of observations.
 
         The numbers of nodes and actions that are as before are not computed again, and what depends on the time of the
         whole program is applied to all rows at once.
         """
-        if not isinstance(offered, Offer):
-            offered = Offer([e.entry for e in offered], np.array([e.saving for e in offered]))
-        entries, count = offered.entries, len(offered.entries)
-        if len(self._table.nodes) >= MAX_KNOWN:
-            self._table = _NodeTable()
+        count = len(offer.entries)
         total = max(self.total_seconds(), 1e-12)
         table = self._table
-        features = np.array([self._features(e) for e in entries]).reshape(count, _FEATURES)
-        ends = features[:, 5:].astype(np.int64)
+        ends = offer.facts[:, :2].astype(np.int64)
         numbers = self._neighbourhood(ends)
         nodes = np.array(numbers, dtype=np.int64)
         place = table.place
         place[nodes] = np.arange(len(nodes))
-        counts = [len(table.producers[n]) for n in numbers]
-        edges = np.empty((sum(counts), 2), np.int64)
-        edges[:, 0] = place[[p for n in numbers for p in table.producers[n]]]
+        producers = [table.producers[n] for n in numbers]
+        counts = [len(p) for p in producers]
+        edges = np.empty((sum(counts), 2), np.int16)
+        edges[:, 0] = place[list(itertools.chain.from_iterable(producers))]
         edges[:, 1] = np.repeat(np.arange(len(nodes)), counts)
         endpoints = np.full((count + 1, 2), -1, np.int64)
         endpoints[:-1] = place[ends]
         place[nodes] = -1
-        rows = table.rows[nodes] if numbers else np.zeros((1, NODE_FEATURES))
+        rows = table.rows[nodes] if numbers else np.zeros((1, NODE_FEATURES), np.float16)
         scale = 1.0 / math.sqrt(total)
-        rows[:, SHARE_COLUMN] *= scale
-        savings = np.array([*offered.savings, 0.0])
+        if numbers:
+            rows[:, SHARE_COLUMN] = halved(table.share[nodes] * scale)
+        savings = np.append(offer.savings, 0.0)
         columns = CandidateColumns(count + 1)
-        if entries:
+        if count:
             own = table.own[nodes]
             own[:, 0] *= scale
             columns.set_fusions(
-                features[:, 1:5], offered.savings, total, own, endpoints[:-1], table.users[nodes], table.is_root[nodes]
+                offer.facts[:, 2:], offer.savings, total, own, endpoints[:-1], table.users[nodes], table.is_root[nodes]
             )
         columns.set_stop()
-        return DecisionGraph(
-            nodes=rounded(rows),
+        candidates = halved(columns.rows)
+        used = np.flatnonzero(candidates.any(axis=0))
+        return CompactGraph(
+            nodes=rows,
             edges=edges[edges[:, 0] >= 0][:MAX_EDGES],
-            candidates=rounded(columns.rows),
-            endpoints=endpoints,
-            globals=rounded(np.array(global_row(savings, self, total, "fusion", ()))),
+            columns=used.astype(np.int16),
+            candidates=candidates[:, used],
+            endpoints=endpoints.astype(np.int16),
+            globals=halved(np.array(global_row(savings, self, total, "fusion", ()))),
         )
-
-    def _features(self, entry: Entry) -> tuple[float, ...]:
-        """Return the numbers of an action that stay, and those of its nodes in the table."""
-        found: tuple[float, ...] | None = entry.features
-        if found is None or found[0] != self._table.token:
-            table, producer, consumer = self._table, entry.producer, entry.consumer
-            same = producer.shape.dimensions == consumer.shape.dimensions
-            found = entry.features = (
-                table.token, KIND_COLUMNS[entry.action.kind], float(same), len(entry.consumers),
-                log_size(self._copies(producer, consumer), 4), table.of(producer), table.of(consumer),
-            )  # fmt: skip
-        return found
 
     def _neighbourhood(self, ends: npt.NDArray[np.int64]) -> list[int]:
         """Return the nodes of the actions, then their operands and users, up to MAX_NODES, with numbers of now."""
+        table = self._table
+        for changes in self._changes:
+            for node in changes.nodes:
+                n = table.number.get(node)
+                if n is not None:
+                    table.is_known[n] = 0
+            changes.nodes.clear()
         found: dict[int, None] = dict.fromkeys(ends.reshape(-1).tolist())
-        near = self._table.near
+        known, near = table.is_known, table.near
         for n in list(found):
-            self._look(n)
+            if not known[n]:
+                self._look(n)
             if len(found) < MAX_NODES:
                 found.update(near[n])
         numbers = list(found)[:MAX_NODES]
         for n in numbers:
-            self._look(n)
+            if not known[n]:
+                self._look(n)
         return numbers
 
     def _look(self, n: int) -> None:
-        """Compute the numbers of a node, as if the whole program took a second, unless they are known."""
+        """Compute the numbers of a node, as if the whole program took a second."""
         table = self._table
-        node = table.nodes[n]
-        stamp = self._sequence(node).stamps.get(node, 0)
-        if table.stamps[n] == stamp:
-            return
-        consumers, producers = consumers_of(node), tuple(map(table.of, producers_of(node)))
+        node, sequence = table.nodes[n], table.sequences[n]
+        consumers, producers = consumers_of(node), tuple(map(self._number, producers_of(node)))
         table.producers[n] = producers
-        table.near[n] = dict.fromkeys((*producers, *map(table.of, consumers)))
-        table.rows[n] = node_row(node, self, 1.0)
-        table.own[n] = EndpointNumbers(self, 1.0).of(node)
+        table.near[n] = dict.fromkeys((*producers, *map(self._number, consumers)))
+        numbers = self._own_numbers(node, sequence)
+        users = users_feature(len(consumers))
+        table.rows[n], table.share[n], table.own[n] = numbers
+        table.rows[n, USERS_COLUMN], table.own[n, USERS_NUMBER] = np.float32(users), users
+        table.rows[n, ROOT_COLUMN] = node.is_root
         table.users[n], table.is_root[n] = len(consumers), node.is_root
-        table.stamps[n] = stamp
+        table.is_known[n] = 1
+
+    def _own_numbers(self, node: HloInstruction, sequence: SequenceState) -> _OwnNumbers:
+        revision = sequence.nodes.revision(node)
+        found = self._own.get(revision)
+        if found is None:
+            if len(self._own) >= MAX_ROWS:
+                self._own.clear()
+            row = np.array(node_row(node, self, 1.0), dtype=np.float32)
+            own = EndpointNumbers(self, 1.0).of(node)
+            found = self._own[revision] = _OwnNumbers(halved(row), row[SHARE_COLUMN], own)
+        return found
 
 
-_FEATURES = 7
+_FEATURES = 6

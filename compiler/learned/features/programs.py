@@ -6,24 +6,29 @@ Sizes are logarithms, so that features are of order one on every program.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Hashable, Sequence
+from typing import Protocol, TypeAlias
 
 from compiler.analysis.cost_model import CostModel, is_priced_as_kernel
-from compiler.analysis.kernel_summary import KernelSummary, summarize
+from compiler.analysis.kernel_summary import KernelSummary, summary_key
 from compiler.fusion.rewriting import consumers_of, is_multi_output
 from compiler.ir import HloInstruction, HloModule, Opcode, Trait
 
 __all__ = [
     "ENDPOINT_NUMBERS",
     "NODE_FEATURES",
+    "ROOT_COLUMN",
     "SHARE_COLUMN",
+    "USERS_COLUMN",
+    "USERS_NUMBER",
     "EndpointNumbers",
     "ModuleFeatures",
     "NodeFacts",
+    "NodeRows",
     "log_size",
     "node_row",
     "signed_log",
+    "users_feature",
 ]
 
 _CLASSES = (
@@ -43,8 +48,14 @@ NODE_FEATURES = len(_CLASSES) + 16
 """Length of `node_row`."""
 SHARE_COLUMN = len(_CLASSES) + 11
 """The feature of a node, and the first of its `EndpointNumbers`, that falls with the root of the program's time."""
+USERS_COLUMN = len(_CLASSES) + 6
+"""The feature of a node that changes with the number of its consumers."""
+ROOT_COLUMN = len(_CLASSES) + 12
+"""The feature of a node that says whether it is the root."""
 ENDPOINT_NUMBERS = 7
 """Length of `EndpointNumbers.of`."""
+USERS_NUMBER = 5
+"""The place in `EndpointNumbers.of` that changes with the number of consumers."""
 
 
 class NodeFacts(Protocol):
@@ -70,15 +81,32 @@ class NodeFacts(Protocol):
         """Return the number of instructions in all sequences, and the number of kernels among them."""
         ...
 
+    def row(self, node: HloInstruction, total: float) -> list[float]:
+        """Return `node_row`, perhaps from a cache."""
+        ...
+
+
+NodeRows: TypeAlias = dict[Hashable, list[float]]
+"""Rows of single instructions of any modules; `ModuleFeatures` bounds their number."""
+MAX_ROWS = 20_000
+
 
 class ModuleFeatures:
-    """Numbers of a module outside fusion; valid until the module changes."""
+    """Numbers of a module outside fusion; valid until the module changes.
 
-    def __init__(self, module: HloModule, cost_model: CostModel) -> None:
-        self._model = cost_model
-        self._weights = {c.name: w for c, w in cost_model.weights(module).items()}
-        self._instructions = [i for c in cost_model.weights(module) for i in c.instructions]
+    Args:
+        module: the module.
+        cost_model: estimates times; what it caches serves other modules with equal instructions.
+        rows: rows of such modules, which are added to.
+    """
+
+    def __init__(self, module: HloModule, cost_model: CostModel, rows: NodeRows | None = None) -> None:
+        self._model, self._rows = cost_model, {} if rows is None else rows
+        weights = cost_model.weights(module)
+        self._weights = {c.name: w for c, w in weights.items()}
+        self._instructions = [i for c in weights for i in c.instructions]
         self._seconds: dict[HloInstruction, float] = {}
+        self._total: float | None = None
 
     def seconds(self, node: HloInstruction) -> float:
         """Return the estimated time of one execution."""
@@ -92,11 +120,27 @@ class ModuleFeatures:
 
     def summary(self, node: HloInstruction) -> KernelSummary | None:
         """Return what the instruction's kernel reads and computes, or None when it is no generated kernel."""
-        return summarize(node) if is_priced_as_kernel(node) else None
+        return self._model.summary(node) if is_priced_as_kernel(node) else None
 
     def total_seconds(self) -> float:
         """Return the estimated time of the program."""
-        return math.fsum(self.seconds(i) * self.weight(i) for i in self._instructions)
+        if self._total is None:
+            self._total = math.fsum(self.seconds(i) * self.weight(i) for i in self._instructions)
+        return self._total
+
+    def row(self, node: HloInstruction, total: float) -> list[float]:
+        """Return `node_row`, from the cache if there is an equal instruction in it."""
+        if node.opcode is Opcode.FUSION:
+            return node_row(node, self, total)
+        key = summary_key(node), len(consumers_of(node)), node.is_root, self.weight(node)
+        known = self._rows.get(key)
+        if known is None:
+            if len(self._rows) >= MAX_ROWS:
+                self._rows.clear()
+            known = self._rows[key] = node_row(node, self, 1.0)
+        found = list(known)
+        found[SHARE_COLUMN] = math.sqrt(self.seconds(node) * self.weight(node) / total)
+        return found
 
     def counts(self) -> tuple[int, int]:
         """Return the number of instructions in all sequences, and of those that take time."""
@@ -115,6 +159,11 @@ def log_size(value: float, scale: float) -> float:
 def signed_log(value: float, unit: float, scale: float) -> float:
     """Return log2(1 + |value| / unit) / scale with the sign of the value."""
     return math.copysign(math.log2(1.0 + abs(value) / unit) / scale, value)
+
+
+def users_feature(count: int) -> float:
+    """Return the feature of a number of consumers."""
+    return log_size(count, 4)
 
 
 def node_row(node: HloInstruction, facts: NodeFacts, total: float) -> list[float]:
@@ -139,7 +188,7 @@ def node_row(node: HloInstruction, facts: NodeFacts, total: float) -> list[float
         log_size(summary.flops / max(1.0, elements) if summary else node.opcode.row.flops, 8),
         log_size(summary.statements if summary else 1, 8),
         log_size(len(node.operands), 4),
-        log_size(len(consumers_of(node)), 4),
+        users_feature(len(consumers_of(node))),
         shape.rank / 4,
         log_size(shape.dimensions[-1] if shape.dimensions else 1, 12),
         (shape.element_type.bits if shape.is_array else 0) / 32,
@@ -195,6 +244,6 @@ class EndpointNumbers:
             log_size(summary.flops if summary else 0, 30),
             log_size(summary.statements if summary else 0, 8),
             float(summary is not None and summary.looped_reduction),
-            log_size(len(consumers_of(node)), 4),
+            users_feature(len(consumers_of(node))),
             log_size(weight, 14),
         )
