@@ -158,7 +158,8 @@ def test_remainders_are_exact() -> None:
     x, y = (np.concatenate([e.ravel(), b]) for e, b in zip(np.meshgrid(edges, edges), bits, strict=True))
     with np.errstate(all="ignore"):
         near = np.nextafter(y * rng.integers(1, 1000, y.shape).astype(np.float32), np.float32(0))
-    text = f"ENTRY e {{ a = f32[{x.size}] parameter(0) b = f32[{x.size}] parameter(1) ROOT r = f32[{x.size}] remainder(a, b) }}"
+    shape = f"f32[{x.size}]"
+    text = f"ENTRY e {{ a = {shape} parameter(0) b = {shape} parameter(1) ROOT r = {shape} remainder(a, b) }}"
     exe = compile(text, options=CompileOptions(optimize=False))
     for dividend in (x, near):
         with np.errstate(all="ignore"):
