@@ -44,6 +44,8 @@ from compiler.codegen.schedules.splits import (
     may_be_split,
     split_reductions,
 )
+from compiler.codegen.schedules.stored_values import store_in_reductions
+from compiler.codegen.schedules.tails import split_tails
 from compiler.errors import UnsupportedError
 
 MIN_ITEMS = 64
@@ -93,6 +95,8 @@ def bind_c(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
         UnsupportedError: the schedule needs more local memory than LOCAL_BYTES.
     """
     body = collapse(without_dead_code(kernel.body))
+    if schedule.cache and schedule.vector:
+        kernel, body = store_in_reductions(kernel, body)
     body = share_values(body) if schedule.hoist else body
     body, kind = cache_rows(body, schedule.cache), kernel.kind
     body = split_reductions(body, schedule)
@@ -109,6 +113,8 @@ def bind_c(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
     body = split_rows(body) if schedule.stages and schedule.vector else body
     body = pair_elements(kernel, _Binder(schedule, kernel.arguments).top(body))
     check_local_bytes(body)
+    if schedule.narrow and schedule.vector == FIELD_RANGES["vector"][-1]:
+        body = split_tails(body, schedule.vector // 8 // LANE_BYTES)
     vectors = (LoopKind.VECTOR, LoopKind.PARALLEL_VECTOR)
     has_vectors = any(isinstance(s, For) and s.kind in vectors for s in lir.walk(body))
     bits = _vector_bits(body, schedule) if has_vectors else 0
@@ -403,8 +409,7 @@ class _Binder:
         inner: Body = (whole,)
         rest = v.extent % lanes
         if rest:
-            some = Var(f"{v.name}t", rest)
-            inner = (whole, self._lane_step(s, arrays, some, ix.of(some) + (v.extent - rest)))
+            inner = (whole, self._rest_step(s, arrays, rest))
         for outer in reversed(s.vars[:-1]):
             inner = (For(outer, LoopKind.SERIAL, inner),)
         out += inner
@@ -414,6 +419,18 @@ class _Binder:
             out += self._moved_lanes(s, arrays, lanes, lanes // 2)
             lanes //= 2
         return [*out, *(lir.Let(r.name, r.type, lir.LocalLoad(arrays[r.name], ix.const(0))) for r in s.reductions)]
+
+    def _rest_step(self, s: lir.Reduce, arrays: dict[str, str], rest: int) -> For:
+        """Return the loop over the lanes of the last `rest` elements, in whole vectors if that repeats nothing visible.
+
+        The first lanes of whole vectors read elements again that others have combined, and combine the identity.
+        """
+        extent = s.vars[-1].extent
+        width = self.schedule.vector // 8 // max(COMPUTE_BYTES[r.type] for r in s.reductions)
+        size = -(-rest // width) * width if accumulators.is_repeatable(s.body) else rest
+        lane = Var(f"{s.vars[-1].name}t", size)
+        masked = accumulators.masked(s, lane, size - rest) if size > rest else s
+        return self._lane_step(masked, arrays, lane, ix.of(lane) + (extent - size))
 
     @staticmethod
     def _moved_lanes(s: lir.Reduce, arrays: dict[str, str], lanes: int, fewer: int) -> list[lir.Stmt]:
