@@ -33,6 +33,7 @@ from compiler.codegen.schedules.row_cache import ROW_CACHE_BYTES, cache_rows
 from compiler.codegen.schedules.scans import expand_scans
 from compiler.codegen.schedules.scatter_parts import split_scatters
 from compiler.codegen.schedules.schedule import FIELD_RANGES, LOCAL_BYTES, Schedule
+from compiler.codegen.schedules.selected_offsets import select_offsets
 from compiler.codegen.schedules.shared_values import SHARED_BYTES, share_values
 from compiler.codegen.schedules.short_loops import merge_narrow_columns, unroll_short_loops
 from compiler.codegen.schedules.short_rows import rows_bound, split_rows
@@ -111,7 +112,7 @@ def bind_c(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
     body = split_edges(replace(kernel, kind=kind), body, schedule)
     body = unroll_short_loops(body, schedule.short) if schedule.vector else body
     body = split_rows(body) if schedule.stages and schedule.vector else body
-    body = pair_elements(kernel, _Binder(schedule, kernel.arguments).top(body))
+    body = pair_elements(kernel, select_offsets(_Binder(schedule, kernel.arguments).top(body)))
     check_local_bytes(body)
     if schedule.narrow and schedule.vector == FIELD_RANGES["vector"][-1]:
         body = split_tails(body, schedule.vector // 8 // LANE_BYTES)
