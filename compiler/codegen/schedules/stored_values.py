@@ -27,15 +27,16 @@ def store_in_reductions(kernel: lir.Kernel, body: Body) -> tuple[lir.Kernel, Bod
     """
     must_alias = {kernel.arguments[n].name for _, n in kernel.must_alias}
     out = list(body)
+    done: set[int] = set()
     for first in range(len(out)):
         for second in range(first + 1, len(out)):
-            columns, stores = out[first], out[second]
-            merged = _merged(columns, stores, must_alias, body)
+            merged = None if {first, second} & done else _merged(out[first], out[second], must_alias, body)
             if merged is not None:
-                out[first], out[second] = merged, For(ix.Var("none", 0), LoopKind.SERIAL, ())
-    kept = tuple(s for s in out if not (isinstance(s, For) and not s.body))
-    if len(kept) == len(body):
+                out[first] = merged
+                done.add(second)
+    if not done:
         return kernel, body
+    kept = tuple(s for n, s in enumerate(out) if n not in done)
     moved = {s.buffer: s.offset for s in _stores_in_reductions(kept)}
     in_place = tuple(p for p in kernel.in_place if _may_share(kernel, kept, moved, *p))
     return replace(kernel, in_place=in_place), kept
