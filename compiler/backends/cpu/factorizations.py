@@ -226,8 +226,9 @@ def _work(i: HloInstruction) -> _Work | None:
     if i.opcode is Opcode.CHOLESKY:
         return _cholesky(a, bool(i.attr("lower", False)), custom=False)
     if i.opcode is Opcode.TRIANGULAR_SOLVE:
-        flags = [bool(i.attr(name, False)) for name in ("left_side", "lower", "unit_diagonal")]
-        return _solve(a, i.operand(1).shape, *flags, transposed=i.attr("transpose_a", "NO_TRANSPOSE") != "NO_TRANSPOSE")
+        left, lower, unit = (bool(i.attr(name, False)) for name in ("left_side", "lower", "unit_diagonal"))
+        transposed = i.attr("transpose_a", "NO_TRANSPOSE") != "NO_TRANSPOSE"
+        return _solve(a, i.operand(1).shape, left, lower, unit, transposed)
     if i.opcode is not Opcode.CUSTOM_CALL:
         return None
     target, given, letter = str(i.attr("custom_call_target")), options(i), _LETTERS[a.element_type]
@@ -241,8 +242,8 @@ def _work(i: HloInstruction) -> _Work | None:
     if target == f"lapack_{letter}potrf_ffi":
         return _cholesky(a, is_set("uplo", "L"), custom=True)
     if target == f"lapack_{letter}trsm_ffi":
-        flags = [is_set("side", "L"), is_set("uplo", "L"), is_set("diag", "U")]
-        return _solve(a, i.operand(1).shape, *flags, transposed=not is_set("trans_x", "N"))
+        left, lower, unit = is_set("side", "L"), is_set("uplo", "L"), is_set("diag", "U")
+        return _solve(a, i.operand(1).shape, left, lower, unit, not is_set("trans_x", "N"))
     return None
 
 

@@ -58,8 +58,8 @@ def _merged(columns: lir.Stmt, stores: lir.Stmt, must_alias: set[str], body: Bod
     *lets, store = inner.body
     if not isinstance(store, lir.Store) or store.buffer in must_alias or not all(isinstance(s, lir.Let) for s in lets):
         return None
-    here = {rows.var: ix.of(reduce.vars[0]), inner.var: ix.of(columns.var)}
-    moved = lir.map_indices(inner.body, lambda i: i.substitute(here))
+    row, column = ix.of(reduce.vars[0]), ix.of(columns.var)
+    moved = lir.map_indices(inner.body, lambda i: i.substitute({rows.var: row, inner.var: column}))
     before = columns.body[: columns.body.index(reduce)]
     names = _same_values(moved, [*body, *before, *reduce.body])
     new = [s for s in moved if isinstance(s, lir.Let) and s.name not in names]

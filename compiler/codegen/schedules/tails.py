@@ -63,8 +63,12 @@ def _parts(s: For, lanes: int) -> list[lir.Stmt]:
         left = s.var.extent - start
         size = left if width < LEAST_LANES else left // width * width
         if size:
-            var = Var(f"{s.var.name}w{width}", size)
-            at = ix.IndexExpr(((var, 1),), start)
-            out.append(replace(s, var=var, body=lir.map_indices(s.body, lambda i, at=at: i.substitute({s.var: at}))))
+            out.append(_part(s, Var(f"{s.var.name}w{width}", size), start))
         start, width = start + size, width // 2
     return out
+
+
+def _part(s: For, var: Var, start: int) -> For:
+    """Return the iterations of a loop from `start` on, as many as the variable has values."""
+    at = ix.IndexExpr(((var, 1),), start)
+    return replace(s, var=var, body=lir.map_indices(s.body, lambda i: i.substitute({s.var: at})))
