@@ -172,26 +172,26 @@ class _Matcher:
         return sizes[d] == mine[axis] and math.prod(sizes[:d]) == math.prod(mine[:axis])
 
     def _is_masked(self, i: HloInstruction, scores: HloInstruction) -> bool:
-        """Check for broadcast(not(any(scores != -inf)))."""
+        """Check for broadcast(all(scores == -inf)) or broadcast(not(any(scores != -inf)))."""
         self._note(i)
         if i.opcode is not Opcode.BROADCAST:
             return False
-        i = i.operands[0]
+        i, negated = i.operands[0], False
         while i.opcode in _RESHAPES or i.opcode is Opcode.NOT:
-            self._note(i)
-            if i.opcode is Opcode.NOT:
-                break
-            i = i.operands[0]
-        if i.opcode is not Opcode.NOT:
-            return False
-        i = i.operands[0]
-        while i.opcode in _RESHAPES:
+            negated ^= i.opcode is Opcode.NOT
             i = self._note(i).operands[0]
-        if i.opcode is not Opcode.REDUCE or i.attributes["to_apply"].root.opcode is not Opcode.OR:
+        if i.opcode is not Opcode.REDUCE:
+            return False
+        root = i.attributes["to_apply"].root
+        if root.opcode is not (Opcode.OR if negated else Opcode.AND) or root.operands[0] is root.operands[1]:
             return False
         self._note(i)
-        test = i.operands[0]
-        if test.opcode is not Opcode.COMPARE or test.attr("direction") != "NE" or _splat(test.operands[1]) != -math.inf:
+        test, start = i.operands[:2]
+        if start.opcode is not Opcode.CONSTANT or bool(start.value.value.flat[0]) is negated:
+            return False
+        if test.opcode is not Opcode.COMPARE or test.attr("direction") != ("NE" if negated else "EQ"):
+            return False
+        if _splat(test.operands[1]) != -math.inf:
             return False
         self.inside.update((test, test.operands[1]))
         return self._is(test.operands[0], scores)

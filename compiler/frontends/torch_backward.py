@@ -130,21 +130,50 @@ def _bag_weights_backward(b: TorchBuilder, grad: H, weight: H, index: H, _offset
 
 @LOWERINGS.op("_embedding_bag_dense_backward")
 def _embedding_bag_dense_backward(
-    b: TorchBuilder, grad: H, index: H, bag: H, sizes: H, _maxima: H, count: int, by_frequency: bool, mode: int,
+    b: TorchBuilder, grad: H, index: H, bag: H, sizes: H, maxima: H, count: int, by_frequency: bool, mode: int,
     scales: H | None, padding: int = -1,
 ) -> H:  # fmt: skip
-    """Add the gradient of each bag, divided by its size for averages, to all of its rows."""
-    if by_frequency or mode == 2 or padding >= 0:
-        raise b.unsupported("the gradient of bags by maximum, with scale_grad_by_freq or with padding_idx")
+    """Add the gradient of each bag to all of its rows, divided by the number of rows for averages.
+
+    The rows with the padding index have no gradient. Bags by maximum add each element to the row that it is from.
+    """
     t, rows = grad.shape.element_type, index.shape.num_elements
+    if mode == 2:
+        grad = b.select(b.compare(b.reshape(sizes, (sizes.shape.dimensions[0], 1)), 0, "GT"), grad, 0, t)
+        return _added_at(b, grad, maxima, count)
     if mode == 1:
         share = b.binary(Opcode.MAXIMUM, sizes, 1, sizes.shape.element_type)
         grad = b.binary(Opcode.DIVIDE, grad, b.reshape(b.convert(share, t), (sizes.shape.dimensions[0], 1)), t)
     each_row = take(b, grad, bag, 0)
     if scales is not None:
         each_row = b.binary(Opcode.MULTIPLY, each_row, b.reshape(scales, (rows, 1)), t)
+    if padding >= 0:
+        each_row = b.select(b.compare(b.reshape(index, (rows, 1)), padding, "NE"), each_row, 0, t)
+    if by_frequency:
+        often = _rows_added(b, b.full(1, Shape(t, (rows, 1))), index, count)
+        each_row = b.binary(Opcode.DIVIDE, each_row, take(b, often, index, 0), t)
+    return _rows_added(b, each_row, index, count)
+
+
+def _rows_added(b: TorchBuilder, each_row: H, index: H, count: int) -> H:
+    """Return a table of `count` rows, each the sum of the rows with its index."""
+    t, (rows, width) = each_row.shape.element_type, each_row.shape.dimensions
     return b.add(
-        Opcode.SCATTER, b.full(0, Shape(t, (count, grad.shape.dimensions[1]))), b.reshape(index, (rows, 1)), each_row,
+        Opcode.SCATTER, b.full(0, Shape(t, (count, width))), b.reshape(index, (rows, 1)), each_row,
         to_apply=b.function(Opcode.ADD, t), update_window_dims=(1,), inserted_window_dims=(0,),
         scatter_dims_to_operand_dims=(0,), index_vector_dim=1,
+    )  # fmt: skip
+
+
+def _added_at(b: TorchBuilder, values: H, rows: H, count: int) -> H:
+    """Return a table of `count` rows to which each element is added in its column, at the row that `rows` names."""
+    t, (n, width) = values.shape.element_type, values.shape.dimensions
+    integer = rows.shape.element_type
+    columns = b.add(Opcode.IOTA, shape=rows.shape, iota_dimension=1)
+    places = [b.reshape(v, (n, width, 1)) for v in (rows, columns)]
+    at = b.add(Opcode.CONCATENATE, *places, shape=Shape(integer, (n, width, 2)), dimensions=(2,))
+    return b.add(
+        Opcode.SCATTER, b.full(0, Shape(t, (count, width))), at, values,
+        to_apply=b.function(Opcode.ADD, t), update_window_dims=(), inserted_window_dims=(0, 1),
+        scatter_dims_to_operand_dims=(0, 1), index_vector_dim=2,
     )  # fmt: skip

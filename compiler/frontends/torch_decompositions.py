@@ -8,6 +8,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from compiler.frontends.torch_composites import composites
+from compiler.frontends.torch_foreach import foreach_ops
 from compiler.frontends.torch_program import is_lowered
 
 __all__ = ["decompositions"]
@@ -17,7 +19,7 @@ __all__ = ["decompositions"]
 def decompositions() -> dict[Any, Callable[..., Any]]:
     """Return the decomposition of each op that has no lowering, by the overload of the op."""
     tables: Any = importlib.import_module("torch._decomp")
-    known = {**_own(), **tables.decomposition_table, **tables.core_aten_decompositions()}
+    known = {**_own(), **foreach_ops(), **tables.decomposition_table, **tables.core_aten_decompositions()}
     return {op: f for op, f in known.items() if not is_lowered(op)}
 
 
@@ -29,9 +31,18 @@ def _own() -> dict[Any, Callable[..., Any]]:
         "max_pool3d_with_indices_backward": functools.partial(_max_pool3d_backward, torch),
         "masked_scatter_backward": functools.partial(_masked_scatter_backward, torch),
         "_pdist_forward": functools.partial(_distances_of_pairs, torch),
+        "embedding_renorm": functools.partial(_renormed, torch),
         "_pdist_backward": functools.partial(_distances_of_pairs_backward, torch),
+        **composites(),
     }
     return {getattr(torch.ops.aten, name).default: f for name, f in table.items() if hasattr(torch.ops.aten, name)}
+
+
+def _renormed(torch: Any, weight: Any, indices: Any, max_norm: float, norm_type: float) -> Any:
+    """Scale the rows with these indices whose norm is larger than `max_norm`."""
+    norms = torch.linalg.vector_norm(weight, norm_type, dim=1, keepdim=True)
+    used = torch.zeros_like(norms, dtype=torch.bool).index_fill(0, indices.reshape(-1), True)
+    return torch.where(used & (norms > max_norm), weight * (max_norm / (norms + 1e-7)), weight)
 
 
 def _weight_norm_backward(grad: Any, v: Any, g: Any, norms: Any, dim: int) -> tuple[Any, Any]:

@@ -26,8 +26,6 @@ def _embedding_bag(
 
     Rows with the padding index are ignored; an empty bag is zero.
     """
-    if mode == 2 and 3 in b.used:
-        raise b.unsupported("the places of the maxima of a bag")
     t, rows = weight.shape.element_type, index.shape.dimensions[0]
     bags = offsets.shape.dimensions[0] - int(include_last)
     bag = _bag_of_each_row(b, offsets, rows)
@@ -41,14 +39,27 @@ def _embedding_bag(
         ones = b.convert(counts, T.S64)
     sizes = _combined(b, b.full(0, Shape(T.S64, (bags, 1))), bag, ones, Opcode.ADD)
     shape = Shape(t, (bags, weight.shape.dimensions[1]))
+    maxima = b.full(0, Shape(T.S64, (bags,)))
     if mode == 2:
         top = _combined(b, b.full(lowest(t), shape), bag, found, Opcode.MAXIMUM)
+        if 3 in b.used:
+            maxima = _rows_of_maxima(b, index, bag, found, top)
         total = b.select(b.compare(sizes, 0, "GT"), top, 0, t)
     else:
         total = _combined(b, b.full(0, shape), bag, found, Opcode.ADD)
     if mode == 1:
         total = b.binary(Opcode.DIVIDE, total, b.binary(Opcode.MAXIMUM, sizes, 1, T.S64), t)
-    return [total, bag, b.reshape(sizes, (bags,)), b.full(0, Shape(T.S64, (bags,)))]
+    return [total, bag, b.reshape(sizes, (bags,)), maxima]
+
+
+def _rows_of_maxima(b: TorchBuilder, index: H, bag: H, found: H, top: H) -> H:
+    """Return for each element of each bag the index of the first row that has the maximum."""
+    rows = index.shape.dimensions[0]
+    place = b.add(Opcode.IOTA, shape=found.shape.with_type(T.S64), iota_dimension=0)
+    place = b.select(b.compare(found, take(b, top, bag, 0), "EQ"), place, rows, T.S64)
+    first = _combined(b, b.full(rows, top.shape.with_type(T.S64)), bag, place, Opcode.MINIMUM)
+    first = b.binary(Opcode.MINIMUM, first, rows - 1, T.S64)
+    return b.convert(take(b, index, first, 0), T.S64)
 
 
 def _bag_of_each_row(b: TorchBuilder, offsets: H, rows: int) -> H:

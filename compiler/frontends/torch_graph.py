@@ -218,9 +218,9 @@ class _GraphLowering:
     def _add_input(self, node: Any) -> None:
         value = node.meta.get("val")
         self.positions[node] = len(self.inputs)
-        if not hasattr(value, "untyped_storage"):
+        if not hasattr(value, "untyped_storage") or _is_token(node):
             self.inputs.append(None)
-            self.walk.values[node.name] = value
+            self.walk.values[node.name] = None if _is_token(node) else value
             return
         layout = self.layouts[len(self.inputs)] = TensorLayout.of(value)
         self.inputs.append(layout)
@@ -254,10 +254,11 @@ class _GraphLowering:
         b.start(node, f"{node.target} (%{node.name})", "default")
         op, args = node.target, [_blank(a) for a in node.args]
         is_dropout = _base_name(node) == "native_dropout"
-        if is_dropout and not (node.args[2] and 0 < node.args[1] < 1):
+        in_inference = _base_name(node).startswith("rrelu") and not (len(args) > 4 and args[4])
+        if in_inference or (is_dropout and not (node.args[2] and 0 < node.args[1] < 1)):
             self.walk.step(node)
             return
-        by_number = _base_name(node) == "bernoulli" and len(args) > 1
+        by_number = (_base_name(node) == "bernoulli" and len(args) > 1) or not any(map(callable, args))
         if _base_name(node) not in _OF_SHAPES and not by_number:
             raise b.unsupported("to draw numbers that depend on computed values by PyTorch (fallback_random)")
         value = node.meta["val"][1] if is_dropout else node.meta["val"]
@@ -270,7 +271,8 @@ class _GraphLowering:
             return
         x, chance = self.walk.value(node.args[0]), 1 - node.args[1]
         like = args[0]
-        self.drawn.append(lambda: like().bernoulli_(chance).bool())
+        empty_like: Any = importlib.import_module("torch").empty_like
+        self.drawn.append(lambda: empty_like(like()).bernoulli_(chance).bool().contiguous())
         t = x.shape.element_type
         kept = b.select(parameter, b.binary(Opcode.MULTIPLY, x, 1 / chance, t), 0, t)
         self.walk.values[node.name] = [kept, parameter]
@@ -291,8 +293,12 @@ class _GraphLowering:
         if not hasattr(node, "meta"):
             return Fixed(node)
         value = node.meta.get("val")
-        if node in self.positions:
-            return FromInput(self.positions[node])
+        position = self.positions.get(node)
+        # What is saved of an updated input is its value before: PyTorch may compute the new one again from it.
+        if position is not None and position not in self.mutated:
+            return FromInput(position)
+        if self.walk.values[node.name] is None:
+            return Fixed(None)
         if not hasattr(value, "untyped_storage"):
             found = self.walk.values[node.name]
             if isinstance(found, HloInstruction) or value is None:
@@ -329,17 +335,27 @@ def _complete_values(graph: Any) -> None:
             node.meta["val"] = args[0][args[1]]
 
 
+def _is_token(node: Any) -> bool:
+    """Check whether an input is a token, which orders effects; PyTorch passes None for it."""
+    users = list(node.users)
+    return bool(users) and all(str(u.target) == "with_effects" and u.args[0] is node for u in users)
+
+
 def _base_name(node: Any) -> str:
     return str(node.target).removeprefix("aten.").partition(".")[0]
 
 
 def _blank(arg: Any) -> Any:
-    """Return a function that makes a tensor like a node's value; other arguments of a node unchanged."""
+    """Return a function that makes a tensor like a node's value; other arguments of a node unchanged.
+
+    The tensor has the strides of the value, because PyTorch draws numbers in the order of memory.
+    """
     if not hasattr(arg, "meta"):
         return arg
     value = arg.meta["val"]
     torch: Any = importlib.import_module("torch")
-    return functools.partial(torch.empty, tuple(map(int, value.shape)), dtype=value.dtype)
+    size, stride = tuple(map(int, value.shape)), tuple(map(int, value.stride()))
+    return functools.partial(torch.empty_strided, size, stride, dtype=value.dtype)
 
 
 _OF_SHAPES = frozenset(

@@ -112,6 +112,34 @@ def _solved(b: TorchBuilder, lu: H, pivots: H, y: H) -> H:
     return solve_triangle(b, lu, half, lower=False)
 
 
+def _solved_transposed(b: TorchBuilder, lu: H, pivots: H, y: H) -> H:
+    """Solve `a^T x = y` given the LU factors of `a`; batch dimensions broadcast."""
+    n, upper = lu.shape.dimensions[-1], transposed(b, lu)
+    batch = np.broadcast_shapes(lu.shape.dimensions[:-2], y.shape.dimensions[:-2])
+    y = b.broadcast(y, (*batch, *y.shape.dimensions[-2:]))
+    half = solve_triangle(b, upper, solve_triangle(b, upper, y, lower=True), lower=False, unit=True)
+    order = b.broadcast(_permutation(b, pivots, n), (*batch, n))
+    # The inverse permutation: the position of each row in the order.
+    wide = (*batch, n, n)
+    placed = b.compare(
+        b.broadcast(b.reshape(order, (*batch, 1, n)), wide),
+        b.add(Opcode.IOTA, shape=Shape(T.S32, wide), iota_dimension=len(batch)), "EQ",
+    )  # fmt: skip
+    numbers = b.add(Opcode.IOTA, shape=Shape(T.S32, wide), iota_dimension=len(batch) + 1)
+    back = b.reduce(Opcode.ADD, b.select(placed, numbers, 0, T.S32), (len(batch) + 1,), 0)
+    return _rows_ordered(b, half, back)
+
+
+def _factors_of_determinant(b: TorchBuilder, x: H) -> tuple[H, H]:
+    """Return the LU factors with which a determinant and its gradient are computed.
+
+    PyTorch factors the transpose of a real matrix in row-major order, and its gradients assume so.
+    """
+    value = b.node.args[0].meta.get("val")
+    turned = not x.shape.element_type.is_complex and bool(value is not None and value.is_contiguous())
+    return _factored(b, transposed(b, x) if turned else x)
+
+
 @LOWERINGS.op("linalg_lu_factor_ex", "linalg_lu_factor", "_lu_with_info")
 def _lu_factor(b: TorchBuilder, x: H, *_: Any, pivot: bool = True, **__: Any) -> list[H]:
     if not pivot:
@@ -121,9 +149,11 @@ def _lu_factor(b: TorchBuilder, x: H, *_: Any, pivot: bool = True, **__: Any) ->
 
 @LOWERINGS.op("linalg_lu_solve")
 def _lu_solve(b: TorchBuilder, lu: H, pivots: H, y: H, *, left: bool = True, adjoint: bool = False) -> H:
-    if not left or adjoint:
-        raise b.unsupported("solving from the right or by the adjoint")
-    return _solved(b, lu, pivots, y)
+    """Solve `a x = y`, or `x a = y` from the right, for the matrix or its adjoint, given the LU factors of `a`."""
+    if (not left or adjoint) and lu.shape.element_type.is_complex:
+        raise b.unsupported("solving from the right or by the adjoint for complex matrices")
+    solve = _solved if left != adjoint else _solved_transposed
+    return solve(b, lu, pivots, y) if left else transposed(b, solve(b, lu, pivots, transposed(b, y)))
 
 
 @LOWERINGS.op("linalg_lu", "lu_unpack")
@@ -148,11 +178,11 @@ def _solve(b: TorchBuilder, x: H, y: H, *, left: bool = True, check_errors: bool
     is_vector = y.shape.rank == 1 or y.shape.dimensions == x.shape.dimensions[:-1]
     if is_vector:
         y = b.reshape(y, (*y.shape.dimensions, 1))
-    if not left:
-        x, y = transposed(b, x), transposed(b, y) if not is_vector else y
     lu, pivots = _factored(b, x)
-    found = _solved(b, lu, pivots, y)
-    found = transposed(b, found) if not left and not is_vector else found
+    if left or is_vector:
+        found = _solved(b, lu, pivots, y)
+    else:
+        found = transposed(b, _solved_transposed(b, lu, pivots, transposed(b, y)))
     return [b.reshape(found, b.out.dimensions), lu, pivots, b.full(0, b.out_at(3))]
 
 
@@ -182,7 +212,7 @@ def _diagonal(b: TorchBuilder, x: H) -> H:
 
 @LOWERINGS.op("_linalg_det")
 def _determinant(b: TorchBuilder, x: H) -> list[H]:
-    lu, pivots = _factored(b, x)
+    lu, pivots = _factors_of_determinant(b, x)
     product = b.reduce(Opcode.MULTIPLY, _diagonal(b, lu), (lu.shape.rank - 2,), 1)
     return [b.add(Opcode.MULTIPLY, product, _swap_sign(b, pivots, product.shape.element_type)), lu, pivots]
 
@@ -192,7 +222,7 @@ def _log_determinant(b: TorchBuilder, x: H) -> list[H]:
     t = x.shape.element_type
     if t not in (T.F32, T.F64):
         raise b.unsupported(f"the sign of a determinant of type {t.text}")
-    lu, pivots = _factored(b, x)
+    lu, pivots = _factors_of_determinant(b, x)
     diagonal = _diagonal(b, lu)
     last = diagonal.shape.rank - 1
     sign = b.reduce(Opcode.MULTIPLY, b.add(Opcode.SIGN, diagonal), (last,), 1)

@@ -150,7 +150,7 @@ def _full(b: TorchBuilder, _like: Any, *rest: Any, **kwargs: Any) -> H:
 
 
 @LOWERINGS.op("zeros", "zeros_like", "new_zeros", "empty", "empty_like", "new_empty", "empty_strided", "empty_permuted",
-               "new_empty_strided")  # fmt: skip
+               "new_empty_strided", "_efficientzerotensor")  # fmt: skip
 def _zeros(b: TorchBuilder, *_: Any, **__: Any) -> H:
     return b.full(0, b.out)
 

@@ -181,6 +181,8 @@ class GraphWalk:
         b, name = self.builder, str(op)
         lowering = LOWERINGS.get(_base(name))
         if lowering is None:
+            if _is_constant(op, [*args, *kwargs.values()]):
+                return b.literal(to_numpy(op(*args, **kwargs)))
             raise UnsupportedError(f"PyTorch op {b.what} is not supported by the torch frontend")
         try:
             if _base(name) in _ALONG_ONE_DIMENSION and args and _is_scalar(args[0]):
@@ -210,8 +212,10 @@ class GraphWalk:
 
     # ---- control flow
 
-    def _with_effects(self, *_: Any, **__: Any) -> Any:
+    def _with_effects(self, _token: Any, op: Any, *_: Any, **__: Any) -> Any:
         """Drop a check that raises an error in torch (singular matrix), because compiled programs have no errors."""
+        if not any(word in str(op) for word in ("check", "assert")):
+            raise self.builder.unsupported(f"the effect of {op}")
         return [None, None]
 
     def _run_and_save_rng_state(self, op: Any, *args: Any, **kwargs: Any) -> list[Any]:
@@ -280,6 +284,15 @@ class GraphWalk:
 
 def _elements(b: TorchBuilder, value: HloInstruction) -> list[Any]:
     return [b.add(Opcode.GET_TUPLE_ELEMENT, value, index=i) for i in range(len(value.shape.tuple_shapes))]
+
+
+def _is_constant(op: Any, args: list[Any]) -> bool:
+    """Check whether an op returns one tensor that does not depend on tensors or random numbers, such as a window."""
+    schema, tags = getattr(op, "_schema", None), [str(t) for t in getattr(op, "tags", ())]
+    returns = [str(r.type) for r in schema.returns] if schema is not None else []
+    leaves = [a for v in args for a in (v if isinstance(v, list) else [v])]
+    fixed = not any(isinstance(a, HloInstruction) for a in leaves)
+    return fixed and returns == ["Tensor"] and not any("nondeterministic" in t for t in tags)
 
 
 def _is_scalar(value: Any) -> bool:

@@ -73,7 +73,45 @@ def _table(torch: Any, differentiable: bool) -> dict[Any, Callable[..., Any]]:
         functional.ctc_loss: ctc_loss,
         functional.multi_margin_loss: functools.partial(_multi_margin_loss, torch),
         functional.multilabel_margin_loss: functools.partial(_multilabel_margin_loss, torch),
+        functional.grid_sample: functools.partial(_grid_sample, torch),
+        torch.grid_sampler: functools.partial(_grid_sampler, torch),
     }
+
+
+def substitute_calls(graph_module: Any) -> None:
+    """Replace calls of a graph of TorchDynamo whose gradients have no decomposition, or a wrong one."""
+    torch: Any = importlib.import_module("torch")
+    functional = torch.nn.functional
+    table = _table(torch, differentiable=True)
+    chosen = (functional.ctc_loss, functional.multilabel_margin_loss, functional.grid_sample, torch.grid_sampler)
+    for inner in graph_module.modules():
+        nodes = [n for n in inner.graph.nodes if n.op == "call_function"] if hasattr(inner, "graph") else []
+        changed = [n for n in nodes if n.target in chosen]
+        for node in changed:
+            node.target = table[node.target]
+        if changed:
+            inner.recompile()
+
+
+def _grid_sample(
+    torch: Any, x: Any, grid: Any, mode: str = "bilinear", padding_mode: str = "zeros", align_corners: Any = None
+) -> Any:
+    if x.dim() != 4 or mode not in _SAMPLING or padding_mode not in _PADDING:
+        return torch.nn.functional.grid_sample(x, grid, mode, padding_mode, align_corners)
+    how = (_SAMPLING.index(mode), _PADDING.index(padding_mode), bool(align_corners))
+    return _grid_sampler(torch, x, grid, *how)
+
+
+_SAMPLING = ("bilinear", "nearest", "bicubic")
+_PADDING = ("zeros", "border", "reflection")
+
+
+def _grid_sampler(torch: Any, x: Any, grid: Any, mode: int, padding_mode: int, align_corners: bool) -> Any:
+    """Sample by indexing, which has a gradient."""
+    if x.dim() != 4:
+        return torch.grid_sampler(x, grid, mode, padding_mode, align_corners)
+    found: Any = importlib.import_module("torch._decomp.decompositions")._grid_sampler_2d
+    return found(x, grid, mode, padding_mode, align_corners, _expand_grid=False)
 
 
 def _counted_in(torch: Any, weights: Any) -> Any:

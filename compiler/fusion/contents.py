@@ -152,10 +152,9 @@ class Contents:
         """
         if inside is not None:
             values = nodes.values[node]
-            if any(self._is_constant >> v & 1 for v in values):
-                inside = None
-            elif len(values) > 1 or is_multi_output(node):
-                inside = self._needed(values, inside)
+            # A fusion with one output may have lost others, and what only they needed.
+            is_constant = any(self._is_constant >> v & 1 for v in values)
+            inside = None if is_constant else self._needed(values, inside)
         self._remember(nodes.revision(node), inside)
 
     def _remember(self, revision: int, inside: int | None) -> None:

@@ -124,8 +124,9 @@ class Splitter:
         gone, kept = remove_unneeded(self.operands, self.edits)
         for node, indices in kept.items():
             self.made[node] = tuple(nodes.values[node][k] for k in indices)
-        if is_inlined_constant(own):  # who reads it has its own copy from now on
-            self.made.update({u: nodes.values[u] for u in own.users if u in nodes and u not in self.made})
+        for part in (own, rest):
+            if part is not None and is_inlined_constant(part):  # who reads it has its own copy from now on
+                self.made.update({u: nodes.values[u] for u in part.users if u in nodes and u not in self.made})
         made = {i: v for i, v in self.made.items() if i.parent is not None}
         return Split(own, rest, made, self.constants, [*removed, *gone])
 

@@ -13,6 +13,7 @@ from compiler.fusion.rewriting import body_of, instructions_of
 from compiler.ir import HloInstruction, Opcode
 
 WITHOUT_TEMPLATE = {
+    # oneDNN can apply an activation, too, but its maximum of NaN and 0 is 0: another pass would remain.
     Opcode.CONVOLUTION: "a library computes it, or the expansion 'patches' makes it a product, which can be fused",
     Opcode.TOPK: "its kernel reads an array and computes nothing else",
     Opcode.FFT: "a library computes it, whose code absorbs no other ops",

@@ -10,6 +10,7 @@ from typing import Any
 from compiler.errors import UnsupportedError
 from compiler.frontends.torch_decompositions import decompositions
 from compiler.frontends.torch_graph import lower_graph
+from compiler.frontends.torch_substitutes import substitute_calls
 from compiler.program_cache import cached_program
 from compiler.support.lru_dict import LruDict
 from compiler.torch_backend.calling import CompiledGraph
@@ -27,9 +28,16 @@ def compile_graph(
     """Compile a graph with its gradient; see `compiler.torch_backend.hlogym`."""
     del mode  # modes choose among features of Inductor
     chosen = BackendOptions.of(options)
+    if chosen.fallback and any(map(_is_nested, example_inputs)):
+        return _by_torch(graph_module.forward, "nested tensors are not supported")
+    substitute_calls(graph_module)
     if any(map(_is_dynamic, example_inputs)):
         return _PerSize(graph_module, chosen)
     return _with_gradient(graph_module, example_inputs, chosen)
+
+
+def _is_nested(value: Any) -> bool:
+    return bool(getattr(value, "is_nested", False))
 
 
 def _is_dynamic(value: Any) -> bool:
@@ -99,12 +107,17 @@ class _GraphCompiler:
             if not options.fallback or (passes_states and is_backward):
                 raise
             self._by_torch = True
-            warnings.warn(
-                f"torch.compile(backend='hlogym'): PyTorch runs this graph op by op: {e} "
-                "(options={'fallback': False} raises this as an error)",
-                stacklevel=2,
-            )
-            return _run_by_torch(graph_module)
+            return _by_torch(_run_by_torch(graph_module), str(e))
+
+
+def _by_torch(function: Callable[..., Any], why: str) -> Callable[..., Any]:
+    """Return the function of a graph that PyTorch runs, after a warning that says why."""
+    warnings.warn(
+        f"torch.compile(backend='hlogym'): PyTorch runs this graph op by op: {why} "
+        "(options={'fallback': False} raises this as an error)",
+        stacklevel=3,
+    )
+    return function
 
 
 def _run_by_torch(graph_module: Any) -> Any:

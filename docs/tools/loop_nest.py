@@ -78,7 +78,7 @@ def _simple(s: lir.Stmt) -> str:
 
 def _value(value: lir.Expr) -> str:
     match value:
-        case lir.Constant():
+        case lir.Constant() | lir.Opaque():
             return str(value.value)
         case lir.Apply():
             return f"{value.op}({', '.join(value.args)})"

@@ -19,6 +19,9 @@ sum { a = f32[] parameter(0)
 any { a = pred[] parameter(0)
   b = pred[] parameter(1)
   ROOT o = pred[] or(a, b) }
+all { a = pred[] parameter(0)
+  b = pred[] parameter(1)
+  ROOT o = pred[] and(a, b) }
 """
 MASKS = ("none", "none", "causal -inf", "causal -1e9", "causal added", "lower", "given", "bias", "soft cap", "window")
 
@@ -39,6 +42,7 @@ class AttentionForm:
     transposed: bool = False
     scale: str = "after"
     shuffle: int = 0
+    tests_all: bool = False  # for `zero_if_masked`, all(x == -inf) in place of not(any(x != -inf))
 
     def text(self) -> str:
         """Return the lines of the computation."""
@@ -83,11 +87,21 @@ class AttentionForm:
         ]
         weights = "p"
         if self.zero_if_masked:
+            lines += (
+                [
+                    f"hidden = {pred} compare(x, lows), direction=EQ",
+                    "true = pred[] constant(true)",
+                    f"none = pred{rows} reduce(hidden, true), dimensions={{{n + 1}}}, to_apply=all",
+                ]
+                if self.tests_all
+                else [
+                    f"seen = {pred} compare(x, lows), direction=NE",
+                    "false = pred[] constant(false)",
+                    f"some = pred{rows} reduce(seen, false), dimensions={{{n + 1}}}, to_apply=any",
+                    f"none = pred{rows} not(some)",
+                ]
+            )
             lines += [
-                f"seen = {pred} compare(x, lows), direction=NE",
-                "false = pred[] constant(false)",
-                f"some = pred{rows} reduce(seen, false), dimensions={{{n + 1}}}, to_apply=any",
-                f"none = pred{rows} not(some)",
                 f"nones = {pred} broadcast(none), dimensions={{{_join(range(n + 1))}}}",
                 f"p2 = {s} select(nones, zeros, p)",
             ]

@@ -34,10 +34,10 @@ def test_random_attention(schedule: Schedule | None) -> None:
 
 
 @pytest.mark.parametrize("mask", ["lower", "causal added", "given", "window"])
-@pytest.mark.parametrize("zero_if_masked", [False, True])
-def test_masked_rows(mask: str, zero_if_masked: bool) -> None:
+@pytest.mark.parametrize(("zero_if_masked", "tests_all"), [(False, False), (True, False), (True, True)])
+def test_masked_rows(mask: str, zero_if_masked: bool, tests_all: bool) -> None:
     """A row without any visible key is NaN, or 0 where the program asks for it."""
-    form = AttentionForm([2], 70, 130, 16, 8, mask, zero_if_masked=zero_if_masked)
+    form = AttentionForm([2], 70, 130, 16, 8, mask, zero_if_masked=zero_if_masked, tests_all=tests_all)
     computation = form.computation()
     args = random_args(computation.parameter_shapes, np.random.default_rng(1))
     if mask == "given":

@@ -151,6 +151,33 @@ larger {{
     checked(REDUCED.format(t=t, n=n, least=least), Schedule(vector=vector, stages=0), larger)
 
 
+ROWS_OF_POINTS = """
+    a = {t}[3,33,{n}] parameter(0)
+    b = {t}[3,33] parameter(1)
+    none = {t}[] constant(0)
+    least = {t}[] constant({least})
+    w = {t}[3,33,{n}] broadcast(b), dimensions={{0,1}}
+    d = {t}[3,33,{n}] subtract(a, w)
+    s = {t}[3] reduce(d, none), dimensions={{1,2}}, to_apply=sum
+    m = {t}[3] reduce(d, least), dimensions={{1,2}}, to_apply=larger
+    ROOT r = ({t}[3], {t}[3]) tuple(s, m)
+"""
+
+
+@pytest.mark.parametrize(("t", "least"), [("f32", "-inf"), ("f64", "-inf"), ("s32", -99), ("s8", -128)])
+@pytest.mark.parametrize("n", [4, 5, 6, 7, 8, 10, 15, 16])
+@pytest.mark.parametrize("vector", [0, 256, 512])
+def test_lanes_of_short_loops_are_combined_after_the_loops_around_them(
+    t: str, least: object, n: int, vector: int
+) -> None:
+    combiners = "".join(
+        f"{name} {{ x = {t}[] parameter(0)\n y = {t}[] parameter(1)\n ROOT s = {t}[] {op}(x, y) }}\n"
+        for name, op in (("sum", "add"), ("larger", "maximum"))
+    )
+    source = checked(ROWS_OF_POINTS.format(t=t, n=n, least=least), Schedule(vector=vector, short=0), combiners)
+    assert ("_lanes[" in source) == (vector > 0 and (n > 4 or (t, vector) == ("f64", 256)))
+
+
 @pytest.mark.parametrize("accumulators", range(1, 17))
 def test_any_number_of_accumulators(accumulators: int) -> None:
     text = """

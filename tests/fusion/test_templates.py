@@ -321,3 +321,16 @@ def test_a_product_yields_only_what_is_computed_from_it() -> None:
     reason = "the kernel of %d (dot) yields only what is computed from its result, and not "
     assert state.why_not(action("multi-output", "n", "d")) == reason + "%n"
     assert state.why_not(action("sibling", "u", "d")) == reason + "%u"
+
+
+def test_an_empty_output_goes_beside_others() -> None:
+    lines = (
+        "  %a = f32[0] parameter(0)\n  %b = f32[] parameter(1)\n"
+        "  %e = f32[0] concatenate(%a, %a, %a), dimensions={0}\n  %n = f32[] negate(%b)\n"
+        "  ROOT %t = (f32[0], f32[]) tuple(%e, %n)\n"
+    )
+    state = state_of(lines)
+    state.apply(action("horizontal", "e", "n"))
+    executable = compile_program(str(state.module), options=CompileOptions(keep_fusions=True))
+    empty, negative = executable(np.zeros(0, np.float32), np.float32(2.0))
+    assert empty.shape == (0,) and negative == -2.0

@@ -8,11 +8,16 @@ Every fourth module has products, scatters and sorts (`template_graph`); with `-
 kernels are compiled, and their results equal the interpreter's too.
 
 python -m tests.fuzz.fusion_walks [--modules 20000] [--seed 0] [--seconds 600] [--native 4] [--out PAGE]
+    [--progress walks.json]
+
+With `--progress`, the tally is kept in a file from which the same command continues. Seeds that failed are tried again
+first; those that pass now are fixed.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import time
 import warnings
@@ -36,12 +41,15 @@ from compiler.fusion.state import FusionState
 from compiler.interpreter import evaluate
 from compiler.ir import HloModule
 from experiments.provenance import provenance
+from experiments.results import write_text
 from tests.fusion.checks import check, take_apart
 from tests.fusion.programs import random_graph
 from tests.fusion.template_graphs import integer_arguments, template_graph
 from tests.fuzz.random_modules import random_inputs, random_module
 
 STEPS = 12
+KEPT_EVERY = 50
+"""Number of modules after which the tally is written."""
 
 
 @dataclass
@@ -49,6 +57,8 @@ class Tally:
     """What was done: modules, actions by kind, states checked, modules that were evaluated, and what failed.
 
     `templates` counts the fusions around products, scatters and sorts, `unlike` those with outputs of several shapes.
+    `fixed` are failures of an earlier commit that are gone. `seconds` are processor seconds, and `commits` those of
+    the code that walked.
     """
 
     modules: int = 0
@@ -58,6 +68,22 @@ class Tally:
     native: int = 0
     templates: Counter[str] = field(default_factory=Counter)
     failures: list[str] = field(default_factory=list)
+    fixed: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+    commits: list[str] = field(default_factory=list)
+
+    @staticmethod
+    def read(file: Path) -> Tally:
+        """Return the tally of an earlier run; an empty one if there is no file."""
+        if not file.is_file():
+            return Tally()
+        known = Tally(**json.loads(file.read_text(encoding="utf-8")))
+        known.actions, known.templates = Counter(known.actions), Counter(known.templates)
+        return known
+
+    def write(self, file: Path) -> None:
+        """Write the tally."""
+        write_text(file, json.dumps(vars(self), indent=1) + "\n")
 
 
 def module_of(seed: int) -> HloModule:
@@ -119,6 +145,15 @@ def walk(seed: int, tally: Tally, native: int = 0) -> None:
     assert str(state.module) == start, "undo does not restore the start"
 
 
+def _failure(seed: int, tally: Tally, native: int) -> list[str]:
+    """Take a walk; return what failed, if anything."""
+    try:
+        walk(seed, tally, native)
+    except Exception as e:
+        return [f"seed {seed}: {type(e).__name__}: {e}".strip()]
+    return []
+
+
 def _compare(original: HloModule, fused: HloModule, rng: np.random.Generator, tally: Tally) -> None:
     arguments = random_inputs(original, rng)
     try:
@@ -149,13 +184,13 @@ def _plain(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return array if array.dtype.kind in "biufc" else array.astype(np.float32)
 
 
-def report(tally: Tally, seed: int, seconds: float) -> str:
+def report(tally: Tally, options: argparse.Namespace) -> str:
     """Return the page."""
-    origin = provenance()
+    native = f" --native {options.native}" if options.native else ""
     lines = [
         "# Random walks over fusion states", "",
-        f"`python -m tests.fuzz.fusion_walks --modules {tally.modules} --seed {seed}`, "
-        f"commit {origin['commit']}, {origin['date']}, {seconds:.0f} s.", "",
+        f"`python -m tests.fuzz.fusion_walks --modules {tally.modules} --seed {options.seed}{native}`, commits "
+        f"{', '.join(tally.commits)}, {provenance()['date']}, {tally.seconds:.0f} processor seconds.", "",
         "Each walk ends with a recomputation of actions, savings, times and digests, with the interpreter's results, "
         "and with fissions until nothing is fused.", "",
         "| | number |", "|---|--:|", f"| modules | {tally.modules} |",
@@ -163,7 +198,8 @@ def report(tally: Tally, seed: int, seconds: float) -> str:
         *(f"| {kind} | {n} |" for kind, n in sorted(tally.actions.items())), f"| undone | {tally.undone} |",
         *(f"| fusions at the end with {name} | {n} |" for name, n in sorted(tally.templates.items())),
         f"| modules whose kernels were run | {tally.native} |",
-        f"| failures | {len(tally.failures)} |", "", *(f"- {f}" for f in tally.failures),
+        f"| failures | {len(tally.failures)} |", f"| failures of earlier commits, fixed | {len(tally.fixed)} |",
+        "", *(f"- {f}" for f in tally.failures), *(f"- fixed: {f}" for f in tally.fixed),
     ]  # fmt: skip
     return "\n".join(lines).rstrip() + "\n"
 
@@ -176,20 +212,33 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after this time")
     parser.add_argument("--native", type=int, default=0, help="run the kernels of every N-th graph of templates")
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--progress", type=Path, help="file that keeps the tally, from which a run continues")
     options = parser.parse_args()
-    tally, begin = Tally(), time.monotonic()
-    for seed in range(options.seed, options.seed + options.modules):
-        if time.monotonic() - begin > options.seconds:
+    tally, end = Tally.read(options.progress) if options.progress else Tally(), time.monotonic() + options.seconds
+    commit = str(provenance()["commit"])
+    if commit not in tally.commits:
+        tally.commits.append(commit)
+    start = time.process_time() - tally.seconds
+    failed, tally.failures = tally.failures, []
+    for text in failed:
+        seed = int(text.split()[1].rstrip(":"))
+        still = _failure(seed, Tally(), options.native)
+        tally.failures += still
+        tally.fixed += [] if still else [text]
+    for seed in range(options.seed + tally.modules, options.seed + options.modules):
+        if time.monotonic() > end:
             break
-        try:
-            walk(seed, tally, options.native)
-        except Exception as e:
-            tally.failures.append(f"seed {seed}: {type(e).__name__}: {e}")
+        tally.failures += _failure(seed, tally, options.native)
         tally.modules += 1
-    page = report(tally, options.seed, time.monotonic() - begin)
+        if options.progress and tally.modules % KEPT_EVERY == 0:
+            tally.seconds = time.process_time() - start
+            tally.write(options.progress)
+    tally.seconds = time.process_time() - start
+    if options.progress:
+        tally.write(options.progress)
+    page = report(tally, options)
     if options.out is not None:
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(page)
+        write_text(options.out, page)
     sys.stdout.write(page)
     sys.exit(bool(tally.failures))
 

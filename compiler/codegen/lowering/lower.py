@@ -22,6 +22,7 @@ As in XLA, the reductions that determine the form are called heroes.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -58,6 +59,8 @@ MAX_CALLS = 500
 """Maximum nesting depth of calls in a fused computation."""
 
 
+MAX_PIECES = 4
+"""Maximum number of operands of a concatenation that one loop nest computes."""
 SCHEDULED_KINDS = frozenset({"product", "attention", "loop-kernel"})
 """The kinds of nests that depend on a schedule: on its part for the template, or on the lanes and axis of a loop."""
 
@@ -136,6 +139,8 @@ class _Lowering:
         return self._nest(looped_reductions(self.fused))
 
     def _nest(self, heroes: list[HloInstruction]) -> lir.Kernel:
+        if all(0 in r.shape.dimensions for r in self.roots):
+            return self._finish("loop")  # nothing to store
         if heroes:
             _check_domains(heroes)
             return self._with_reductions(heroes)
@@ -245,20 +250,25 @@ class _Lowering:
             e.add(lir.Store(out, offset, name))
 
     def _concatenate(self, root: HloInstruction) -> lir.Kernel:
-        """Emit one loop nest per operand, so that no element needs a branch on the operand it comes from."""
+        """Emit loop nests for operands, so that no element needs a branch on the operand it comes from.
+
+        Operands of equal shapes that are computed from the same arrays share a nest.
+        """
         e = self.emitter
         dim = root.dimensions[0]
-        start = 0
-        for piece in root.operands:
-            dims = piece.shape.dimensions
-            if 0 not in dims:
-                vars_ = self._vars(dims, "i")
-                with e.loops(vars_):
-                    at = tuple(ix.of(v) for v in vars_)
+        sizes = [piece.shape.dimensions[dim] for piece in root.operands]
+        starts = itertools.accumulate(sizes[:-1], initial=0)
+        for group in _pieces(list(zip(root.operands, starts, strict=True))):
+            dims = group[0][0].shape.dimensions
+            if 0 in dims:
+                continue
+            vars_ = self._vars(dims, "i")
+            with e.loops(vars_):
+                at = tuple(ix.of(v) for v in vars_)
+                names = [e.value(piece, at) for piece, _ in group]
+                for name, (_, start) in zip(names, group, strict=True):
                     to = (*at[:dim], at[dim] + start, *at[dim + 1 :])
-                    name = e.value(piece, at)
                     e.add(lir.Store(self.outputs[0], ix.linearize(to, root.shape.dimensions), name))
-            start += dims[dim]
         return self._finish("loop")
 
     def _in_place_update(self, updated: Mapping[int, HloInstruction]) -> lir.Kernel:
@@ -382,6 +392,34 @@ def _check_domains(heroes: Sequence[HloInstruction]) -> None:
                 f"reductions over different domains: %{a.name} reduces {list(a.dimensions)} of "
                 f"{a.operands[0].shape}, %{b.name} reduces {list(b.dimensions)} of {b.operands[0].shape}"
             )
+
+
+def _pieces(operands: Sequence[tuple[HloInstruction, int]]) -> list[list[tuple[HloInstruction, int]]]:
+    """Return the operands of a concatenation and where they start, in groups that share a loop nest."""
+    groups: list[tuple[list[tuple[HloInstruction, int]], set[HloInstruction]]] = []
+    for piece, start in operands:
+        arrays = _arrays(piece)
+        for group, read in groups:
+            same = group[0][0].shape.dimensions == piece.shape.dimensions
+            if same and len(group) < MAX_PIECES and not arrays.isdisjoint(read):
+                group.append((piece, start))
+                read |= arrays
+                break
+        else:
+            groups.append(([(piece, start)], arrays))
+    return [group for group, _ in groups]
+
+
+def _arrays(i: HloInstruction) -> set[HloInstruction]:
+    """Return the parameters of which an instruction reads many elements."""
+    work, seen = [i], {i}
+    while work:
+        x = work.pop()
+        for o in x.operands:
+            if o not in seen:
+                seen.add(o)
+                work.append(o)
+    return {x for x in seen if x.opcode is Opcode.PARAMETER and 2 * x.shape.num_elements >= i.shape.num_elements}
 
 
 def _needs(root: HloInstruction, i: HloInstruction) -> bool:

@@ -54,6 +54,13 @@ class Constant:
 
 
 @dataclass(frozen=True, slots=True)
+class Opaque:
+    """An integer of which the compiler of the language does not know that it is a constant."""
+
+    value: int
+
+
+@dataclass(frozen=True, slots=True)
 class IndexValue:
     """An index used as a value, as in iota."""
 
@@ -116,7 +123,7 @@ class Current:
     name: str
 
 
-Expr = Constant | IndexValue | IndexTest | Load | PairLoad | PairHalf | LocalLoad | Apply | Current
+Expr = Constant | Opaque | IndexValue | IndexTest | Load | PairLoad | PairHalf | LocalLoad | Apply | Current
 
 
 # ---- statements

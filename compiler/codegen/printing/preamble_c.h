@@ -25,6 +25,11 @@ int hlogym_interrupted(void);
 #else
 #define VECTOR_BITS(n)
 #endif
+/* A number that the compiler does not know. */
+INLINE int64_t hlogym_opaque(int64_t x) {
+  __asm__("" : "+r"(x));
+  return x;
+}
 #define CLZ32(x) __builtin_clz(x)
 #define CLZ64(x) __builtin_clzll(x)
 #define POPCOUNT32(x) __builtin_popcount(x)

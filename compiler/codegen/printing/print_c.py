@@ -112,6 +112,9 @@ class _CPrinter(Printer):
         text = super().expression(let)
         return f"(bool){text}" if isinstance(let.value, lir.LocalLoad) and let.type is T.PRED else text
 
+    def opaque(self, value: lir.Opaque) -> str:
+        return f"hlogym_opaque({constant_text(value.value, T.S64)})"
+
     def stream_store(self, s: lir.StreamStore) -> None:
         self.helpers["stream.h"] = None
         size = self.types[s.buffer].byte_size

@@ -74,6 +74,8 @@ class Printer:
         v, t = let.value, let.type
         if isinstance(v, lir.Constant):
             return constant_text(v.value, t)
+        if isinstance(v, lir.Opaque):
+            return self.opaque(v)
         if isinstance(v, lir.Apply):
             return expression_of(v.op).format(*v.args)
         if isinstance(v, lir.IndexValue):
@@ -87,6 +89,10 @@ class Printer:
         if isinstance(v, lir.LocalLoad):
             return self.local_element(v.array, v.offset)
         return v.name
+
+    def opaque(self, value: lir.Opaque) -> str:
+        """Return the text of an integer of which the compiler of the language does not know that it is a constant."""
+        return constant_text(value.value, T.S64)
 
     def index_value(self, value: IndexExpr, t: T) -> str:
         to = COMPUTE_TYPES[t]

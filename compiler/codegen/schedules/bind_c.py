@@ -14,7 +14,7 @@ from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import IndexExpr, Var
 from compiler.codegen.nest.loop_ir import Body, For, LoopKind, work_of
 from compiler.codegen.nest.scalar_ops import COMPUTE_BYTES
-from compiler.codegen.schedules import accumulators, stages, streams
+from compiler.codegen.schedules import accumulators, lane_accumulators, stages, streams
 from compiler.codegen.schedules.edges import split_edges
 from compiler.codegen.schedules.lanes import NEAR, tile_columns
 from compiler.codegen.schedules.loop_transforms import (
@@ -34,9 +34,11 @@ from compiler.codegen.schedules.scans import expand_scans
 from compiler.codegen.schedules.scatter_parts import split_scatters
 from compiler.codegen.schedules.schedule import FIELD_RANGES, LOCAL_BYTES, Schedule
 from compiler.codegen.schedules.selected_offsets import select_offsets
+from compiler.codegen.schedules.separate_columns import separate_columns
 from compiler.codegen.schedules.shared_values import SHARED_BYTES, share_values
 from compiler.codegen.schedules.short_loops import merge_narrow_columns, unroll_short_loops
 from compiler.codegen.schedules.short_rows import rows_bound, split_rows
+from compiler.codegen.schedules.single_elements import hide_single_elements
 from compiler.codegen.schedules.splits import (
     ENOUGH_TASKS,
     MAX_PARTS,
@@ -69,6 +71,8 @@ LANE_BYTES = 4
 """Size of the elements for which the lanes of an unrolled loop are counted."""
 MAX_ACCUMULATORS = 16
 """Maximum number of vectors of all accumulators of a loop, half of the registers of AVX-512."""
+SHORTEST, SHORT_REPEATS = 5, 4
+"""Least number of elements of a short innermost loop of a reduction, and of its repetitions, for which it has lanes."""
 SHORT_VECTORS = 8
 """Vectors in a loop from which on the elements that remain over do not matter."""
 WIDEST = max(COMPUTE_BYTES.values())
@@ -112,7 +116,8 @@ def bind_c(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
     body = split_edges(replace(kernel, kind=kind), body, schedule)
     body = unroll_short_loops(body, schedule.short) if schedule.vector else body
     body = split_rows(body) if schedule.stages and schedule.vector else body
-    body = pair_elements(kernel, select_offsets(_Binder(schedule, kernel.arguments).top(body)))
+    body = select_offsets(_Binder(schedule, kernel.arguments).top(body))
+    body = pair_elements(kernel, hide_single_elements(separate_columns(body)))
     check_local_bytes(body)
     if schedule.narrow and schedule.vector == FIELD_RANGES["vector"][-1]:
         body = split_tails(body, schedule.vector // 8 // LANE_BYTES)
@@ -368,9 +373,12 @@ class _Binder:
             lanes = self._vectors(s) * lane
             if s.vars[-1].extent < 2 * lanes:
                 lanes = lane
+            if self._is_short(s, lane):
+                found = lane_accumulators.short_reduction(s, lane)
+                return [replace(x, poll=_poll(x)) if isinstance(x, For) else x for x in found]
             is_long = lanes == lane and work_of(s.body) * s.vars[-1].extent > LONG_LANES * lane
             if s.vars[-1].extent >= lanes > 1 and not is_long:
-                return self._vector_accumulators(s, lanes)
+                return lane_accumulators.long_reduction(s, lanes, lane)
         return self._scalar_accumulators(s)
 
     def _vectors(self, s: lir.Reduce) -> int:
@@ -380,6 +388,12 @@ class _Binder:
         """
         vectors = min(self.schedule.accumulators, max(1, MAX_ACCUMULATORS // len(s.reductions)))
         return 1 if work_of(s.body, expensive=1) > LIGHT_WORK else 1 << max(1, vectors).bit_length() - 1
+
+    @staticmethod
+    def _is_short(s: lir.Reduce, lane: int) -> bool:
+        """Check for a loop of less than a vector that others repeat, each time with the lanes to combine at its end."""
+        repeats = math.prod(v.extent for v in s.vars[:-1])
+        return SHORTEST <= s.vars[-1].extent < lane and repeats >= SHORT_REPEATS
 
     def _scalar_accumulators(self, s: lir.Reduce) -> list[lir.Stmt]:
         vectorized = bool(self.schedule.vector) and not has_loop(s.body)
@@ -394,73 +408,6 @@ class _Binder:
         if in_stages is not None:
             loop = stages.staged(loop, in_stages, lambda part: part)
         return [*accumulators.start(s), self._outer_loops(s, loop), *accumulators.results(s)]
-
-    def _vector_accumulators(self, s: lir.Reduce, lanes: int) -> list[lir.Stmt]:
-        """Return loops in which lane k accumulates the elements k, k + lanes, k + 2 lanes..."""
-        v = s.vars[-1]
-        lane, block = Var(f"{v.name}l", lanes), Var(f"{v.name}b", v.extent // lanes)
-        arrays = {r.name: f"{r.name}_lanes" for r in s.reductions}
-        here = ix.of(lane)
-        out: list[lir.Stmt] = [lir.LocalArray(arrays[r.name], r.type, lanes) for r in s.reductions]
-        first: list[lir.Stmt] = []
-        for r in s.reductions:
-            first += accumulators.start_in_array(r, arrays[r.name], here, f"{r.name}_first")
-        out.append(For(lane, LoopKind.VECTOR, tuple(first)))
-        whole = For(block, LoopKind.SERIAL, (self._lane_step(s, arrays, lane, ix.of(block) * lanes + here),))
-        inner: Body = (whole,)
-        rest = v.extent % lanes
-        if rest:
-            inner = (whole, self._rest_step(s, arrays, rest))
-        for outer in reversed(s.vars[:-1]):
-            inner = (For(outer, LoopKind.SERIAL, inner),)
-        out += inner
-        if lanes <= self.schedule.vector // 8 // max(COMPUTE_BYTES[r.type] for r in s.reductions):
-            out += self._moved_lanes(s, arrays, lanes, lanes)
-        while lanes > 1:
-            out += self._moved_lanes(s, arrays, lanes, lanes // 2)
-            lanes //= 2
-        return [*out, *(lir.Let(r.name, r.type, lir.LocalLoad(arrays[r.name], ix.const(0))) for r in s.reductions)]
-
-    def _rest_step(self, s: lir.Reduce, arrays: dict[str, str], rest: int) -> For:
-        """Return the loop over the lanes of the last `rest` elements, in whole vectors if that repeats nothing visible.
-
-        The first lanes of whole vectors read elements again that others have combined, and combine the identity.
-        """
-        extent = s.vars[-1].extent
-        width = self.schedule.vector // 8 // max(COMPUTE_BYTES[r.type] for r in s.reductions)
-        size = -(-rest // width) * width if accumulators.is_repeatable(s.body) else rest
-        lane = Var(f"{s.vars[-1].name}t", size)
-        masked = accumulators.masked(s, lane, size - rest) if size > rest else s
-        return self._lane_step(masked, arrays, lane, ix.of(lane) + (extent - size))
-
-    @staticmethod
-    def _moved_lanes(s: lir.Reduce, arrays: dict[str, str], lanes: int, fewer: int) -> list[lir.Stmt]:
-        """Return statements that copy the lanes of `arrays`, or combine their halves, into other arrays; rename these.
-
-        The C compiler keeps an array in registers only where all accesses have one size: in a loop, the accumulators.
-        """
-        lane = Var(f"{s.vars[-1].name}h{fewer}", fewer)
-        here = IndexExpr(((lane, 1),))  # `ix.of` would replace a variable of extent 1 by 0
-        out: list[lir.Stmt] = []
-        body: list[lir.Stmt] = []
-        for r in s.reductions:
-            source, target, first = arrays[r.name], f"{r.name}_{fewer}", f"{r.name}_first"
-            out.append(lir.LocalArray(target, r.type, fewer))
-            body.append(lir.Let(first, r.type, lir.LocalLoad(source, here)))
-            if fewer < lanes:
-                second = f"{r.name}_second"
-                body.append(lir.Let(second, r.type, lir.LocalLoad(source, here + fewer)))
-                body.append(accumulators.combination(replace(r, value=second), first, f"{r.name}_both"))
-            body.append(lir.LocalStore(target, here, f"{r.name}_both" if fewer < lanes else first))
-            arrays[r.name] = target
-        return [*out, For(lane, LoopKind.VECTOR, tuple(body))]
-
-    @staticmethod
-    def _lane_step(s: lir.Reduce, arrays: dict[str, str], lane: Var, at: IndexExpr) -> For:
-        """Return the loop over lanes that combines one element per lane."""
-        step = [x for r in s.reductions for x in accumulators.combine_in_array(r, arrays[r.name], ix.of(lane))]
-        body = lir.map_indices(s.body, lambda i: i.substitute({s.vars[-1]: at}))
-        return For(lane, LoopKind.VECTOR, (*body, *step))
 
     @staticmethod
     def _outer_loops(s: lir.Reduce, loop: For) -> For:

@@ -41,6 +41,7 @@ class _Selection:
     def __init__(self, loop: For) -> None:
         self._loop = loop
         self._changing: set[str] = set()
+        self._count = 0
         self._changes(loop.body)
 
     def _changes(self, body: Body) -> None:
@@ -81,7 +82,8 @@ class _Selection:
         distance = load.offset - other.offset
         if load.buffer != other.buffer or result != same or self._changes_with(distance):
             return None
-        far, none, chosen = (f"{name}_{part}" for part in ("far", "none", "chosen"))
+        self._count += 1
+        far, none, chosen = (f"{self._loop.var.name}_{part}{self._count}" for part in ("far", "near", "chosen"))
         low, high = distance.range
         offset = other.offset + ix.of(Runtime(chosen, min(0, low), max(0, high)))
         return (

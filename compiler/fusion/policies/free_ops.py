@@ -48,8 +48,22 @@ def _producer(sequence: SequenceState, free: HloInstruction) -> HloInstruction |
     found = [p for p in producers_of(free) if sequence.time_of(p) > 0 and sequence.legality.refusal_of(p) is None]
     if not users or not found or sequence.legality.refusal_of(free) is not None:
         return None
+    if not _may_save(sequence, found[0], free, users):
+        return None
     may_go = sequence.may_go_into_all_users(free, users) and sequence.can_go_into_all_users(free, users)
     return found[0] if may_go else None
+
+
+def _may_save(
+    sequence: SequenceState, producer: HloInstruction, free: HloInstruction, users: list[HloInstruction]
+) -> bool:
+    """Check for a bound of what fusing a producer and a free op into all their users saves, without making kernels."""
+    others = [u for u in consumers_of(producer) if u is not free and u not in users]
+    if others and not sequence.may_go_into_all_users(producer, others):
+        return False
+    lost = sum(sequence.edge_saving(producer, u) for u in others)
+    most = sequence.time_of(producer) + sum(sequence.time_of(u) for u in users)
+    return most + lost + sequence.unused_constants_seconds([producer, *others, *users]) > LEAST_SAVING
 
 
 def _saves(sequence: SequenceState, producer: HloInstruction) -> bool:

@@ -24,8 +24,8 @@ class DotStrengthReduction(RewritePass):
 
     Attributes:
         max_contracted: maximum number of contracted elements; 1 restricts it to outer products.
-        max_elements: maximum number of elements of the multiplied array.
-        max_multiplications: maximum number of multiplications per batch element.
+        max_elements: maximum number of elements of the multiplied array; outer products have no such limit.
+        max_multiplications: maximum number of multiplications per batch element; outer products have no such limit.
     """
 
     name: ClassVar[str] = "dot-strength-reduction"
@@ -50,10 +50,10 @@ class DotStrengthReduction(RewritePass):
         contracted = [lhs.shape.dimensions[d] for d in dims.lhs_contracting]
         total = math.prod(contracted)
         work = total * i.shape.num_elements
-        if total > self.max_contracted or work > self.max_elements or work == 0:
+        if total > self.max_contracted or work == 0:
             return None
         batch = math.prod(lhs.shape.dimensions[d] for d in dims.lhs_batch)
-        if work // batch > self.max_multiplications:
+        if total > 1 and (work > self.max_elements or work // batch > self.max_multiplications):
             return None
         return _multiply(i, dims, contracted, b)
 

@@ -1,0 +1,90 @@
+"""Vector loops over rows that read several elements of each row: each column is read by itself.
+
+The C compiler reads neighbouring columns `x[10 * row]` and `x[10 * row + 1]` of many rows as whole vectors, whose
+elements it then moves. It can do so for rows of 3 elements, or of a power of two; of loops over other rows it makes no
+vectors. If it does not know how far apart two columns are, it gathers each column.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+from dataclasses import replace
+
+from compiler.codegen.nest import index as ix
+from compiler.codegen.nest import loop_ir as lir
+from compiler.codegen.nest.index import IndexExpr, Runtime, Var
+from compiler.codegen.nest.loop_ir import Body, For, LoopKind
+from compiler.codegen.schedules.loop_transforms import has_loop
+from compiler.ir.types import PrimitiveType as T
+
+INTERLEAVED = (2, 3, 4, 8, 16)
+"""Lengths of rows that the C compiler deinterleaves."""
+
+MIN_WORK = 6
+"""Minimum work for each element that is gathered; with less, a loop over single rows is faster."""
+
+
+def separate_columns(body: Body) -> Body:
+    """Return bound statements whose vector loops over rows have column numbers that the C compiler does not know."""
+    return tuple(x for s in body for x in _statement(s))
+
+
+def _statement(s: lir.Stmt) -> Body:
+    if not isinstance(s, For) or s.kind not in (LoopKind.VECTOR, LoopKind.PARALLEL_VECTOR) or has_loop(s.body):
+        return (lir.map_bodies(s, separate_columns),)
+    groups = {key: group for key, group in _groups(s).items() if len(group) > 1}
+    if lir.work_of(s.body) < MIN_WORK * sum(map(len, groups.values())):
+        return (s,)
+    columns = {c for group in groups.values() for c in group if c != min(group)}
+    if not columns:
+        return (s,)
+    names = {c: Runtime(f"{s.var.name}_column{n}", c, c) for n, c in enumerate(sorted(columns))}
+
+    def hidden(i: IndexExpr, array: str) -> IndexExpr:
+        key = _key(i, s.var, array)
+        if key not in groups or i.const not in names or i.const == min(groups[key]):
+            return i
+        return i - i.const + ix.of(names[i.const])
+
+    def statement(x: lir.Stmt) -> lir.Stmt:
+        if isinstance(x, lir.Let) and isinstance(x.value, lir.Load):
+            return replace(x, value=replace(x.value, offset=hidden(x.value.offset, x.value.buffer)))
+        if isinstance(x, lir.Let) and isinstance(x.value, lir.LocalLoad):
+            return replace(x, value=replace(x.value, offset=hidden(x.value.offset, x.value.array)))
+        if isinstance(x, lir.Store):
+            return replace(x, offset=hidden(x.offset, x.buffer))
+        if isinstance(x, lir.LocalStore):
+            return replace(x, offset=hidden(x.offset, x.array))
+        return lir.map_bodies(x, lambda inner: tuple(map(statement, inner)))
+
+    lets = (lir.Let(name.name, T.S32, lir.Opaque(c)) for c, name in names.items())
+    return *lets, replace(s, body=tuple(map(statement, s.body)))
+
+
+def _groups(s: For) -> dict[Hashable, set[int]]:
+    """Return the columns of each array that a loop over rows accesses at a distance that the C compiler cannot take."""
+    found: dict[Hashable, set[int]] = {}
+    for i, array in _accesses(s.body):
+        key = _key(i, s.var, array)
+        if key is not None:
+            found.setdefault(key, set()).add(i.const)
+    return found
+
+
+def _key(i: IndexExpr, row: Var, array: str) -> Hashable | None:
+    length = abs(i.coefficient(row))
+    if length < 2 or length in INTERLEAVED:
+        return None
+    return array, i - i.const
+
+
+def _accesses(body: Body) -> Iterator[tuple[IndexExpr, str]]:
+    for s in lir.walk(body):
+        if isinstance(s, lir.Let) and isinstance(s.value, lir.Load):
+            yield s.value.offset, s.value.buffer
+        elif isinstance(s, lir.Let) and isinstance(s.value, lir.LocalLoad):
+            yield s.value.offset, s.value.array
+        elif isinstance(s, lir.Store):
+            yield s.offset, s.buffer
+        elif isinstance(s, lir.LocalStore):
+            yield s.offset, s.array

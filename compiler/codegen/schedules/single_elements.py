@@ -1,0 +1,65 @@
+"""Tests in vector loops that hold for one element: the C compiler does not know for which.
+
+Where a test such as `i <= 0` holds for one element of a loop, the C compiler reads what is behind it from one address,
+and cannot make vectors of a loop with such a read behind a test. If it does not know the bound, it reads under a mask.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from compiler.codegen.nest import index as ix
+from compiler.codegen.nest import loop_ir as lir
+from compiler.codegen.nest.index import Runtime, Var
+from compiler.codegen.nest.loop_ir import Body, For, LoopKind
+from compiler.codegen.schedules.loop_transforms import has_loop
+from compiler.ir.types import PrimitiveType as T
+
+UNROLLED = 8
+"""Iterations of loops around a vector loop which the C compiler may unroll."""
+
+
+def hide_single_elements(body: Body) -> Body:
+    """Return bound statements whose vector loops have no test that the C compiler knows to hold for one element."""
+    return tuple(x for s in body for x in _statement(s))
+
+
+def _statement(s: lir.Stmt) -> Body:
+    if not isinstance(s, For) or s.kind not in (LoopKind.VECTOR, LoopKind.PARALLEL_VECTOR) or has_loop(s.body):
+        return (lir.map_bodies(s, hide_single_elements),)
+    branches = {x.condition for x in lir.walk(s.body) if isinstance(x, lir.If) and not _is_choice(x)}
+    lets = (x for x in lir.walk(s.body) if isinstance(x, lir.Let) and x.name in branches)
+    tests = {x.value for x in lets if isinstance(x.value, lir.IndexTest) and _is_single(x.value, s.var)}
+    if not tests:
+        return (s,)
+    zero = Runtime(f"{s.var.name}_zero", 0, 0)
+
+    def statement(x: lir.Stmt) -> lir.Stmt:
+        if isinstance(x, lir.Let) and isinstance(x.value, lir.IndexTest) and x.value in tests:
+            return replace(x, value=replace(x.value, value=x.value.value + ix.of(zero)))
+        return lir.map_bodies(x, lambda inner: tuple(map(statement, inner)))
+
+    return lir.Let(zero.name, T.S32, lir.Opaque(0)), replace(s, body=tuple(map(statement, s.body)))
+
+
+def _is_choice(s: lir.If) -> bool:
+    """Check whether a branch does nothing but choose between two elements, of which the C compiler reads one."""
+    sides = (s.then, s.otherwise)
+    return all(len(side) == 2 and isinstance(side[0], lir.Let) and isinstance(side[1], lir.Assign) for side in sides)
+
+
+def _is_single(test: lir.IndexTest, var: Var) -> bool:
+    """Check whether a test of a loop variable may hold, or not hold, for just one of its values.
+
+    Other variables in the test are those of loops around this one; the C compiler unrolls a few iterations of them.
+    """
+    if abs(test.value.coefficient(var)) != 1 or var.extent < 2:
+        return False
+    around = set(test.value.variables()) - {var}
+    if math.prod(v.extent if isinstance(v, Var) else UNROLLED + 1 for v in around) > UNROLLED:
+        return False
+    ends = [] if test.low is None else [test.low]
+    ends += [] if test.high is None else [test.high + 1]
+    # The outcome changes between two elements of the loop: the first and the second, or the last two.
+    return any((end - test.value.const) % var.extent in (1, var.extent - 1) for end in ends)

@@ -1,0 +1,184 @@
+"""Ops that PyTorch keeps whole in the graphs of `torch.compile`, compiled and beside eager mode."""
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from tests.torch_backend.compiled import assert_close, compiled, with_gradients
+
+
+def drawn(*sizes: int, seed: int = 0) -> Any:
+    return torch.randn(sizes, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def pixels() -> Any:
+    return drawn(2, 3, 7, 5)
+
+
+SQUARE = drawn(4, 4) + torch.diag(torch.arange(4.0, dtype=torch.float64))
+"""A matrix that is not symmetric, so that a transposed result differs."""
+
+PROGRAMS: dict[str, tuple[Any, tuple[Any, ...]]] = {
+    "determinant": (lambda a: torch.linalg.det(a).sin(), (SQUARE,)),
+    "determinant_by_columns": (lambda a: torch.linalg.det(a.t()).sin(), (SQUARE,)),
+    "log_determinant": (lambda a: torch.linalg.slogdet(a)[1], (SQUARE,)),
+    "solve": (lambda a, y: torch.linalg.solve(a, y).sin(), (SQUARE, drawn(4, 2, seed=1))),
+    "solve_a_vector": (lambda a, y: torch.linalg.solve(a, y).sin(), (SQUARE, drawn(4, seed=1))),
+    "solve_from_the_right": (lambda a, y: torch.linalg.solve(a, y, left=False).sin(), (SQUARE, drawn(2, 4, seed=1))),
+    "exponential": (lambda a: torch.linalg.matrix_exp(torch.stack([a / 9, a - a.mT, a * 0])).sin(), (SQUARE,)),
+    "antialias_bilinear": (lambda x: F.interpolate(x, size=(3, 8), mode="bilinear", antialias=True).sin(), (pixels(),)),
+    "antialias_bicubic": (
+        lambda x: F.interpolate(x, size=(3, 8), mode="bicubic", antialias=True, align_corners=True).sin(), (pixels(),),
+    ),
+    "grid_bilinear": (
+        lambda x, g: F.grid_sample(x, g, align_corners=False), (pixels(), drawn(2, 4, 3, 2, seed=2) / 2),
+    ),
+    "grid_bicubic": (
+        lambda x, g: F.grid_sample(x, g, "bicubic", "reflection", align_corners=True),
+        (pixels(), drawn(2, 4, 3, 2, seed=2) / 2),
+    ),
+    "bag_by_maximum": (
+        lambda w: F.embedding_bag(torch.tensor([0, 2, 2, 1]), w, torch.tensor([0, 2, 2]), mode="max").sin(),
+        (drawn(3, 5),),
+    ),
+    "bag_with_padding": (
+        lambda w: F.embedding_bag(torch.tensor([[0, 2], [1, 1]]), w, mode="mean", padding_idx=1).sin(), (drawn(3, 5),),
+    ),
+    "bag_by_frequency": (
+        lambda w: F.embedding_bag(torch.tensor([[0, 1], [1, 1]]), w, mode="sum", scale_grad_by_freq=True).sin(),
+        (drawn(3, 5),),
+    ),
+    "limited_embedding": (lambda w: F.embedding(torch.tensor([0, 2]), w * 1, max_norm=1.0).sin(), (drawn(3, 5),)),
+    "put": (lambda x, y: x.put(torch.tensor([1, 11, 1]), y, accumulate=True).sin(), (drawn(3, 4), drawn(3, seed=1))),
+    "window": (lambda x: x * torch.hamming_window(8, dtype=torch.float64), (drawn(3, 8),)),
+    "multilabel_margin": (
+        lambda x: F.multilabel_margin_loss(x, torch.tensor([[0, 2, -1, 1], [1, -1, 0, 0], [3, 1, 0, 2]])),
+        (drawn(3, 4),),
+    ),
+    "forward_derivative": (lambda x: torch.func.jacfwd(lambda v: torch.sin(v) * v)(x), (drawn(3),)),
+}  # fmt: skip
+FAST = ("determinant", "solve_from_the_right", "antialias_bilinear", "bag_by_maximum", "multilabel_margin")
+"""Rows of the fast tier; the others are slow because forward and backward pass are compiled."""
+
+
+def agree(name: str) -> None:
+    program, args = PROGRAMS[name]
+
+    class Module(nn.Module):
+        def forward(self, *given: Any) -> Any:
+            return program(*given)
+
+    module = Module()
+    assert_close(with_gradients(module, compiled(module), args), with_gradients(module, module, args), 1e-9)
+
+
+@pytest.mark.parametrize("name", FAST)
+def test_a_selection_agrees_with_eager(name: str) -> None:
+    agree(name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [n for n in PROGRAMS if n not in FAST])
+def test_every_op_agrees_with_eager(name: str) -> None:
+    agree(name)
+
+
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_the_fast_path_of_an_encoder_layer(norm_first: bool) -> None:
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, norm_first=norm_first, activation="gelu").eval()
+    x = drawn(3, 5, 8).float()
+    hidden = torch.zeros(3, 5, dtype=torch.bool)
+    hidden[0, 3:] = True
+    call = compiled(layer)
+    with torch.no_grad():
+        for options in ({}, {"src_key_padding_mask": hidden}, {"src_mask": torch.triu(torch.ones(5, 5), 1).bool()}):
+            assert_close(call(x, **options), layer(x, **options))
+
+
+def test_the_fast_path_of_attention_returns_its_weights() -> None:
+    attention = nn.MultiheadAttention(8, 2, batch_first=True).eval()
+    x = drawn(3, 5, 8).float()
+    call = compiled(lambda x: attention(x, x, x, average_attn_weights=False))
+    with torch.no_grad():
+        assert_close(call(x), attention(x, x, x, average_attn_weights=False))
+
+
+def test_a_check_of_values_inside_a_training_step() -> None:
+    weight = drawn(4, 4)
+
+    def loss(w: Any) -> Any:  # the inverse is an op with an effect: it raises an error for singular matrices
+        normal: Any = torch.distributions.Normal(w, w.exp())
+        return normal.log_prob(torch.linalg.inv(w + 5 * torch.eye(4))).sum()
+
+    first, second = weight.clone().requires_grad_(), weight.clone().requires_grad_()
+    compiled(loss)(first).backward()
+    loss(second).backward()
+    assert_close(first.grad, second.grad, 1e-9)
+
+
+def test_the_gradient_uses_the_value_of_a_buffer_once_updated() -> None:
+    class Module(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("count", torch.ones(1, dtype=torch.int64))
+
+        def forward(self, x: Any) -> Any:
+            self.count += x.shape[0]
+            return x.sin() * self.count
+
+    x = drawn(3, 4)
+    module, eager = Module(), Module()
+    call = compiled(module)
+    for _ in range(2):
+        assert_close(with_gradients(module, call, (x,)), with_gradients(eager, eager, (x,)), 1e-9)
+
+
+def test_dropout_of_a_transposed_tensor_draws_the_numbers_of_eager_mode() -> None:
+    call = compiled(lambda x: F.dropout(x.transpose(0, 1) * 2, 0.5), fallback_random=True)
+    x = torch.ones(6, 5)
+    torch.manual_seed(3)
+    found = call(x)
+    torch.manual_seed(3)
+    assert_close(found, F.dropout(x.transpose(0, 1) * 2, 0.5))
+
+
+def test_numbers_that_depend_on_no_tensor_are_drawn_by_pytorch() -> None:
+    call = compiled(lambda x: x + torch.normal(1.0, 2.0, (3, 4)), fallback_random=True)
+    torch.manual_seed(3)
+    found = call(torch.zeros(3, 4))
+    torch.manual_seed(3)
+    assert_close(found, torch.normal(1.0, 2.0, (3, 4)))
+
+
+def test_lists_of_tensors() -> None:
+    def f(x: Any) -> Any:
+        listed = [x, x[0] * 2]
+        torch._foreach_addcdiv_(scaled := torch._foreach_mul(listed, 3.0), listed, torch._foreach_exp(listed), 0.5)
+        return torch.stack(torch._foreach_norm(scaled)), torch._foreach_lerp(scaled, listed, 0.25)
+
+    assert_close(compiled(f)(drawn(3, 4)), f(drawn(3, 4)), 1e-12)
+
+
+def test_clipped_gradients_in_a_compiled_step() -> None:
+    module = nn.Linear(4, 3).double()
+    eager = copy.deepcopy(module)
+
+    def step(m: Any, x: Any) -> None:
+        m(x).square().sum().backward()
+        nn.utils.clip_grad_norm_(m.parameters(), 0.1)
+
+    compiled(lambda x: step(module, x))(drawn(5, 4))
+    step(eager, drawn(5, 4))
+    assert_close([p.grad for p in module.parameters()], [p.grad for p in eager.parameters()], 1e-9)
+
+
+def test_pytorch_runs_graphs_of_nested_tensors() -> None:
+    parts = [drawn(2, 3), drawn(4, 3)]
+    given = torch.nested.nested_tensor(parts, layout=torch.jagged)
+    with pytest.warns(UserWarning, match="nested tensors"):
+        found = compiled(lambda x: (x * 2).sin(), fallback=True)(given)
+    assert_close(found.unbind(), [(p * 2).sin() for p in parts])
