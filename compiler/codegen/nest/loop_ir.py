@@ -763,8 +763,8 @@ def names_defined(body: Body) -> Iterator[str]:
 
 UNKNOWN_TRIPS = 10
 """Iterations that are assumed for a loop whose number of iterations is known only at run time."""
-PRODUCTS_PER_STATEMENT = 8
-"""Multiplications of a `MatrixProduct` that take as long as another statement."""
+PRODUCTS_PER_STATEMENT = 1
+"""Multiplications of a `MatrixProduct` that take as long as a statement in a vector loop."""
 EXPENSIVE_STATEMENTS = 8
 """Statements that take as long as an expensive one, such as a division or an inline exponential."""
 
