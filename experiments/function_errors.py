@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from compiler.backends.cpu import toolchain
+from compiler.backends.cpu.native_runtime import RUNTIME
 from compiler.codegen.printing import print_c
 from experiments.provenance import provenance
 
@@ -158,6 +159,7 @@ def measure(function: Function, step: int = 1) -> Error:
     x_bits = "mixed(bits)" if function.is_binary else "bits"
     source = _SOURCE.replace("X_BITS", x_bits).replace("TEXT", function.text).replace("REFERENCE", function.reference)
     flags = (*toolchain.FLAGS, "-mprefer-vector-width=512")
+    RUNTIME.load(toolchain.toolchain().runtime())  # with the functions of glibc
     library = toolchain.toolchain().shared_object(print_c.preamble() + source, "function_errors", flags)
     scan = ctypes.CDLL(str(library)).scan
     scan.argtypes = [ctypes.c_uint64] * 3 + [ctypes.POINTER(ctypes.c_double), ctypes.POINTER(ctypes.c_float)]

@@ -149,3 +149,22 @@ def test_loops_use_vector_registers_and_make_no_calls(width: int, register: str,
     for name, body in functions:
         assert not re.search(r"\t(call|jmp\t[a-z_])", body), name
         assert register in body, name
+
+
+def test_remainders_are_exact() -> None:
+    rng = np.random.default_rng(0)
+    edges = np.array([0, -0.0, 1, -1, 6, 1e-45, -1e-45, 1.1754944e-38, 3.4028235e38, INF, -INF, NAN], np.float32)
+    bits = rng.integers(0, 2**32, (2, 200_000), dtype=np.uint64).astype(np.uint32).view(np.float32)
+    x, y = (np.concatenate([e.ravel(), b]) for e, b in zip(np.meshgrid(edges, edges), bits, strict=True))
+    with np.errstate(all="ignore"):
+        near = np.nextafter(y * rng.integers(1, 1000, y.shape).astype(np.float32), np.float32(0))
+    shape = f"f32[{x.size}]"
+    text = f"ENTRY e {{ a = {shape} parameter(0) b = {shape} parameter(1) ROOT r = {shape} remainder(a, b) }}"
+    exe = compile(text, options=CompileOptions(optimize=False))
+    for dividend in (x, near):
+        with np.errstate(all="ignore"):
+            want = np.fmod(dividend, y)
+        (got,) = exe(dividend, y)
+        np.testing.assert_array_equal(got, want)
+        finite = ~np.isnan(want)
+        np.testing.assert_array_equal(np.signbit(got)[finite], np.signbit(want)[finite])

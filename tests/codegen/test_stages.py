@@ -47,7 +47,7 @@ def test_other_types(t: str) -> None:
 
 
 def test_short_loops_and_single_operations_are_not_divided() -> None:
-    assert checked(CHAIN.format(t="f32", dims="100"), Schedule(stages=1)).count("omp simd") == 1
+    assert checked(CHAIN.format(t="f32", dims="96"), Schedule(stages=1)).count("omp simd") == 1
     text = "a = f32[1000] parameter(0)\ne = f32[1000] exponential(a)\nROOT r = f32[1000] divide(e, a)"
     assert checked(text, Schedule(stages=1)).count("omp simd") == 1
 

@@ -138,3 +138,60 @@ ENTRY main {
 """)
     assert not make_pass("complex-expander").run(module)
     assert Opcode.COMPLEX not in [i.opcode for i in module.entry.instructions]
+
+
+ESCAPE = """
+HloModule escape
+body {
+  p = (s32[], c64[5], s32[5]) parameter(0)
+  n = s32[] get-tuple-element(p), index=0
+  z = c64[5] get-tuple-element(p), index=1
+  counts = s32[5] get-tuple-element(p), index=2
+  one = s32[] constant(1)
+  m = s32[] add(n, one)
+  size = f32[5] abs(z)
+  two = f32[] constant(2)
+  twos = f32[5] broadcast(two), dimensions={}
+  inside = pred[5] compare(size, twos), direction=LT
+  zz = c64[5] multiply(z, z)
+  w = c64[5] add(zz, z)
+  next = c64[5] select(inside, w, z)
+  more = s32[5] convert(inside)
+  sum = s32[5] add(counts, more)
+  ROOT t = (s32[], c64[5], s32[5]) tuple(m, next, sum)
+}
+condition {
+  p = (s32[], c64[5], s32[5]) parameter(0)
+  n = s32[] get-tuple-element(p), index=0
+  k = s32[] constant(9)
+  ROOT c = pred[] compare(n, k), direction=LT
+}
+ENTRY main {
+  x = f32[5] parameter(0)
+  y = f32[5] parameter(1)
+  z = c64[5] complex(x, y)
+  zero = s32[] constant(0)
+  zeros = s32[5] broadcast(zero), dimensions={}
+  init = (s32[], c64[5], s32[5]) tuple(zero, z, zeros)
+  loop = (s32[], c64[5], s32[5]) while(init), condition=condition, body=body
+  ROOT counts = s32[5] get-tuple-element(loop), index=2
+}
+"""
+
+
+def test_loops_over_complex_numbers_compare_absolute_values_in_kernels() -> None:
+    x = np.array([-0.1, 0.3, 2.5, -1.0, 0.0], np.float32)
+    y = np.array([0.2, 0.5, 0.0, -0.3, 0.0], np.float32)
+    exe = compile(parse(ESCAPE))
+    assert not any(isinstance(t, HostThunk) for t in exe.thunks)
+    np.testing.assert_array_equal(exe(x, y)[0], evaluate(parse(ESCAPE), [x, y])[0])
+
+
+def test_absolute_values_of_special_numbers() -> None:
+    text = "ENTRY e { x = f32[100] parameter(0) y = f32[100] parameter(1) z = c64[100] complex(x, y) "
+    text += "ROOT a = f32[100] abs(z) }"
+    numbers = np.array([0.0, -0.0, 1.0, -3.0, 1e-40, 3e38, np.inf, -np.inf, np.nan, 1e-20], np.float32)
+    x, y = (part.ravel().copy() for part in np.meshgrid(numbers, numbers))
+    exe = compile(parse(text))
+    assert not any(isinstance(t, HostThunk) for t in exe.thunks)
+    np.testing.assert_allclose(exe(x, y)[0], np.hypot(x, y), rtol=1e-6)

@@ -1,6 +1,7 @@
 """The cpu backend: C compiled by gcc; kernels, driver and runtime run in this process."""
 
 from compiler.backends.cpu.backend import CpuBackend
+from compiler.backends.cpu.factorizations import factorizations_of
 from compiler.backends.cpu.onednn.implementation import onednn_of
 from compiler.runtime.implementations import register_implementation
 
@@ -8,3 +9,4 @@ BACKEND = CpuBackend()
 """The cpu backend's implementation of the `Backend` protocol."""
 
 register_implementation(onednn_of(BACKEND.name))
+register_implementation(factorizations_of(BACKEND.name))

@@ -178,7 +178,24 @@ INLINE float near_angle(float size, uint32_t sign, uint32_t turn) {
 INLINE float near_sin_f32(float x) { return near_angle(size_of(x), F32_TO_BITS(x) & 0x80000000u, 0u); }
 INLINE float near_cos_f32(float x) { return near_angle(size_of(x), 0u, 1u); }
 
+/* The exact remainder: a float divided by a float is less than 2^277, and each step leaves less than 2^-51 of the quotient.
+   A step is exact, because `r` and `b` have few bits more than a float. */
+INLINE float fmod_f32(float x, float y) {
+  const double finite = size_of(y), b = finite > 0x1p200 ? 0x1p200 : finite, inverse = 1.0 / b;
+  double r = size_of(x);
+  r = FMA(-__builtin_trunc(r * inverse), b, r);
+  r = FMA(-__builtin_trunc(r * inverse), b, r);
+  r = FMA(-__builtin_trunc(r * inverse), b, r);
+  r = FMA(-__builtin_trunc(r * inverse), b, r);
+  r = FMA(-__builtin_trunc(r * inverse), b, r);
+  r = FMA(-__builtin_trunc(r * inverse), b, r);
+  r = r < 0.0 ? r + b : r;
+  r = r >= b ? r - b : r;
+  return with_sign(size_of((float)r), x);
+}
+
 #define expf(x) exp_f32(x)
+#define fmodf(x, y) fmod_f32(x, y)
 #define expm1f(x) expm1_f32(x)
 #define log1pf(x) log1p_f32(x)
 #define tanhf(x) tanh_f32(x)

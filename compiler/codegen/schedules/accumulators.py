@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from compiler.codegen.nest import loop_ir as lir
-from compiler.codegen.nest.index import IndexExpr
+from compiler.codegen.nest.index import IndexExpr, Var
+from compiler.codegen.nest.index import of as index_of
 from compiler.codegen.nest.loop_ir import Combined, Reduce, Reduction, Stmt
-from compiler.codegen.nest.scalar_ops import binary, identity_of
+from compiler.codegen.nest.scalar_ops import ScalarOp, binary, identity_of
+from compiler.ir.opcodes import Opcode
+from compiler.ir.types import PrimitiveType as T
+
+_IDEMPOTENT = frozenset({Opcode.MAXIMUM, Opcode.MINIMUM, Opcode.AND, Opcode.OR})
+"""Combiners for which a value may be combined more than once."""
 
 
 def combined_of(s: Reduce) -> tuple[Combined, ...]:
@@ -49,6 +57,28 @@ def combine_in_array(r: Reduction, array: str, at: IndexExpr) -> list[Stmt]:
         combination(r, f"{r.name}_before", f"{r.name}_after"),
         lir.LocalStore(array, at, f"{r.name}_after"),
     ]
+
+
+def is_repeatable(body: lir.Body) -> bool:
+    """Check whether the body of a reduction may run again for an element: it stores nothing that it reads."""
+    if not all(isinstance(s, lir.Let | lir.LocalStore) for s in body):
+        return False
+    stored = {s.array for s in body if isinstance(s, lir.LocalStore)}
+    loads = (s.value for s in body if isinstance(s, lir.Let) and isinstance(s.value, lir.LocalLoad))
+    return all(load.array not in stored for load in loads)
+
+
+def masked(s: Reduce, lane: Var, first: int) -> Reduce:
+    """Return a reduction in which the lanes before the lane `first` combine the identity of the combiner."""
+    changed = [r for r in s.reductions if r.combiner not in _IDEMPOTENT]
+    kept = f"{lane.name}_kept"
+    body = [*s.body, lir.Let(kept, T.PRED, lir.IndexTest(index_of(lane), first, None))] if changed else [*s.body]
+    for r in changed:
+        op = ScalarOp(Opcode.SELECT, r.type, r.type)
+        body.append(_identity(r, f"{r.name}_none"))
+        body.append(lir.Let(f"{r.name}_some", r.type, lir.Apply(op, (kept, r.value, f"{r.name}_none"))))
+    reductions = tuple(replace(r, value=f"{r.name}_some") if r in changed else r for r in s.reductions)
+    return replace(s, reductions=reductions, body=tuple(body))
 
 
 def _accumulator(r: Reduction) -> str:

@@ -47,6 +47,8 @@ from compiler.codegen.schedules.splits import (
     may_be_split,
     split_reductions,
 )
+from compiler.codegen.schedules.stored_values import store_in_reductions
+from compiler.codegen.schedules.tails import split_tails
 from compiler.errors import UnsupportedError
 
 MIN_ITEMS = 64
@@ -98,6 +100,8 @@ def bind_c(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
         UnsupportedError: the schedule needs more local memory than LOCAL_BYTES.
     """
     body = collapse(without_dead_code(kernel.body))
+    if schedule.cache and schedule.vector:
+        kernel, body = store_in_reductions(kernel, body)
     body = share_values(body) if schedule.hoist else body
     body, kind = cache_rows(body, schedule.cache), kernel.kind
     body = split_reductions(body, schedule)
@@ -115,6 +119,8 @@ def bind_c(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
     body = select_offsets(_Binder(schedule, kernel.arguments).top(body))
     body = pair_elements(kernel, hide_single_elements(separate_columns(body)))
     check_local_bytes(body)
+    if schedule.narrow and schedule.vector == FIELD_RANGES["vector"][-1]:
+        body = split_tails(body, schedule.vector // 8 // LANE_BYTES)
     vectors = (LoopKind.VECTOR, LoopKind.PARALLEL_VECTOR)
     has_vectors = any(isinstance(s, For) and s.kind in vectors for s in lir.walk(body))
     bits = _vector_bits(body, schedule) if has_vectors else 0

@@ -26,11 +26,22 @@ def long_reduction(s: lir.Reduce, lanes: int, vector: int) -> list[lir.Stmt]:
     inner: Body = (whole,)
     rest = v.extent % lanes
     if rest:
-        some = Var(f"{v.name}t", rest)
-        inner = (whole, _lane_step(s, arrays, some, ix.of(some) + (v.extent - rest)))
+        inner = (whole, _rest_step(s, arrays, rest, vector))
     for outer in reversed(s.vars[:-1]):
         inner = (For(outer, LoopKind.SERIAL, inner),)
     return [*out, *inner, *_combined_lanes(s, arrays, lanes, vector)]
+
+
+def _rest_step(s: lir.Reduce, arrays: dict[str, str], rest: int, vector: int) -> For:
+    """Return the loop over the lanes of the last `rest` elements, in whole vectors if that repeats nothing visible.
+
+    The first lanes of whole vectors read elements again that others have combined, and combine the identity.
+    """
+    extent = s.vars[-1].extent
+    size = -(-rest // vector) * vector if accumulators.is_repeatable(s.body) else rest
+    lane = Var(f"{s.vars[-1].name}t", size)
+    masked = accumulators.masked(s, lane, size - rest) if size > rest else s
+    return _lane_step(masked, arrays, lane, ix.of(lane) + (extent - size))
 
 
 def short_reduction(s: lir.Reduce, vector: int) -> list[lir.Stmt]:

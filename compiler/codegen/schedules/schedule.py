@@ -111,7 +111,7 @@ class Schedule:
         stream: 1 if vector loops store their results past the caches, which saves reading the lines they overwrite but
             leaves nothing in the cache for the next kernel.
         narrow: 1 if a kernel whose vector loops are short has vectors of half the width where that leaves fewer
-            elements over.
+            elements over, and if loops with long functions end with halves and quarters of a vector.
         stages: maximum number of expensive operations in a row that one vector loop computes; longer chains pass
             through several loops over a block, whose iterations the processor can overlap. 0 does not divide chains.
         short: loops of at most this many iterations are unrolled inside longer ones, which then run in vectors.

@@ -46,6 +46,7 @@ class ComplexExpander:
         changed = _split_loops(module)
         for computation in module.control_flow_computations():
             if computation in treated:
+                changed |= _expand_sizes(computation)
                 changed |= _expand(computation)
         return changed
 
@@ -78,7 +79,7 @@ def _is_split(view: LoopView, n: int) -> bool:
     if not _is_complex(view.init[n]) or view.condition_reads[n]:
         return False
     users = {u for g in view.body_reads[n] for u in g.users if u is not view.body.root}
-    return bool(users) and all(_is_expanded(u) or u.opcode in (Opcode.REAL, Opcode.IMAG) for u in users)
+    return bool(users) and all(_is_expanded(u) or u.opcode in (Opcode.REAL, Opcode.IMAG, Opcode.ABS) for u in users)
 
 
 def _split_elements(view: LoopView, found: list[int]) -> None:
@@ -113,6 +114,38 @@ def _parts_of(b: Builder, x: HloInstruction) -> list[HloInstruction]:
 
 
 # ---- sequences
+
+
+def _expand_sizes(computation: HloComputation) -> bool:
+    """Compute the absolute values of expanded numbers from their parts."""
+    fixed = pinned(computation)
+    found = [
+        i
+        for i in computation.post_order()
+        if i.opcode is Opcode.ABS and i not in fixed and _is_expanded(i.operand(0)) and not i.shape.is_dynamic
+    ]
+    for i in found:
+        computation.replace(i, _size(Builder(computation), i.operand(0)))
+    return bool(found)
+
+
+def _size(b: Builder, x: HloInstruction) -> HloInstruction:
+    """Return |x| as m sqrt(1 + (n / m)^2) with the larger part m and the smaller part n, which does not overflow.
+
+    An infinite part makes the result infinite even where the other part is NaN.
+    """
+    parts = [b.add(Opcode.ABS, p) for p in _parts_of(b, x)]
+    large, small = b.add(Opcode.MAXIMUM, *parts), b.add(Opcode.MINIMUM, *parts)
+    shape = large.shape
+    zero, one, infinity = (b.splat(value, shape) for value in (0.0, 1.0, float("inf")))
+    ratio = b.add(Opcode.DIVIDE, small, large)
+    size = b.add(
+        Opcode.MULTIPLY, large, b.add(Opcode.SQRT, b.add(Opcode.ADD, one, b.add(Opcode.MULTIPLY, ratio, ratio)))
+    )
+    is_zero = b.add(Opcode.COMPARE, large, zero, direction="EQ")
+    infinite = [b.add(Opcode.COMPARE, p, infinity, direction="EQ") for p in parts]
+    size = b.add(Opcode.SELECT, is_zero, zero, size)
+    return b.add(Opcode.SELECT, b.add(Opcode.OR, *infinite), infinity, size)
 
 
 def _expand(computation: HloComputation) -> bool:

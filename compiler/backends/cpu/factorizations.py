@@ -1,0 +1,277 @@
+"""Small factorizations and triangular solves as kernels: LU, Cholesky and substitution, for which LAPACK costs a call.
+
+LAPACK runs outside of the compiled program, in the interpreter, which takes longer than the work on small matrices. The
+matrices of a batch are computed in parallel.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from compiler.codegen.kernel_spec import KernelSpec, distinct_operands
+from compiler.codegen.languages import C
+from compiler.codegen.schedules.kernel_choice import BoundKernel
+from compiler.interpreter.custom_calls import options
+from compiler.ir.instruction import HloInstruction
+from compiler.ir.opcodes import Opcode
+from compiler.ir.shape import Shape
+from compiler.ir.types import PrimitiveType
+from compiler.runtime.implementations import KernelImplementation
+from compiler.runtime.thunk_emitter import ThunkEmitter
+
+LARGEST = 128
+"""Rows of the largest matrix; LAPACK, which works on blocks, is faster with larger ones."""
+_GRAIN = 20_000
+"""Arithmetic operations of a parallel task."""
+_LETTERS = {PrimitiveType.F32: "s", PrimitiveType.F64: "d"}
+_TYPES = {PrimitiveType.F32: "float", PrimitiveType.F64: "double"}
+
+_LU = """\
+  int32_t *const pivots = (int32_t *)arguments[2] + item * (ROWS < COLUMNS ? ROWS : COLUMNS);
+  int32_t *const info = (int32_t *)arguments[3] + item;
+  const real *const x = (const real *)arguments[0] + item * ROWS * COLUMNS;
+  real *const a = (real *)arguments[1] + item * ROWS * COLUMNS;
+  if (a != x) memcpy(a, x, sizeof(real) * ROWS * COLUMNS);
+  int32_t failed = 0;
+  for (int k = 0; k < (ROWS < COLUMNS ? ROWS : COLUMNS); k++) {
+    int pivot = k;
+    real largest = ABS(a[k * COLUMNS + k]);
+    for (int i = k + 1; i < ROWS; i++) {
+      const real size = ABS(a[i * COLUMNS + k]);
+      if (size > largest) largest = size, pivot = i;
+    }
+    pivots[k] = pivot + 1;
+    if (largest == 0) {
+      if (!failed) failed = k + 1;
+      continue;
+    }
+    if (pivot != k)
+      for (int j = 0; j < COLUMNS; j++) {
+        const real above = a[k * COLUMNS + j];
+        a[k * COLUMNS + j] = a[pivot * COLUMNS + j];
+        a[pivot * COLUMNS + j] = above;
+      }
+    const real *const top = a + k * COLUMNS;
+    for (int i = k + 1; i < ROWS; i++) {
+      real *const row = a + i * COLUMNS;
+      const real factor = row[k] / top[k];
+      row[k] = factor;
+      #pragma omp simd
+      for (int j = k + 1; j < COLUMNS; j++) row[j] -= factor * top[j];
+    }
+  }
+  *info = failed;
+"""
+_CHOLESKY = """\
+  const real *const x = (const real *)arguments[0] + item * ROWS * ROWS;
+  real *const a = (real *)arguments[1] + item * ROWS * ROWS;
+  if (a != x) memcpy(a, x, sizeof(real) * ROWS * ROWS);
+  int32_t failed = 0;
+  for (int k = 0; k < ROWS; k++) {
+    const real square = a[k * ROWS + k];
+    if (!(square > 0)) {
+      failed = k + 1;
+      break;
+    }
+    const real diagonal = SQRT(square);
+    real column[ROWS];
+    a[k * ROWS + k] = diagonal;
+    for (int i = k + 1; i < ROWS; i++) column[i] = a[AT(i, k)] /= diagonal;
+    for (int i = k + 1; i < ROWS; i++) {
+      real *const row = a + i * ROWS;
+      const real factor = column[i];
+      #pragma omp simd
+      for (int j = FROM; j < TO; j++) row[j] -= factor * column[j];
+    }
+  }
+"""
+_KEEP_STATUS = "  ((int32_t *)arguments[2])[item] = failed;\n"
+_CLEAN = """\
+  for (int i = 0; i < ROWS; i++)
+    for (int j = 0; j < ROWS; j++)
+      if (failed) a[i * ROWS + j] = NAN;
+      else if (OUTSIDE) a[i * ROWS + j] = 0;
+"""
+_SOLVE_ROWS = """\
+  const real *const a = (const real *)arguments[0] + item * ROWS * ROWS;
+  const real *const x = (const real *)arguments[1] + item * ROWS * COLUMNS;
+  real *const b = (real *)arguments[2] + item * ROWS * COLUMNS;
+  if (b != x) memcpy(b, x, sizeof(real) * ROWS * COLUMNS);
+  for (int n = 0; n < ROWS; n++) {
+    const int i = LOWER ? n : ROWS - 1 - n;
+    real *const row = b + i * COLUMNS;
+    const int last = LOWER ? i : ROWS;
+    int k = LOWER ? 0 : i + 1;
+    for (; k + 4 <= last; k += 4) { /* four rows at once, because a row is loaded and stored each time */
+      const real f0 = a[ELEMENT(i, k)], f1 = a[ELEMENT(i, k + 1)], f2 = a[ELEMENT(i, k + 2)], f3 = a[ELEMENT(i, k + 3)];
+      const real *const known = b + k * COLUMNS;
+      #pragma omp simd
+      for (int j = 0; j < COLUMNS; j++)
+        row[j] -= f0 * known[j] + f1 * known[j + COLUMNS] + f2 * known[j + 2 * COLUMNS] + f3 * known[j + 3 * COLUMNS];
+    }
+    for (; k < last; k++) {
+      const real factor = a[ELEMENT(i, k)], *const known = b + k * COLUMNS;
+      #pragma omp simd
+      for (int j = 0; j < COLUMNS; j++) row[j] -= factor * known[j];
+    }
+    if (UNIT) continue;
+    const real diagonal = a[i * ROWS + i];
+    #pragma omp simd
+    for (int j = 0; j < COLUMNS; j++) row[j] /= diagonal;
+  }
+"""
+_SOLVE_VECTORS = """\
+  const real *const a = (const real *)arguments[0] + item * ROWS * ROWS;
+  const real *const x = (const real *)arguments[1] + item * ROWS * COLUMNS;
+  real *const b = (real *)arguments[2] + item * ROWS * COLUMNS;
+  for (int c = 0; c < COLUMNS; c++) {
+    real v[ROWS];
+    for (int i = 0; i < ROWS; i++) v[i] = x[PLACE(i, c)];
+    for (int n = 0; n < ROWS; n++) {
+      const int i = LOWER ? n : ROWS - 1 - n;
+      SUBSTITUTE
+    }
+    for (int i = 0; i < ROWS; i++) b[PLACE(i, c)] = v[i];
+  }
+"""
+_BY_ROW = """\
+real sum = 0;
+      #pragma omp simd reduction(+: sum)
+      for (int k = LOWER ? 0 : i + 1; k < (LOWER ? i : ROWS); k++) sum += a[i * ROWS + k] * v[k];
+      v[i] = UNIT ? v[i] - sum : (v[i] - sum) / a[i * ROWS + i];"""
+_BY_COLUMN = """\
+const real found = UNIT ? v[i] : v[i] / a[i * ROWS + i], *const column = a + i * ROWS;
+      v[i] = found;
+      #pragma omp simd
+      for (int k = LOWER ? i + 1 : 0; k < (LOWER ? ROWS : i); k++) v[k] -= column[k] * found;"""
+
+
+@dataclass(frozen=True)
+class _Work:
+    """What an instruction computes for each matrix of a batch: C text with its macros, and arithmetic operations."""
+
+    text: str
+    macros: dict[str, str | int]
+    operations: int
+
+
+def factorizations_of(backend: str) -> KernelImplementation:
+    """Return the implementation of small factorizations and triangular solves for one backend, given its name."""
+
+    def refusal(i: HloInstruction, target: str) -> str | None:
+        if target != backend:
+            return f"it is a kernel of the {backend} backend"
+        return None if _work(i) is not None else "it is no LU, Cholesky or triangular solve of small real matrices"
+
+    return KernelImplementation("factorization", refusal, _emit, prefers=lambda i, target: True)
+
+
+def _emit(
+    emitter: ThunkEmitter, i: HloInstruction, operands: list[Any], thunks: list[Any], runs: float, bound: BoundKernel
+) -> Any:
+    spec = _kernel(i)
+    return emitter.launch(spec, i.shape, list(operands), thunks, runs)
+
+
+def _kernel(i: HloInstruction) -> KernelSpec:
+    work = _work(i)
+    assert work is not None  # noqa: S101 - the instruction was not refused
+    inputs, outputs = tuple(o.shape for o in i.operands), tuple(i.shape.leaves())
+    batch = math.prod(inputs[0].dimensions[:-2])
+    element = inputs[0].element_type
+    suffix = "f" if element is PrimitiveType.F32 else ""
+    macros = {"real": _TYPES[element], "ABS": f"fabs{suffix}", "SQRT": f"sqrt{suffix}", **work.macros}
+    names = [name.split("(")[0] for name in macros]
+    grain = max(1, _GRAIN // max(1, work.operations))
+    run = "HLOGYM_KERNEL_range((void *)arguments, 0, 1);" if batch == 1 else (
+        f"hlogym_parallel(HLOGYM_KERNEL_range, (void *)arguments, {batch}, {grain});"
+    )  # fmt: skip
+    source = "\n".join(
+        [
+            *(f"#define {name} {value}" for name, value in macros.items()),
+            "VECTOR_BITS(512) static void HLOGYM_KERNEL_one(void *const *arguments, int64_t item) {",
+            work.text.rstrip("\n"),
+            "}",
+            "VECTOR_BITS(512) static void HLOGYM_KERNEL_range(void *context, int64_t first, int64_t last) {",
+            "  for (int64_t item = first; item < last; item++) HLOGYM_KERNEL_one((void *const *)context, item);",
+            "}",
+            f"void HLOGYM_KERNEL(void *const *arguments) {{ {run} }}",
+            *(f"#undef {name}" for name in names),
+            "",
+        ]
+    )
+    symbol = f"hk_{hashlib.sha256(source.encode()).hexdigest()[:20]}"
+    return KernelSpec(
+        name=i.name,
+        kind="factorization",
+        language=C.name,
+        source=source.replace("HLOGYM_KERNEL", symbol),
+        symbol=symbol,
+        inputs=inputs,
+        outputs=outputs,
+        bytes=sum(s.byte_size for s in (*inputs, *outputs)),
+        flops=batch * work.operations,
+        in_place=((len(inputs) - 1, len(inputs)),),
+    )
+
+
+def _work(i: HloInstruction) -> _Work | None:
+    """Return what an instruction computes, or None if it is computed otherwise."""
+    if not i.operands or not all(_is_small(o.shape) for o in i.operands) or len(distinct_operands(i)) < len(i.operands):
+        return None
+    a = i.operand(0).shape
+    if i.opcode is Opcode.CHOLESKY:
+        return _cholesky(a, bool(i.attr("lower", False)), custom=False)
+    if i.opcode is Opcode.TRIANGULAR_SOLVE:
+        left, lower, unit = (bool(i.attr(name, False)) for name in ("left_side", "lower", "unit_diagonal"))
+        transposed = i.attr("transpose_a", "NO_TRANSPOSE") != "NO_TRANSPOSE"
+        return _solve(a, i.operand(1).shape, left, lower, unit, transposed)
+    if i.opcode is not Opcode.CUSTOM_CALL:
+        return None
+    target, given, letter = str(i.attr("custom_call_target")), options(i), _LETTERS[a.element_type]
+
+    def is_set(name: str, value: str) -> bool:
+        return given.get(name) == ord(value)
+
+    if target == f"lapack_{letter}getrf_ffi":
+        rows, columns = a.dimensions[-2:]
+        return _Work(_LU, {"ROWS": rows, "COLUMNS": columns}, rows * columns * min(rows, columns))
+    if target == f"lapack_{letter}potrf_ffi":
+        return _cholesky(a, is_set("uplo", "L"), custom=True)
+    if target == f"lapack_{letter}trsm_ffi":
+        left, lower, unit = is_set("side", "L"), is_set("uplo", "L"), is_set("diag", "U")
+        return _solve(a, i.operand(1).shape, left, lower, unit, not is_set("trans_x", "N"))
+    return None
+
+
+def _is_small(shape: Shape) -> bool:
+    if not shape.is_array or shape.is_dynamic or shape.element_type not in _TYPES or len(shape.dimensions) < 2:
+        return False
+    return shape.num_elements > 0 and shape.dimensions[-2] <= LARGEST and shape.dimensions[-1] <= LARGEST
+
+
+def _cholesky(a: Shape, lower: bool, custom: bool) -> _Work:
+    """Return the work of a Cholesky factorization; the custom call returns a status, the op NaN and zeros."""
+    rows = a.dimensions[-1]
+    macros: dict[str, str | int] = {"ROWS": rows}
+    if lower:
+        macros |= {"AT(i, k)": "((i) * ROWS + (k))", "FROM": "k + 1", "TO": "i + 1", "OUTSIDE": "j > i"}
+    else:
+        macros |= {"AT(i, k)": "((k) * ROWS + (i))", "FROM": "i", "TO": "ROWS", "OUTSIDE": "j < i"}
+    return _Work(_CHOLESKY + (_KEEP_STATUS if custom else _CLEAN), macros, rows**3 // 3)
+
+
+def _solve(a: Shape, b: Shape, left: bool, lower: bool, unit: bool, transposed: bool) -> _Work:
+    """Return the work of op(A) X = B or X op(A) = B, the second as op(A)' X' = B'."""
+    rows, columns = b.dimensions[-2:] if left else b.dimensions[:-3:-1]
+    across = transposed == left  # whether row i of the system is column i of A
+    macros: dict[str, str | int] = {
+        "ROWS": rows, "COLUMNS": columns, "LOWER": int(lower != across), "UNIT": int(unit),
+        "ELEMENT(i, k)": "((k) * ROWS + (i))" if across else "((i) * ROWS + (k))",
+        "PLACE(i, c)": "((i) * COLUMNS + (c))" if left else "((c) * ROWS + (i))",
+    }  # fmt: skip
+    by_vector = _SOLVE_VECTORS.replace("SUBSTITUTE", _BY_COLUMN if across else _BY_ROW)
+    return _Work(_SOLVE_ROWS if left and columns >= 4 else by_vector, macros, rows * rows * columns)

@@ -1,0 +1,106 @@
+"""Values that a column reduction combines and the kernel also stores: one loop computes and stores them.
+
+The outputs of a fusion are loops of their own. Where one is a sum over columns and another one its summands, such as
+the exponentials of a column softmax, each summand would be computed twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from compiler.codegen.nest import index as ix
+from compiler.codegen.nest import loop_ir as lir
+from compiler.codegen.nest.loop_ir import Body, For, LoopKind
+from compiler.codegen.schedules.lanes import is_column_loop
+from compiler.codegen.schedules.loop_transforms import perfect_nest
+
+MIN_COLUMNS = 16
+"""Minimum number of columns; a few columns are reduced by one loop, which stores nothing."""
+
+
+def store_in_reductions(kernel: lir.Kernel, body: Body) -> tuple[lir.Kernel, Body]:
+    """Return a kernel and its unbound statements with stores moved into the column reductions of the same values.
+
+    The stored array may no longer share the buffer of an input, unless the kernel reads each element of that input
+    only to compute the element of the array at the same place.
+    """
+    must_alias = {kernel.arguments[n].name for _, n in kernel.must_alias}
+    out = list(body)
+    done: set[int] = set()
+    for first in range(len(out)):
+        for second in range(first + 1, len(out)):
+            merged = None if {first, second} & done else _merged(out[first], out[second], must_alias, body)
+            if merged is not None:
+                out[first] = merged
+                done.add(second)
+    if not done:
+        return kernel, body
+    kept = tuple(s for n, s in enumerate(out) if n not in done)
+    moved = {s.buffer: s.offset for s in _stores_in_reductions(kept)}
+    in_place = tuple(p for p in kernel.in_place if _may_share(kernel, kept, moved, *p))
+    return replace(kernel, in_place=in_place), kept
+
+
+def _merged(columns: lir.Stmt, stores: lir.Stmt, must_alias: set[str], body: Body) -> For | None:
+    """Return a loop over columns that also does what a nest that follows does; None if they differ too much."""
+    if not isinstance(columns, For) or columns.var.extent < MIN_COLUMNS or not is_column_loop(columns):
+        return None
+    reductions = [s for s in columns.body if isinstance(s, lir.Reduce)]
+    nest = perfect_nest(stores)
+    if len(reductions) != 1 or len(nest) != 2 or len(reductions[0].vars) != 1:
+        return None
+    (reduce,) = reductions
+    rows, inner = nest
+    free = all(f.kind is LoopKind.INDEPENDENT and f.base is None for f in (columns, *nest))
+    if not free or (rows.var.extent, inner.var.extent) != (reduce.vars[0].extent, columns.var.extent):
+        return None
+    *lets, store = inner.body
+    if not isinstance(store, lir.Store) or store.buffer in must_alias or not all(isinstance(s, lir.Let) for s in lets):
+        return None
+    row, column = ix.of(reduce.vars[0]), ix.of(columns.var)
+    moved = lir.map_indices(inner.body, lambda i: i.substitute({rows.var: row, inner.var: column}))
+    before = columns.body[: columns.body.index(reduce)]
+    names = _same_values(moved, [*body, *before, *reduce.body])
+    new = [s for s in moved if isinstance(s, lir.Let) and s.name not in names]
+    shared = [s for s in reduce.body if isinstance(s, lir.Let) and s.name in names.values() and _is_expensive(s)]
+    if new or not shared:
+        return None
+    (last,) = moved[-1:]
+    assert isinstance(last, lir.Store)  # noqa: S101 - it was one before its index changed
+    store = replace(last, value=names.get(last.value, last.value))
+    both = replace(reduce, body=(*reduce.body, store))
+    return replace(columns, body=tuple(both if s is reduce else s for s in columns.body))
+
+
+def _is_expensive(s: lir.Let) -> bool:
+    return isinstance(s.value, lir.Apply) and s.value.op.is_expensive
+
+
+def _same_values(moved: Body, known: Sequence[lir.Stmt]) -> dict[str, str]:
+    """Return the known names of the values that the moved statements define, by their own names."""
+    found = {(s.type, s.value): s.name for s in reversed(known) if isinstance(s, lir.Let)}
+    names: dict[str, str] = {}
+    for s in moved:
+        if isinstance(s, lir.Let):
+            value = s.value
+            if isinstance(value, lir.Apply):
+                value = replace(value, args=tuple(names.get(a, a) for a in value.args))
+            if (s.type, value) in found:
+                names[s.name] = found[s.type, value]
+    return names
+
+
+def _stores_in_reductions(body: Body) -> list[lir.Store]:
+    reductions = [s for s in lir.walk(body) if isinstance(s, lir.Reduce)]
+    return [s for r in reductions for s in r.body if isinstance(s, lir.Store)]
+
+
+def _may_share(kernel: lir.Kernel, body: Body, moved: dict[str, ix.IndexExpr], read: int, written: int) -> bool:
+    """Check whether an output may share the buffer of an input."""
+    source, target = kernel.arguments[read].name, kernel.arguments[written].name
+    if target not in moved:
+        return True
+    loads = [s.value for s in lir.walk(body) if isinstance(s, lir.Let) and isinstance(s.value, lir.Load)]
+    offsets = [load.offset for load in loads if load.buffer == source]
+    return len(offsets) == 1 and offsets[0] == moved[target]
