@@ -170,10 +170,10 @@ class RandomRounding:
         def run(machine: Machine, instruction: HloInstruction, values: list[Value]) -> Value:
             sizes = np.abs(np.asarray(evaluator(machine, instruction, [_magnitude(v) for v in values])))
             result = np.asarray(evaluator(machine, instruction, values))
-            exact = ~looks_inexact(sizes)
+            rounded = _are_rounded(sizes)
             growth = math.sqrt(_terms(instruction)) / LONG_SUM
             return self._perturbed_sum(
-                result, _wide(sizes) + _wide(np.abs(result)) * np.float32(growth), SUM_STEPS, ~exact
+                result, _wide(sizes) + _wide(np.abs(result)) * np.float32(growth), SUM_STEPS, rounded
             )
 
         return run
@@ -263,6 +263,17 @@ def looks_inexact(x: Array) -> npt.NDArray[np.bool_]:
     pattern = np.asarray(x, order="C").view(np.dtype(f"u{x.dtype.itemsize}"))
     last = pattern.dtype.type((1 << (bits + 1) // 2) - 1)
     return np.asarray(fraction & ((pattern & last) != 0))
+
+
+def _are_rounded(sums: Array) -> npt.NDArray[np.bool_]:
+    """Return where a sum is most likely rounded: all that are not 0 if most of them are.
+
+    The last bits of one sum of thousands are zero by chance.
+    """
+    found = looks_inexact(sums)
+    rest = sums != 0
+    most = 2 * np.count_nonzero(found) > np.count_nonzero(rest)
+    return np.asarray(rest) if most else found
 
 
 def _wide(x: Array) -> Array:

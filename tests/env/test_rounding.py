@@ -101,6 +101,18 @@ def test_sums_are_perturbed_by_the_size_of_their_terms() -> None:
     assert np.abs(moved - plain)[0] > 10 * np.abs(moved - plain)[1:].max()
 
 
+def test_sums_that_look_exact_by_chance_are_perturbed() -> None:
+    x = RNG.uniform(0.5, 1, (40, 32)).astype(np.float32)
+    y = np.full((32,), np.float32(0.1))
+    x[7] = 0
+    x[7, :2] = (5, 5)  # 5 * 0.1 + 5 * 0.1 is 1 in float32
+    x[8] = 0
+    dot = "ROOT d = f32[40] dot(x, y), lhs_contracting_dims={1}, rhs_contracting_dims={0}"
+    plain, moved = rounded(f"x = f32[40,32] parameter(0)\ny = f32[32] parameter(1)\n{dot}", x, y)
+    assert plain[7] == 1 and not looks_inexact(plain)[7]
+    assert moved[7] != plain[7] and moved[8] == plain[8] == 0
+
+
 def test_the_seed_determines_the_errors() -> None:
     x = RNG.normal(size=400).astype(np.float32)
     body = "x = f32[400] parameter(0)\nROOT r = f32[400] cosine(x)"
