@@ -21,20 +21,26 @@ from compiler.passes.infrastructure.rewrite_limits import pinned, separate_fusio
 class ConditionalSimplifier(Options):
     """Replace conditionals by a branch or by selects.
 
-    - With a constant predicate or index, or if all branches are the same computation: the branch. - If no branch has
-    effects, control flow or expensive ops, and they have at most `max_ops` instructions in total: all
-      branches, and selects between their results. An index out of range selects the last branch.
+    - With a constant predicate or index, or if all branches are the same computation: the branch.
+    - If no branch has effects, control flow or library calls, they have at most `max_ops` instructions in total, and
+      those that are not taken cost little: all branches, and selects between their results. An index out of range
+      selects the last branch.
 
     Attributes:
         max_ops: maximum number of instructions in all branches of a conditional that becomes selects; 0 disables this.
+        max_work: maximum number of operations of the branches that are not taken, unless they are two for each element
+            of the result; an expensive operation counts as 8. Conditionals in loops have no such limit: the loop may
+            become one kernel.
     """
 
     name: ClassVar[str] = "conditional-simplifier"
     max_ops: int = number_option(48, 0, 10_000)
+    max_work: int = number_option(1 << 15, 0, 1 << 30)
 
     def run(self, module: HloModule) -> bool:
         """Run the pass; return whether the module changed."""
         changed = False
+        looping = _in_loops(module)
         treated = set(treatable(module))
         for computation in module.control_flow_computations():
             if computation not in treated:
@@ -43,13 +49,13 @@ class ConditionalSimplifier(Options):
             fixed = pinned(computation) if found else set()
             for i in found:
                 if i not in fixed:
-                    changed |= self._simplify(i, computation)
+                    changed |= self._simplify(i, computation, computation in looping)
         if changed:
             module.remove_unreachable()
             separate_fusions(module)
         return changed
 
-    def _simplify(self, i: HloInstruction, computation: HloComputation) -> bool:
+    def _simplify(self, i: HloInstruction, computation: HloComputation, in_loop: bool) -> bool:
         branches = branches_of(i)
         taken = _known_branch(i, branches)
         if taken is not None:
@@ -58,6 +64,8 @@ class ConditionalSimplifier(Options):
             computation.remove(i)  # also if it has side effects, which the copy has, too
             return True
         if not all(map(_flattenable, branches)) or sum(len(c) for c in branches) > self.max_ops:
+            return False
+        if not in_loop and _wasted_work(branches) > max(self.max_work, 2 * _elements(i)):
             return False
         results = [computation.inline(c, [o]) for c, o in zip(branches, i.operands[1:], strict=True)]
         computation.replace(i, _choose(i.operand(0), results, Builder(computation)))
@@ -99,6 +107,41 @@ def _flattenable(branch: HloComputation) -> bool:
         or has_side_effect(i)
         for i in branch.instructions
     )
+
+
+def _in_loops(module: HloModule) -> set[HloComputation]:
+    """Return the computations that loops run, directly or through calls and branches."""
+    work = [
+        called
+        for computation in module.computations
+        for i in computation.instructions
+        if i.opcode is Opcode.WHILE
+        for called in i.called_computations()
+    ]
+    found: set[HloComputation] = set()
+    while work:
+        computation = work.pop()
+        if computation not in found:
+            found.add(computation)
+            work += (called for i in computation.instructions for called in i.called_computations())
+    return found
+
+
+def _wasted_work(branches: Sequence[HloComputation]) -> int:
+    """Return the operations of all branches but the one with most."""
+    work = [sum(map(_work, branch.instructions)) for branch in branches]
+    return sum(work) - max(work)
+
+
+def _work(i: HloInstruction) -> int:
+    if i.opcode.has(Trait.LEAF) or i.opcode.has(Trait.MOVEMENT) or i.opcode.has(Trait.TUPLE) or not i.shape.is_array:
+        return 0
+    elements = max(s.num_elements for s in (i.shape, *(o.shape for o in i.operands)) if s.is_array)
+    return elements * (8 if i.opcode.has(Trait.EXPENSIVE) else 1)
+
+
+def _elements(i: HloInstruction) -> int:
+    return sum(s.num_elements for s in i.shape.leaves() if s.is_array)
 
 
 def _choose(which: HloInstruction, results: Sequence[HloInstruction], b: Builder) -> HloInstruction:
