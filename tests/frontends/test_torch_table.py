@@ -15,9 +15,7 @@ from compiler.ir.verifier import verify
 from tests.frontends.torch_table import TABLE
 
 NOT_LOWERED = {
-    "interpolate_antialias": "_upsample_bilinear2d_aa",
     "bessel": "i0",
-    "matrix_exp": "linalg_matrix_exp",
 }
 """Rows that are refused, with the op that the message names."""
 
