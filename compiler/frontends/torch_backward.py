@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from compiler.frontends.torch_builder import Lowerings, TorchBuilder
+from compiler.frontends.torch_embedding import bag_of_each_row
 from compiler.frontends.torch_indexing import take
 from compiler.frontends.torch_networks import each, flipped_kernel
 from compiler.ir import HloInstruction, Opcode, Shape
@@ -116,9 +117,11 @@ def _distances_backward(b: TorchBuilder, grad: H, x: H, y: H, p: float, distance
 
 
 @LOWERINGS.op("_embedding_bag_backward")
-def _embedding_bag_backward(b: TorchBuilder, grad: H, index: H, _offsets: H, *rest: Any) -> H:
-    before, (_sparse, *after) = rest[:6], rest[6:]
-    return _embedding_bag_dense_backward(b, grad, index, *before, *after)
+def _embedding_bag_backward(b: TorchBuilder, grad: H, index: H, offsets: H, bag: H, *rest: Any) -> H:
+    if not bag.shape.num_elements:
+        bag = bag_of_each_row(b, offsets, index.shape.num_elements)
+    before, (_sparse, *after) = rest[:5], rest[5:]
+    return _embedding_bag_dense_backward(b, grad, index, bag, *before, *after)
 
 
 @LOWERINGS.op("_embedding_bag_per_sample_weights_backward")

@@ -28,7 +28,7 @@ def _embedding_bag(
     """
     t, rows = weight.shape.element_type, index.shape.dimensions[0]
     bags = offsets.shape.dimensions[0] - int(include_last)
-    bag = _bag_of_each_row(b, offsets, rows)
+    bag = bag_of_each_row(b, offsets, rows)
     found = take(b, weight, index, 0)
     if scales is not None:
         found = b.binary(Opcode.MULTIPLY, found, b.reshape(scales, (rows, 1)), t)
@@ -49,7 +49,9 @@ def _embedding_bag(
         total = _combined(b, b.full(0, shape), bag, found, Opcode.ADD)
     if mode == 1:
         total = b.binary(Opcode.DIVIDE, total, b.binary(Opcode.MAXIMUM, sizes, 1, T.S64), t)
-    return [total, bag, b.reshape(sizes, (bags,)), maxima]
+    # PyTorch does not return the bag of each row where it did not need it, and the backward op computes it again.
+    kept = bag if b.out_at(1).num_elements else b.full(0, Shape(T.S64, (0,)))
+    return [total, kept, b.reshape(sizes, (bags,)), maxima]
 
 
 def _rows_of_maxima(b: TorchBuilder, index: H, bag: H, found: H, top: H) -> H:
@@ -62,7 +64,7 @@ def _rows_of_maxima(b: TorchBuilder, index: H, bag: H, found: H, top: H) -> H:
     return b.convert(take(b, index, first, 0), T.S64)
 
 
-def _bag_of_each_row(b: TorchBuilder, offsets: H, rows: int) -> H:
+def bag_of_each_row(b: TorchBuilder, offsets: H, rows: int) -> H:
     """Return the bag of each row: the number of bags that start at or before it, minus one."""
     n = offsets.shape.dimensions[0]
     places = b.add(Opcode.IOTA, shape=Shape(offsets.shape.element_type, (rows, n)), iota_dimension=0)

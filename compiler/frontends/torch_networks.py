@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from compiler.frontends.torch_builder import Lowerings, T, TorchBuilder
 from compiler.ir import HloInstruction, Opcode, Shape
 from compiler.ir.attributes import ConvDimLabels, Window, WindowDim
@@ -16,13 +18,16 @@ H = HloInstruction
 
 @LOWERINGS.op("mm", "bmm", "matmul", "dot", "mv")
 def _matmul(b: TorchBuilder, x: H, y: H) -> H:
-    if max(x.shape.rank, y.shape.rank) > 2 and x.shape.rank != y.shape.rank:
-        raise b.unsupported("a product of operands of different rank")
-    batch = max(x.shape.rank - 2, 0)
+    """Multiply vectors, matrices or batches of matrices; batches of different sizes or ranks are broadcast."""
+    batch: tuple[int, ...] = ()
+    if y.shape.rank > 2 and x.shape.rank > 1:
+        batch = np.broadcast_shapes(x.shape.dimensions[:-2], y.shape.dimensions[:-2])
+        x, y = (b.broadcast(v, (*batch, *v.shape.dimensions[-2:])) for v in (x, y))
+    over = tuple(range(len(batch)))
     return b.add(
         Opcode.DOT, x, y, shape=b.out,
         lhs_contracting_dims=(x.shape.rank - 1,), rhs_contracting_dims=(max(y.shape.rank - 2, 0),),
-        lhs_batch_dims=tuple(range(batch)), rhs_batch_dims=tuple(range(batch)),
+        lhs_batch_dims=over, rhs_batch_dims=over,
     )  # fmt: skip
 
 

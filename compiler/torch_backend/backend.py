@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from compiler.errors import UnsupportedError
@@ -77,10 +78,22 @@ def _with_gradient(graph_module: Any, inputs: Sequence[Any], options: BackendOpt
         decompositions=decompositions(),
         keep_inference_input_mutations=True,
     )
-    # Fused attention kernels of PyTorch have no decomposition in the backward pass.
-    with attention.sdpa_kernel(attention.SDPBackend.MATH):
+    # Fused attention kernels of PyTorch have no decomposition in the backward pass, and its fused LSTM has none at all.
+    with attention.sdpa_kernel(attention.SDPBackend.MATH), _without_onednn():
         compiled: Callable[..., Any] = aot(graph_module, inputs)
     return compiled
+
+
+@contextlib.contextmanager
+def _without_onednn() -> Iterator[None]:
+    """Let PyTorch decompose what it would leave to oneDNN."""
+    state: Any = importlib.import_module("torch._C")
+    before = state._get_mkldnn_enabled()
+    state._set_mkldnn_enabled(False)
+    try:
+        yield
+    finally:
+        state._set_mkldnn_enabled(before)
 
 
 class _GraphCompiler:

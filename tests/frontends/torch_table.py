@@ -311,6 +311,10 @@ def _functions() -> dict[str, Row]:
         "eigh": (lambda m: t.linalg.eigh(m)[0], (spd(3),)),
         "svd": (lambda m: t.linalg.svdvals(m), (x(4, 3),)),
         "matrix_power": (lambda m: t.linalg.matrix_power(m, 3), (x(3, 3),)),
+        "matmul_ranks": (
+            lambda a, m, v, u, c: (a @ m, a @ v, u @ a, c @ a, m.mT @ a.mT, a.mT @ c[:1, 0, :3].mT),
+            (x(2, 3, 4), x(4, 5), x(4), x(3), x(5, 1, 6, 3)),
+        ),
         "matrix_exp": (t.linalg.matrix_exp, (x(3, 3),)),
         "logsumexp": (lambda v: v.logsumexp((0, 1)), (a,)),
         "softmax_temperature": (lambda v: F.softmax(v / 0.5, 1), (a,)),

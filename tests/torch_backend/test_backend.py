@@ -39,6 +39,23 @@ def test_without_fallback_an_unsupported_op_is_an_error() -> None:
         compiled(eigenvalues)(torch.randn(3, 3))
 
 
+def test_lstms_that_pytorch_would_leave_to_onednn_are_compiled() -> None:
+    network, x = torch.nn.LSTM(3, 4, batch_first=True), torch.randn(2, 5, 3)
+    with torch._dynamo.config.patch(allow_rnn=True):
+        run = compiled(lambda v: network(v)[0])
+        found = run(x)
+        found.sum().backward()
+        gradient, network.weight_hh_l0.grad = network.weight_hh_l0.grad, None
+        assert_close(run(x).detach(), found.detach())
+        with torch.no_grad():
+            assert_close(run(x), found.detach())
+    wanted = network(x)[0]
+    wanted.sum().backward()
+    assert_close(found, wanted)
+    assert_close(gradient, network.weight_hh_l0.grad)
+    assert torch._C._get_mkldnn_enabled()
+
+
 def test_graph_breaks_and_results_of_unknown_size() -> None:
     def f(x: Any) -> Any:
         x = x * 2

@@ -45,6 +45,10 @@ PROGRAMS: dict[str, tuple[Any, tuple[Any, ...]]] = {
         lambda w: F.embedding_bag(torch.tensor([0, 2, 2, 1]), w, torch.tensor([0, 2, 2]), mode="max").sin(),
         (drawn(3, 5),),
     ),
+    "bag_by_sum": (lambda w: F.embedding_bag(torch.tensor([[0, 2], [1, 1]]), w, mode="sum").sin(), (drawn(3, 5),)),
+    "bag_of_one": (
+        lambda w: F.embedding_bag(torch.tensor([2, 0, 1]), w, torch.tensor([0, 2]), mode="sum").sin(), (drawn(3, 5),),
+    ),
     "bag_with_padding": (
         lambda w: F.embedding_bag(torch.tensor([[0, 2], [1, 1]]), w, mode="mean", padding_idx=1).sin(), (drawn(3, 5),),
     ),

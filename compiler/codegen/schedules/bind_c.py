@@ -135,6 +135,8 @@ def _vector_bits(body: Body, schedule: Schedule) -> int:
     elements takes six steps with 16 lanes and four with 8.
     """
     lanes = schedule.vector // 8 // LANE_BYTES
+    if any(isinstance(s, lir.MatrixProduct) for s in lir.walk(body)):  # which masks what its last vectors lack
+        return schedule.vector
     extents = [s.var.extent for s in lir.walk(body) if isinstance(s, For) and s.kind is LoopKind.VECTOR]
     extents = [n for n in extents if n >= lanes // 2]  # shorter ones, such as those of halved lanes, take equal time
     if not schedule.narrow or lanes < 16 or not extents or max(extents) >= SHORT_VECTORS * lanes:
