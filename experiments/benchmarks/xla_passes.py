@@ -40,8 +40,8 @@ class Row:
     """One program: seconds per call of stock XLA and of XLA after our passes, or why there are none.
 
     Attributes:
-        plain: seconds of stock XLA.
-        passes: seconds with our passes; equal to `plain` if they leave the module as it is.
+        plain: seconds of stock XLA; 0 if it was not timed, or if our passes leave the module as it is.
+        passes: seconds with our passes; 0 like `plain`.
         applied: the passes that changed the module.
         problem: why the program was not timed; empty if it was.
     """
@@ -72,7 +72,7 @@ def measure(program: Program, rounds: int, old: bool = False, policy: str | None
         return Row(program.name, problem=(str(error).splitlines() or ["?"])[0])
     applied = ours.plan.passes if ours.plan is not None else ()
     if not isinstance(plain, XlaExecutable) or str(plain.text) == str(ours.text):
-        return Row(program.name, 1.0, 1.0, applied)
+        return Row(program.name, applied=applied)
     once = max(1e-7, min(plain.benchmark(arrays, 3)))
     repeats = int(max(2, min(200, 0.01 / once)))
     best = [math.inf, math.inf]
@@ -124,7 +124,10 @@ def main() -> None:
     print(summary)
     if args.out is not None:
         cells = [
-            [r.program, f"{r.plain * 1e6:.1f}", f"{r.passes * 1e6:.1f}", f"{r.ratio:.2f}x", r.problem] for r in rows
+            [r.program, f"{r.plain * 1e6:.1f}", f"{r.passes * 1e6:.1f}", f"{r.ratio:.2f}x", r.problem]
+            if r.plain
+            else [r.program, "", "", "" if r.problem else "unchanged", r.problem]
+            for r in rows
         ]
         table = markdown_table(
             [["program", "XLA (us)", "after our passes (us)", "speedup", "not timed because"], *cells]
