@@ -170,7 +170,7 @@ class RandomRounding:
         def run(machine: Machine, instruction: HloInstruction, values: list[Value]) -> Value:
             sizes = np.abs(np.asarray(evaluator(machine, instruction, [_magnitude(v) for v in values])))
             result = np.asarray(evaluator(machine, instruction, values))
-            rounded = _are_rounded(sizes)
+            rounded = _are_rounded(sizes, values)
             growth = math.sqrt(_terms(instruction)) / LONG_SUM
             return self._perturbed_sum(
                 result, _wide(sizes) + _wide(np.abs(result)) * np.float32(growth), SUM_STEPS, rounded
@@ -265,15 +265,20 @@ def looks_inexact(x: Array) -> npt.NDArray[np.bool_]:
     return np.asarray(fraction & ((pattern & last) != 0))
 
 
-def _are_rounded(sums: Array) -> npt.NDArray[np.bool_]:
-    """Return where a sum is most likely rounded: all that are not 0 if most of them are.
+def _are_rounded(sums: Array, values: Sequence[Value]) -> npt.NDArray[np.bool_]:
+    """Return where a sum of the magnitudes of values is most likely rounded: all that are not 0 if most of them are.
 
-    The last bits of one sum of thousands are zero by chance.
+    The last bits of one sum of thousands are zero by chance. Narrow types have few bits: a large sum is a whole number
+    even if it is rounded, so their sums are exact only if all values are whole, and the sums not too large.
     """
+    rest = np.asarray(sums != 0)
+    if sums.dtype.itemsize < 4:
+        arrays = [_wide(v) for v in values if not isinstance(v, tuple) and is_float(v.dtype)]
+        if not all(np.array_equal(a, np.rint(a)) for a in arrays):
+            return rest
+        return rest & np.asarray(_wide(sums) > 2.0 ** (precision(sums.dtype).bits + 1))
     found = looks_inexact(sums)
-    rest = sums != 0
-    most = 2 * np.count_nonzero(found) > np.count_nonzero(rest)
-    return np.asarray(rest) if most else found
+    return rest if 2 * np.count_nonzero(found) > np.count_nonzero(rest) else found
 
 
 def _wide(x: Array) -> Array:

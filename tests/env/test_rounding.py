@@ -113,6 +113,21 @@ def test_sums_that_look_exact_by_chance_are_perturbed() -> None:
     assert moved[7] != plain[7] and moved[8] == plain[8] == 0
 
 
+@pytest.mark.parametrize(("start", "perturbed"), [(0.25, True), (1.0, False)])
+def test_large_sums_of_narrow_types_are_exact_only_if_all_terms_are_whole(start: float, perturbed: bool) -> None:
+    x = np.full((50, 16), 8).astype(ml_dtypes.bfloat16)
+    x[:, 0] = start
+    add = "a { x = bf16[] parameter(0)\ny = bf16[] parameter(1)\nROOT s = bf16[] add(x, y) }"
+    reduce = "ROOT r = bf16[50] reduce(x, z), dimensions={1}, to_apply=a"
+    module = parse(
+        f"HloModule m\n{add}\nENTRY e {{\nx = bf16[50,16] parameter(0)\nz = bf16[] constant(0)\n{reduce}\n}}"
+    )
+    plain = evaluate(module, [x])[0]
+    moved = evaluate(module, [x], Context(decorate=RandomRounding(0).decorate))[0]
+    assert (plain == np.rint(plain.astype(np.float32))).all()  # 120.25 is rounded to 120
+    assert bool((plain != moved).any()) == perturbed
+
+
 def test_the_seed_determines_the_errors() -> None:
     x = RNG.normal(size=400).astype(np.float32)
     body = "x = f32[400] parameter(0)\nROOT r = f32[400] cosine(x)"
