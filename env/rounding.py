@@ -268,7 +268,7 @@ def looks_inexact(x: Array) -> npt.NDArray[np.bool_]:
 def _are_rounded(sums: Array, values: Sequence[Value]) -> npt.NDArray[np.bool_]:
     """Return where a sum of the magnitudes of values is most likely rounded: all that are not 0 if most of them are.
 
-    The last bits of one sum of thousands are zero by chance. Narrow types have few bits: a large sum is a whole number
+    The last bits of one sum of thousands are zero by chance. Narrow types have few bits: a large sum is an integer
     even if it is rounded, so their sums are exact only if all values are whole, and the sums not too large.
     """
     rest = np.asarray(sums != 0)

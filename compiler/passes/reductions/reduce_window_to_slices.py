@@ -15,7 +15,7 @@ from compiler.passes.infrastructure.builder import Builder
 from compiler.passes.infrastructure.patterns import identity_value, scalar_function, splat_value
 from compiler.passes.infrastructure.registry import register
 from compiler.passes.infrastructure.rewriting import RewritePass, RuleSet, RulesOf
-from compiler.passes.reductions.windows import edges, in_summing_type, under_element
+from compiler.passes.reductions.windows import edges, in_summing_type, is_running, under_element
 
 
 @register
@@ -74,7 +74,7 @@ def _combine(i: HloInstruction, b: Builder, max_parts: int, max_ops: int) -> Hlo
     parts = math.prod(w.size for w in window.dims)
     if any(0 in s.dimensions for s in (*results, *(o.shape for o in i.operands))):
         return None
-    if not 0 < parts <= max_parts or parts * len(function) > max_ops:
+    if not 0 < parts <= max_parts or parts * len(function) > max_ops or is_running(i):
         return None
     inputs, starts = i.operands[:count], i.operands[count:]
     if any(x.shape.element_type is not s.shape.element_type for x, s in zip(inputs, starts, strict=True)):

@@ -43,9 +43,18 @@ def running_axis(i: HloInstruction) -> int | None:
 
     Its window is then as long as the dimension, with one result per element and padding on one side.
     """
+    return _running_axis(i) if i.shape.is_array else None
+
+
+def is_running(i: HloInstruction) -> bool:
+    """Check whether a reduce-window, of one or several arrays, is cumulative."""
+    return _running_axis(i) is not None
+
+
+def _running_axis(i: HloInstruction) -> int | None:
     window: Window = i.attr("window", Window())
     moving = [d for d, w in enumerate(window.dims) if w != WindowDim(1)]
-    if len(moving) != 1 or not i.shape.is_array:
+    if len(moving) != 1:
         return None
     (axis,) = moving
     n = i.operand(0).shape.dimensions[axis]
