@@ -33,6 +33,11 @@ class LoopKind(enum.Enum):
     BLOCK = "block"  # CUDA blocks
     THREAD = "thread"  # the threads of a CUDA block
 
+    @property
+    def is_vector(self) -> bool:
+        """Whether iterations run in the SIMD lanes of a CPU."""
+        return self in (LoopKind.VECTOR, LoopKind.PARALLEL_VECTOR)
+
 
 class Scope(enum.Enum):
     """Where a local array is stored."""

@@ -283,7 +283,7 @@ class _CPrinter(Printer):
 
     def _plain_loop(self, s: lir.For, first: str, last: str) -> None:
         v = s.var.name
-        if s.kind in (LoopKind.VECTOR, LoopKind.PARALLEL_VECTOR) and not has_loop(s.body):
+        if s.kind.is_vector and not has_loop(s.body):
             self.emit(" ".join(["#pragma omp simd", *map(_clause, s.combined)]))
         if s.base is not None:
             room = f"{s.limit} - ({s.base.to_c()})"

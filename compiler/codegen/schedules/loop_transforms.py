@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from compiler.codegen.nest import index as ix
@@ -216,6 +217,17 @@ def has_loop(body: Body) -> bool:
     """Check whether the statements contain a loop of any kind or a matrix product."""
     kinds = For | lir.While | lir.Reduce | lir.Sort | lir.SortByKey | lir.ForFlagged | lir.MatrixProduct
     return any(isinstance(s, kinds) for s in lir.walk(body))
+
+
+def map_vector_loops(body: Body, f: Callable[[For], Body]) -> Body:
+    """Return bound statements with `f` applied to each vector loop that has no loop in it."""
+
+    def statement(s: lir.Stmt) -> Body:
+        if isinstance(s, For) and s.kind.is_vector and not has_loop(s.body):
+            return f(s)
+        return (lir.map_bodies(s, lambda inner: map_vector_loops(inner, f)),)
+
+    return tuple(x for s in body for x in statement(s))
 
 
 def bounded(loop: For, tile: Var, extent: int, size: int) -> For:

@@ -41,7 +41,7 @@ def _paired(body: Body, types: Mapping[str, T]) -> Body:
 
 def _suits(s: For, types: Mapping[str, T]) -> bool:
     """Check whether all arrays that a vector loop reads or writes along its variable are adjacent elements of bf16."""
-    if s.kind not in (LoopKind.VECTOR, LoopKind.PARALLEL_VECTOR) or s.base is not None or s.combined:
+    if not s.kind.is_vector or s.base is not None or s.combined:
         return False
     if s.var.extent < MIN_EXTENT or not all(isinstance(x, lir.Let | lir.Store) for x in s.body):
         return False

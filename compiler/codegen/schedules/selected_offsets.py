@@ -13,26 +13,22 @@ from dataclasses import replace
 from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import IndexExpr, Runtime
-from compiler.codegen.nest.loop_ir import Body, For, LoopKind
+from compiler.codegen.nest.loop_ir import Body, For
 from compiler.codegen.nest.scalar_ops import binary
-from compiler.codegen.schedules.loop_transforms import has_loop
+from compiler.codegen.schedules.loop_transforms import map_vector_loops
 from compiler.ir.opcodes import Opcode
 from compiler.ir.types import PrimitiveType as T
-
-VECTORS = (LoopKind.VECTOR, LoopKind.PARALLEL_VECTOR)
 
 
 def select_offsets(body: Body) -> Body:
     """Return bound statements whose vector loops select offsets instead of branches that they do not change."""
-    return tuple(map(_statement, body))
+    return map_vector_loops(body, _loop)
 
 
-def _statement(s: lir.Stmt) -> lir.Stmt:
-    if not isinstance(s, For) or s.kind not in VECTORS or has_loop(s.body):
-        return lir.map_bodies(s, select_offsets)
+def _loop(s: For) -> Body:
     if not any(isinstance(x, lir.If) for x in s.body):
-        return s
-    return replace(s, body=_Selection(s).body(s.body))
+        return (s,)
+    return (replace(s, body=_Selection(s).body(s.body)),)
 
 
 class _Selection:

@@ -13,8 +13,8 @@ from dataclasses import replace
 from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import IndexExpr, Runtime, Var
-from compiler.codegen.nest.loop_ir import Body, For, LoopKind
-from compiler.codegen.schedules.loop_transforms import has_loop
+from compiler.codegen.nest.loop_ir import Body, For
+from compiler.codegen.schedules.loop_transforms import map_vector_loops
 from compiler.ir.types import PrimitiveType as T
 
 INTERLEAVED = (2, 3, 4, 8, 16)
@@ -26,23 +26,19 @@ MIN_WORK = 6
 
 def separate_columns(body: Body) -> Body:
     """Return bound statements whose vector loops over rows have column numbers that the C compiler does not know."""
-    return tuple(x for s in body for x in _statement(s))
+    return map_vector_loops(body, _loop)
 
 
-def _statement(s: lir.Stmt) -> Body:
-    if not isinstance(s, For) or s.kind not in (LoopKind.VECTOR, LoopKind.PARALLEL_VECTOR) or has_loop(s.body):
-        return (lir.map_bodies(s, separate_columns),)
+def _loop(s: For) -> Body:
     groups = {key: group for key, group in _groups(s).items() if len(group) > 1}
-    if lir.work_of(s.body) < MIN_WORK * sum(map(len, groups.values())):
+    if not groups or lir.work_of(s.body) < MIN_WORK * sum(map(len, groups.values())):
         return (s,)
     columns = {c for group in groups.values() for c in group if c != min(group)}
-    if not columns:
-        return (s,)
     names = {c: Runtime(f"{s.var.name}_column{n}", c, c) for n, c in enumerate(sorted(columns))}
 
     def hidden(i: IndexExpr, array: str) -> IndexExpr:
         key = _key(i, s.var, array)
-        if key not in groups or i.const not in names or i.const == min(groups[key]):
+        if key not in groups or i.const == min(groups[key]):
             return i
         return i - i.const + ix.of(names[i.const])
 

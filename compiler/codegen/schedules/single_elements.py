@@ -12,8 +12,8 @@ from dataclasses import replace
 from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import Runtime, Var
-from compiler.codegen.nest.loop_ir import Body, For, LoopKind
-from compiler.codegen.schedules.loop_transforms import has_loop
+from compiler.codegen.nest.loop_ir import Body, For
+from compiler.codegen.schedules.loop_transforms import map_vector_loops
 from compiler.ir.types import PrimitiveType as T
 
 UNROLLED = 8
@@ -22,12 +22,10 @@ UNROLLED = 8
 
 def hide_single_elements(body: Body) -> Body:
     """Return bound statements whose vector loops have no test that the C compiler knows to hold for one element."""
-    return tuple(x for s in body for x in _statement(s))
+    return map_vector_loops(body, _loop)
 
 
-def _statement(s: lir.Stmt) -> Body:
-    if not isinstance(s, For) or s.kind not in (LoopKind.VECTOR, LoopKind.PARALLEL_VECTOR) or has_loop(s.body):
-        return (lir.map_bodies(s, hide_single_elements),)
+def _loop(s: For) -> Body:
     branches = {x.condition for x in lir.walk(s.body) if isinstance(x, lir.If) and not _is_choice(x)}
     lets = (x for x in lir.walk(s.body) if isinstance(x, lir.Let) and x.name in branches)
     tests = {x.value for x in lets if isinstance(x.value, lir.IndexTest) and _is_single(x.value, s.var)}

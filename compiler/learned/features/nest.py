@@ -36,7 +36,6 @@ _DIVIDE = frozenset({Opcode.DIVIDE, Opcode.REMAINDER, Opcode.SQRT, Opcode.RSQRT,
 _EXPONENTIAL = frozenset(
     {Opcode.EXPONENTIAL, Opcode.EXPONENTIAL_MINUS_ONE, Opcode.LOG, Opcode.LOG_PLUS_ONE, Opcode.TANH, Opcode.LOGISTIC}
 )
-_VECTOR_KINDS = (LoopKind.VECTOR, LoopKind.PARALLEL_VECTOR)
 _PARALLEL_KINDS = (LoopKind.PARALLEL, LoopKind.PARALLEL_VECTOR)
 _RANDOM = "gathered"
 
@@ -180,7 +179,7 @@ class _Counter:
         if s.base is not None and s.limit is not None:  # a remainder tile: the mean of what its base leaves
             low, high = s.base.range
             extent = min(extent, max(1, s.limit - (low + high) // 2))
-        vector, parallel = s.kind in _VECTOR_KINDS, s.kind in _PARALLEL_KINDS
+        vector, parallel = s.kind.is_vector, s.kind in _PARALLEL_KINDS
         found["vector loops" if vector else "serial loops"] += place.runs
         found["vector iterations" if vector else "serial iterations"] += place.runs * extent
         if parallel:

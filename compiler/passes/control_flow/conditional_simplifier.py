@@ -40,13 +40,16 @@ class ConditionalSimplifier(Options):
     def run(self, module: HloModule) -> bool:
         """Run the pass; return whether the module changed."""
         changed = False
-        looping = _in_loops(module)
+        looping: set[HloComputation] | None = None
         treated = set(treatable(module))
         for computation in module.control_flow_computations():
             if computation not in treated:
                 continue
             found = [i for i in computation.post_order() if i.opcode is Opcode.CONDITIONAL]
-            fixed = pinned(computation) if found else set()
+            if not found:
+                continue
+            looping = _in_loops(module) if looping is None else looping
+            fixed = pinned(computation)
             for i in found:
                 if i not in fixed:
                     changed |= self._simplify(i, computation, computation in looping)
