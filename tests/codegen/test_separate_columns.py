@@ -5,15 +5,9 @@ from __future__ import annotations
 import pytest
 
 from compiler.codegen.schedules.schedule import Schedule
+from tests.codegen.test_short_loops import SUM
 from tests.codegen.test_stages import checked
 
-ADD = """
-add_f32 {
-  x = f32[] parameter(0)
-  y = f32[] parameter(1)
-  ROOT s = f32[] add(x, y)
-}
-"""
 ENTROPY = """
     a = f32[64,{n}] parameter(0)
     zero = f32[] constant(0)
@@ -30,7 +24,7 @@ ENTROPY = """
 @pytest.mark.parametrize("n", [2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 15])
 @pytest.mark.parametrize("schedule", [Schedule(), Schedule(threads=0, stages=0)])
 def test_sums_of_short_rows(n: int, schedule: Schedule) -> None:
-    source = checked(ENTROPY.format(n=n), schedule, ADD)
+    source = checked(ENTROPY.format(n=n), schedule, SUM)
     assert "opaque" not in source or n not in (2, 3, 4, 8)
 
 
@@ -52,7 +46,7 @@ def test_columns_of_light_loops_are_not_hidden() -> None:
     zero = f32[] constant(0)
     ROOT r = f32[100] reduce(a, zero), dimensions={1}, to_apply=add_f32
     """
-    assert "opaque" not in checked(text, Schedule(), ADD)
+    assert "opaque" not in checked(text, Schedule(), SUM)
 
 
 def test_one_column_is_not_hidden() -> None:

@@ -58,7 +58,7 @@ def _loop(s: For) -> Body:
 
 
 def _groups(s: For) -> dict[Hashable, set[int]]:
-    """Return the columns of each array that a loop over rows accesses at a distance that the C compiler cannot take."""
+    """Return the columns that a loop reads or writes of each array whose rows the C compiler cannot deinterleave."""
     found: dict[Hashable, set[int]] = {}
     for i, array in _accesses(s.body):
         key = _key(i, s.var, array)

@@ -89,6 +89,7 @@ class NodeFacts(Protocol):
 NodeRows: TypeAlias = dict[Hashable, list[float]]
 """Rows of single instructions of any modules; `ModuleFeatures` bounds their number."""
 MAX_ROWS = 20_000
+"""Number of rows of single instructions that are kept."""
 
 
 class ModuleFeatures:
