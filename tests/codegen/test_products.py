@@ -5,6 +5,8 @@ import random
 import numpy as np
 import pytest
 
+from compiler.codegen.lowering.lower import lower
+from compiler.codegen.schedules.bind_c import bind_c
 from compiler.codegen.schedules.schedule import Schedule
 from compiler.codegen.schedules.template_schedules import ProductSchedule
 from tests.codegen.products import random_product
@@ -63,3 +65,36 @@ def test_a_product_of_bfloat16_is_rounded_once() -> None:
     ((result,),) = run_c([case_of(computation, args, "c")])
 
     assert np.mean(result == wanted) > 0.95
+
+
+@pytest.mark.parametrize("t", ["f32", "f64"])
+@pytest.mark.parametrize("vector", [256, 512])
+def test_columns_that_do_not_fill_a_vector(t: str, vector: int) -> None:
+    """Every rest of a vector is loaded without what follows it, up to the last element of the array."""
+    rng = np.random.default_rng(11)
+    cases = []
+    for columns in range(1, 18):
+        computation = fused(f"""
+            p0 = {t}[9,5] parameter(0)
+            p1 = {t}[5,{columns}] parameter(1)
+            ROOT d = {t}[9,{columns}] dot(p0, p1), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
+        """)
+        args = random_args(computation.parameter_shapes, rng)
+        args[1][-1, -1] = np.inf
+        cases.append(case_of(computation, args, "c", Schedule(vector=vector)))
+
+    for case, result in zip(cases, run_c(cases), strict=True):
+        assert problem(result, case) is None
+
+
+def test_a_product_without_other_loops_has_the_vectors_of_its_schedule() -> None:
+    computation = fused("""
+        p0 = f32[8,16] parameter(0)
+        p1 = f32[16,32] parameter(1)
+        ROOT d = f32[8,32] dot(p0, p1), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+    """)
+    kernel = lower(computation)
+
+    widths = [bind_c(kernel, Schedule(vector=bits)).vector_bits for bits in (0, 256, 512)]
+
+    assert widths == [0, 256, 512]

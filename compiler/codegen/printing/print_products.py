@@ -14,6 +14,8 @@ from compiler.ir.types import PrimitiveType as T
 
 _MASKED = {T.F32: ("ps512", "float", "unsigned short"), T.F64: ("pd512", "double", "unsigned char")}
 """Suffix, element type and mask type of the AVX-512 builtins for masked loads and stores."""
+_PARTIAL = {T.F32: ("ps256", "int"), T.F64: ("pd256", "long long")}
+"""Suffix and mask element of the AVX builtins for masked loads."""
 
 
 def product_call(s: lir.MatrixProduct, name: str) -> str:
@@ -67,7 +69,7 @@ class _Tiles:
         s, c = self.s, self.element
         heights, widths = _rests(s.rows, self.rows), _rests(s.columns, self.panel)
         kind = f"vector_size({self.width}), aligned({s.type.byte_size}), may_alias"
-        lines = [f"typedef {c} {self.name}_v __attribute__(({kind}));"]
+        lines = [f"typedef {c} {self.name}_v __attribute__(({kind}));", *self._partial_loads(widths)]
         for width in [*([self.panel] if s.columns.total >= self.panel else []), *widths]:
             for height in [*([self.rows] if s.rows.total >= self.rows else []), *heights]:
                 lines += self._tile(height, width)
@@ -136,7 +138,34 @@ class _Tiles:
             suffix, element, mask = _MASKED[self.s.type]
             bits = f"({mask}){hex((1 << rest) - 1)}"
             return f"  {v} {name} = __builtin_ia32_loadu{suffix}_mask((const {element} *)({at}), ({v}){{0}}, {bits});"
-        return f"  {v} {name} = {{0}}; __builtin_memcpy(&{name}, {at}, {rest * self.s.type.byte_size});"
+        return f"  {v} {name} = {self.name}_first{rest}({at});"
+
+    def _partial_loads(self, widths: list[int]) -> list[str]:
+        """Return the functions that load the first elements of a vector of 32 bytes, for the rests of some widths.
+
+        A copy into a part of a vector would go through memory, from which the whole vector then is read too early for
+        the processor to forward what was just stored; such a load takes some 15 cycles.
+        """
+        if self.width != 32:
+            return []
+        c, v, (suffix, mask) = self.element, f"{self.name}_v", _PARTIAL[self.s.type]
+        lines = []
+        for rest in sorted({width % self.lanes for width in widths} - {0}):
+            lines += [
+                f"static inline {v} {self.name}_first{rest}(const {c} *p) {{",
+                "#ifdef __AVX__",
+                f"  typedef {mask} mask_t __attribute__((vector_size(32)));",
+                f"  typedef {c} vector_t __attribute__((vector_size(32)));",
+                f"  return ({v})__builtin_ia32_maskload{suffix}((const vector_t *)p, "
+                f"(mask_t){{{', '.join(['-1'] * rest)}}});",
+                "#else",
+                f"  {v} x = {{0}};",
+                f"  __builtin_memcpy(&x, p, {rest * self.s.type.byte_size});",
+                "  return x;",
+                "#endif",
+                "}",
+            ]
+        return lines
 
     def _store(self, name: str, pointer: str, n: int, columns: int, whole: bool) -> str:
         v, rest, at = f"{self.name}_v", columns - n * self.lanes, f"{pointer} + {n * self.lanes}"

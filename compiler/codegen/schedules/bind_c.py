@@ -121,7 +121,9 @@ def bind_c(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
     check_local_bytes(body)
     if schedule.narrow and schedule.vector == FIELD_RANGES["vector"][-1]:
         body = split_tails(body, schedule.vector // 8 // LANE_BYTES)
-    has_vectors = any(isinstance(s, For) and s.kind.is_vector for s in lir.walk(body))
+    has_vectors = any(
+        s.kind.is_vector if isinstance(s, For) else isinstance(s, lir.MatrixProduct) for s in lir.walk(body)
+    )
     bits = _vector_bits(body, schedule) if has_vectors else 0
     flags = schedule.flags if has_loop(body) else 0  # a few scalars are not worth a choice
     return replace(kernel, body=body, kind=kind, vector_bits=bits, flags=flags)
