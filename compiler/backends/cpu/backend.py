@@ -10,6 +10,7 @@ from compiler.analysis.cost_model import DeviceModel, device_model
 from compiler.backends.cpu import toolchain
 from compiler.backends.cpu.driver import make_driver
 from compiler.backends.cpu.executable import BuiltProgram, CpuExecutable
+from compiler.backends.cpu.loop_functions import loop_functions
 from compiler.backends.cpu.onednn.matcher import preference_refusal
 from compiler.codegen.languages import C
 from compiler.codegen.schedules.kernel_choice import KernelBindings
@@ -70,13 +71,12 @@ class CpuBackend:
                 "compile the program on this machine"
             )
         saved = folder.read()
-        built = BuiltProgram(
-            saved.program,
-            saved.arena_bytes,
-            make_driver(saved.program.thunks),
-            _cached_object(folder, "runtime.so"),
-            {symbol: _cached_object(folder, name) for symbol, name in folder.details["objects"].items()},
-        )
+        objects = {symbol: _cached_object(folder, name) for symbol, name in folder.details["objects"].items()}
+        # A program that another version has saved may lack the functions of this one.
+        functions = {t: f for t, f in loop_functions(saved.program).items() if f.spec.symbol in objects}
+        driver = make_driver(saved.program.thunks, functions)
+        runtime = _cached_object(folder, "runtime.so")
+        built = BuiltProgram(saved.program, saved.arena_bytes, driver, runtime, objects)
         executable = CpuExecutable(saved.module, built, saved.plan)
         executable.call_options = CallOptions(**folder.details.get("call_options", {}))
         return executable

@@ -7,6 +7,7 @@ import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from compiler.backends.cpu.loop_functions import LoopFunction
 from compiler.ir.types import PrimitiveType as T
 from compiler.runtime.buffers import Buffer, BufferKind
 from compiler.runtime.thunks import (
@@ -39,7 +40,8 @@ class StepKind(enum.IntEnum):
     JUMP = 5
     SWITCH = 6
     LIBRARY = 7
-    END = 8
+    LOOP = 8
+    END = 9
 
 
 class Operand(ctypes.Structure):
@@ -101,9 +103,14 @@ class Driver:
         return StepTable(*addresses, len(self.operands), multiplies), [steps, operands, jumps]
 
 
-def make_driver(thunks: Sequence[Thunk]) -> Driver:
-    """Return the driver of a program whose temporaries have arena offsets."""
-    maker = _Maker({id(t): n for n, t in enumerate(walk(list(thunks)))})
+def make_driver(thunks: Sequence[Thunk], functions: Mapping[Thunk, LoopFunction] | None = None) -> Driver:
+    """Return the driver of a program whose temporaries have arena offsets.
+
+    Args:
+        thunks: the thunks of the program.
+        functions: the functions of the loops that have one. A run without times calls them in place of the steps.
+    """
+    maker = _Maker({id(t): n for n, t in enumerate(walk(list(thunks)))}, functions or {})
     maker.sequence(thunks)
     maker.emit(StepKind.END)
     return maker.driver
@@ -112,9 +119,10 @@ def make_driver(thunks: Sequence[Thunk]) -> Driver:
 class _Maker(ThunkVisitor[None]):
     """A visitor that appends the steps of thunks, with one method per kind of thunk."""
 
-    def __init__(self, numbers: Mapping[int, int]) -> None:
+    def __init__(self, numbers: Mapping[int, int], functions: Mapping[Thunk, LoopFunction]) -> None:
         self.driver = Driver()
         self._numbers = numbers
+        self._functions = functions
         self._owner = -1
         self._slots: dict[str, int] = {}
 
@@ -143,10 +151,14 @@ class _Maker(ThunkVisitor[None]):
         self._owner = outer
 
     def kernel(self, t: KernelThunk) -> None:
-        slot = self._slots.setdefault(t.spec.symbol, len(self._slots))
+        self.emit(StepKind.KERNEL, [*t.inputs, *t.outputs], self._slot(t.spec.symbol))
+
+    def _slot(self, symbol: str) -> int:
+        """Return the number of a function in the table of kernels."""
+        slot = self._slots.setdefault(symbol, len(self._slots))
         if slot == len(self.driver.kernels):
-            self.driver.kernels.append(t.spec.symbol)
-        self.emit(StepKind.KERNEL, [*t.inputs, *t.outputs], slot)
+            self.driver.kernels.append(symbol)
+        return slot
 
     def copy(self, t: CopyThunk) -> None:
         self.emit(StepKind.COPY, [t.target, t.source], size=t.source.size)
@@ -168,12 +180,18 @@ class _Maker(ThunkVisitor[None]):
         self.driver.host.append(t)
 
     def loop(self, t: WhileThunk) -> None:
+        function = self._functions.get(t)
+        whole = None
+        if function is not None:
+            whole = self.emit(StepKind.LOOP, function.buffers, self._slot(function.spec.symbol))
         start = self.here
         self.sequence(t.condition)
         test = self.emit(StepKind.LEAVE_UNLESS, [t.predicate])
         self.sequence(t.body)
         self.emit(StepKind.JUMP, jump=start)
         test.jump = self.here
+        if whole is not None:
+            whole.jump = self.here
 
     def conditional(self, t: ConditionalThunk) -> None:
         jumps, count = self.driver.jumps, len(t.branches)

@@ -20,6 +20,7 @@ from compiler.backends.cpu.blas import blas_address, blas_threading
 from compiler.backends.cpu.driver import Driver, make_driver
 from compiler.backends.cpu.frames import Context, Frame, FramePool, TimingMemory, pointers
 from compiler.backends.cpu.libraries import load_library
+from compiler.backends.cpu.loop_functions import loop_functions
 from compiler.backends.cpu.native_runtime import RUNTIME
 from compiler.backends.cpu.onednn.steps import LibrarySteps
 from compiler.codegen.kernel_spec import KernelSpec
@@ -146,9 +147,10 @@ class CpuExecutable:
     def build(module: HloModule, program: ThunkProgram, plan: CompilationPlan | None = None) -> CpuExecutable:
         """Assign memory to the buffers of a program, compile its C code, and return the executable."""
         arena_bytes = allocate(program)
-        driver = make_driver(program.thunks)
+        functions = loop_functions(program)
+        driver = make_driver(program.thunks, functions)
         tools = toolchain.toolchain()
-        kernels = kernels_of(walk(program.thunks))
+        kernels = [*kernels_of(walk(program.thunks)), *(f.spec for f in functions.values())]
         objects, (runtime_path,) = toolchain.program_objects(kernels, [tools.runtime_source()], tools)
         built = BuiltProgram(program, arena_bytes, driver, runtime_path, objects)
         return CpuExecutable(module, built, plan)

@@ -6,7 +6,7 @@ typedef void (*gemm_t)(char *, char *, int *, int *, int *, void *, void *, int 
 typedef void (*gemv_t)(char *, int *, int *, void *, void *, int *, void *, int *, void *, void *, int *);
 
 /* The kinds of steps, in the order of `driver.StepKind`. */
-enum { KERNEL, COPY, GEMM, HOST, LEAVE_UNLESS, JUMP, SWITCH, LIBRARY, END };
+enum { KERNEL, COPY, GEMM, HOST, LEAVE_UNLESS, JUMP, SWITCH, LIBRARY, LOOP, END };
 
 struct operand { /* the address of a buffer: element `at` of a table, or an offset in the arena if `table` is 0 */
   int64_t table, at;
@@ -14,10 +14,10 @@ struct operand { /* the address of a buffer: element `at` of a table, or an offs
 
 struct step {
   int32_t kind;
-  int32_t number;  /* KERNEL, HOST, LIBRARY: position in the table; GEMM: bytes of an element; SWITCH: number of branches */
+  int32_t number;  /* KERNEL, HOST, LIBRARY, LOOP: position in the table; GEMM: bytes of an element; SWITCH: number of branches */
   int32_t operand; /* position of the first operand */
   int32_t count;   /* number of operands */
-  int32_t jump;    /* LEAVE_UNLESS, JUMP: the next step; SWITCH: position of the first branch in `jumps` */
+  int32_t jump;    /* LEAVE_UNLESS, JUMP, LOOP: the next step; SWITCH: position of the first branch in `jumps` */
   int32_t flag;    /* SWITCH: whether the selector is a predicate */
   int64_t size;    /* COPY: bytes; LIBRARY: bytes of the scratch memory, which is the last operand if there is any */
   int32_t batch, m, n, k, lhs_transposed, rhs_transposed; /* GEMM */
@@ -165,6 +165,12 @@ static inline __attribute__((always_inline)) void steps_loop(const struct steps 
         break;
       case LIBRARY:
         context->run_library(context->library[s->number], a, s->size ? a[s->count - 1] : 0, (long)s->size);
+        break;
+      case LOOP: /* one function for the steps that follow; a timed run makes them one by one */
+        if (timed) break;
+        context->kernels[s->number](a);
+        if (hlogym_interrupted()) return;
+        s = steps + s->jump - 1;
         break;
       default:
         return;
