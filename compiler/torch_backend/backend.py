@@ -16,6 +16,7 @@ from compiler.program_cache import cached_program
 from compiler.support.lru_dict import LruDict
 from compiler.torch_backend.calling import CompiledGraph
 from compiler.torch_backend.options import BackendOptions
+from compiler.torch_backend.threads import share_threads
 
 __all__ = ["compile_graph"]
 
@@ -31,6 +32,7 @@ def compile_graph(
     chosen = BackendOptions.of(options)
     if chosen.fallback and any(map(_is_nested, example_inputs)):
         return _by_torch(graph_module.forward, "nested tensors are not supported")
+    share_threads()
     substitute_calls(graph_module)
     if any(map(_is_dynamic, example_inputs)):
         return _PerSize(graph_module, chosen)

@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from compiler.backends.cpu.native_runtime import runtime_source
 from experiments.provenance import provenance
 
 ROOT = Path(__file__).parents[2]
@@ -117,12 +118,10 @@ def stress_pool(folder: Path, sanitizer: Sanitizer) -> Sanitized | None:
     Raises:
         ValueError: the compiler rejected the source; the message is its own.
     """
-    program, sources = (
-        folder / "stress",
-        (ROOT / "tests/backends/pool_stress.c", ROOT / "compiler/backends/cpu/runtime.c"),
-    )
+    program, source = folder / "stress", folder / "stress.c"
+    source.write_text(runtime_source() + (ROOT / "tests/backends/pool_stress.c").read_text())
     flags = ["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-pthread", *sanitizer.flags.split()]
-    command = ["gcc", *flags, *map(str, sources), "-o", str(program)]
+    command = ["gcc", *flags, str(source), "-o", str(program)]
     built = subprocess.run(command, capture_output=True, text=True, check=False)
     if "cannot find" in built.stderr:
         return None

@@ -108,6 +108,7 @@ class CpuExecutable:
         self._libraries = tuple(libraries.values())  # the references keep them loaded
         self._addresses = {symbol: libraries[path].function(symbol) for symbol, path in built.objects.items()}
         self._entry = _ENTRY(("hlogym_run_program", self._runtime))
+        self._shared_entry = _ENTRY(("hlogym_run_shared", self._runtime))
         self._entry_address = ctypes.cast(self._entry, ctypes.c_void_p).value
         self._shapes = parameter_leaves(module)
         self._expected = [(s.dtype, s.dimensions) for s in self._shapes]
@@ -222,7 +223,7 @@ class CpuExecutable:
         return self._donated
 
     def call_at(self, arguments: Sequence[int], results: Sequence[int]) -> None:
-        """Run the program on memory of the caller, without checks or copies.
+        """Run the program on memory of the caller, without checks or copies, and on its threads if they are shared.
 
         Args:
             arguments: the address of each argument, row-major and aligned, of the program's type and shape.
@@ -232,7 +233,7 @@ class CpuExecutable:
         frame = self._frames.take()
         try:
             frame.fill(arguments, results)
-            self._entry(
+            self._shared_entry(
                 frame.arena_address, frame.argument_addresses, frame.result_addresses, self._constants,
                 frame.context_address,
             )  # fmt: skip

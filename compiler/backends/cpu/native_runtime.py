@@ -9,22 +9,29 @@ import ctypes
 import math
 import os
 import threading
+from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 
 from compiler.backends.cpu.array_call import array_calls_work, connect
 from compiler.errors import BackendError
 
-__all__ = ["RUNTIME", "RUNTIME_FLAGS", "Call", "NativeRuntime", "runtime_source"]
+__all__ = ["OPENMP_FUNCTIONS", "RUNTIME", "RUNTIME_FLAGS", "Call", "NativeRuntime", "runtime_source"]
 
 RUNTIME_FLAGS = ("-O2", "-std=gnu11", "-fPIC", "-shared", "-fvisibility=hidden", "-pthread")
+SOURCES = ("runtime.c", "pool.c", "shared_threads.c", "timing.c", "steps.c", "call.c")
+OPENMP_FUNCTIONS = (
+    "GOMP_parallel_start", "GOMP_parallel_end", "omp_get_max_threads", "omp_get_num_threads", "omp_get_thread_num",
+    "omp_in_parallel",
+)  # fmt: skip
+"""The functions of GNU OpenMP in the table of shared_threads.c, in its order."""
 THREAD_VARIABLES = ("HLOGYM_NUM_THREADS", "OMP_NUM_THREADS")
 
 
 def runtime_source() -> str:
     """Return the C source of the runtime: the thread pool, the driver, and calls from Python."""
     folder = resources.files("compiler.backends.cpu")
-    return "\n".join(folder.joinpath(name).read_text() for name in ("runtime.c", "steps.c", "call.c"))
+    return "\n".join(folder.joinpath(name).read_text() for name in SOURCES)
 
 
 class Call(ctypes.Structure):
@@ -41,6 +48,8 @@ class Call(ctypes.Structure):
         ("flush_denormals", ctypes.c_int),
         ("control", ctypes.c_uint32),
         ("threads", ctypes.c_int),
+        ("shares", ctypes.c_int),
+        ("has_guests", ctypes.c_int),
     ]
 
     def raise_exception(self) -> None:
@@ -62,6 +71,7 @@ class NativeRuntime:
         self._lock = threading.Lock()
         self._library: ctypes.CDLL | None = None
         self._requested: int | None = None
+        self._openmp: Sequence[int] = ()
         self.held: ctypes.PyDLL
         self.calls_arrays = False
 
@@ -71,6 +81,7 @@ class NativeRuntime:
             if self._library is None:
                 library = _load(path)
                 library.hlogym_set_threads(self.num_threads, available_cores())
+                _share(library, self._openmp)
                 self.held = connect(library)
                 self.calls_arrays = array_calls_work(self.held)
                 self._library = library
@@ -94,6 +105,19 @@ class NativeRuntime:
             if self._library is not None:
                 self._library.hlogym_set_threads(self._requested, available_cores())
 
+    def share_openmp(self, functions: Sequence[int]) -> None:
+        """Let calls that share threads run on those of an OpenMP library, as shared_threads.c describes.
+
+        No such call may run meanwhile.
+
+        Args:
+            functions: addresses of OPENMP_FUNCTIONS; empty to use our own threads only.
+        """
+        with self._lock:
+            self._openmp = tuple(functions)
+            if self._library is not None:
+                _share(self._library, self._openmp)
+
     def renew_lock(self) -> None:
         """Replace the lock: in a forked child its holder may be a thread that does not exist there."""
         self._lock = threading.Lock()
@@ -113,6 +137,10 @@ def _load(path: Path) -> ctypes.CDLL:
     library.hlogym_clock_nanoseconds.restype = ctypes.c_int64
     library.hlogym_time_program.argtypes = [*[pointer] * 6, number, pointer]
     return library
+
+
+def _share(library: ctypes.CDLL, functions: Sequence[int]) -> None:
+    library.hlogym_share_openmp((ctypes.c_void_p * len(functions))(*functions) if functions else None)
 
 
 def default_threads() -> int:

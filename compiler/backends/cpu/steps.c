@@ -223,3 +223,11 @@ EXPORT void hlogym_run_program(char *arena, char *const *parameters, char *const
   if (limit_blas) hlogym_blas_leave(context->set_blas_threads);
   hlogym_end(call);
 }
+
+/* Run a program on the threads that are shared with other code, if there are any: shared_threads.c. */
+EXPORT void hlogym_run_shared(char *arena, char *const *parameters, char *const *results, char *const *constants,
+                              struct hlogym_call *call) {
+  call->shares = 1;
+  hlogym_run_program(arena, parameters, results, constants, call);
+  call->shares = 0;
+}
