@@ -16,10 +16,11 @@ from env.suites import ManifestError, Program, load_suite
 from experiments.headroom import drawn_by_family
 from experiments.learning.deviations import measured_row
 from experiments.learning.drawn_programs import write_drawn_programs
+from experiments.learning.fusion_deviations import fusion_row
 from experiments.learning.settings import DEFAULT_FILE, LearningSettings, read_settings
 from experiments.yardstick.rows import Row, collect
 
-__all__ = ["collect_samples", "learnable_programs", "main"]
+__all__ = ["collect_fusions", "collect_samples", "drawn_data", "fusion_data", "learnable_programs", "main"]
 
 DATA = Path("runs/learning/deviations.jsonl")
 TIMEOUT = 30.0
@@ -62,6 +63,28 @@ def collect_samples(settings: LearningSettings, data: Path) -> list[Row]:
     return found
 
 
+def collect_fusions(settings: LearningSettings, data: Path) -> list[Row]:
+    """Measure fusions beside the default ones; a file of an interrupted run is continued.
+
+    Raises:
+        ResultError: the file has other settings, or cannot be read or written.
+        MeasurementError: nothing can be measured on this machine.
+    """
+    s = settings.fusion
+    programs = learnable_programs(s.suite, s.per_family, settings.seed)
+    options = MeasurerOptions(settings.backend, s.rounds, TIMEOUT, seed=settings.seed, seconds=s.seconds)
+    facts = {"backend": settings.backend, "seed": settings.seed, **asdict(s)}
+    with Measurer(PlanStore(":memory:"), options) as measurer:
+        return collect(
+            fusion_data(data), facts, programs, lambda p: fusion_row(measurer, p, s, settings.seed), len(programs)
+        )
+
+
+def fusion_data(data: Path) -> Path:
+    """Return the file with the measurements of fusions that belongs to the file of the suite."""
+    return data.with_name(f"{data.stem}_fusion{data.suffix}")
+
+
 def drawn_data(data: Path) -> Path:
     """Return the file with the measurements of drawn programs that belongs to the file of the suite."""
     return data.with_name(f"{data.stem}_drawn{data.suffix}")
@@ -70,12 +93,15 @@ def drawn_data(data: Path) -> Path:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("action", choices=["collect"])
+    parser.add_argument("action", choices=["collect", "collect-fusions"])
     parser.add_argument("--config", type=Path, default=DEFAULT_FILE, help="settings (default: %(default)s)")
     parser.add_argument("--data", type=Path, default=DATA, help="file of measurements (default: %(default)s)")
     o = parser.parse_args(arguments)
     settings = read_settings(o.config)
-    collect_samples(settings, o.data)
+    if o.action == "collect":
+        collect_samples(settings, o.data)
+    else:
+        collect_fusions(settings, o.data)
 
 
 if __name__ == "__main__":

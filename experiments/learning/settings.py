@@ -11,7 +11,8 @@ import yaml
 
 from experiments.config import ConfigError
 
-__all__ = ["DEFAULT_FILE", "CollectSettings", "LearningSettings", "TrainSettings", "ValidateSettings", "read_settings"]
+__all__ = ["DEFAULT_FILE", "CollectSettings", "FusionSettings", "LearningSettings", "TrainSettings",
+           "ValidateSettings", "read_settings"]  # fmt: skip
 
 DEFAULT_FILE = Path(__file__).parent / "learning.yaml"
 _T = TypeVar("_T")
@@ -42,6 +43,35 @@ class CollectSettings:
     longest: float = 0.002
     rounds: int = 7
     seconds: float = 0.1
+
+
+@dataclass(frozen=True)
+class FusionSettings:
+    """Which changes of fusions are measured.
+
+    Attributes:
+        suite: comma-separated suites, without programs held out for tests.
+        per_family: number of programs of each family at most.
+        changes: number of actions that are measured after the default fusions.
+        further: number of actions that are measured after the best one, and so on.
+        steps: number of actions after the default ones at most.
+        gain: share of the time that an action must save for others to be measured after it.
+        instructions: programs with more of them after the passes are left out.
+        longest: programs with a longer estimated time, in seconds, are left out.
+        rounds: ABBA blocks per measurement at most.
+        seconds: time limit of these blocks.
+    """
+
+    suite: str = "corpus/train"
+    per_family: int = 20
+    changes: int = 8
+    further: int = 4
+    steps: int = 3
+    gain: float = 0.03
+    instructions: int = 120
+    longest: float = 0.0005
+    rounds: int = 7
+    seconds: float = 0.06
 
 
 @dataclass(frozen=True)
@@ -91,6 +121,7 @@ class LearningSettings:
     backend: str = "cpu"
     seed: int = 0
     collect: CollectSettings = field(default_factory=CollectSettings)
+    fusion: FusionSettings = field(default_factory=FusionSettings)
     train: TrainSettings = field(default_factory=TrainSettings)
     validate: ValidateSettings = field(default_factory=ValidateSettings)
 
