@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeAlias
 
 from agents.deviations import Built, Deviation, PlanBuilder
 from compiler.errors import HlogymError
@@ -23,12 +24,23 @@ from experiments.yardstick.rows import Row
 
 __all__ = ["drawn_actions", "fusion_row"]
 
+Draw: TypeAlias = Callable[[FusionState, int, random.Random], Sequence[FusionAction]]
+"""Returns up to a number of legal actions of a state."""
 LEAST_SECONDS = 2e-6
 """Programs that take less time are not measured further: a difference counts from a microsecond on."""
 
 
-def fusion_row(measurer: Measurer, program: Program, settings: FusionSettings, seed: int) -> Row:
-    """Measure fusions drawn at random beside the default ones of a program; return them with their speedups.
+def fusion_row(
+    measurer: Measurer, program: Program, settings: FusionSettings, seed: int, draw: Draw | None = None
+) -> Row:
+    """Measure fusions beside the default ones of a program; return them with their speedups.
+
+    Args:
+        measurer: measures.
+        program: the program.
+        settings: which are measured.
+        seed: of what is drawn.
+        draw: picks actions; None: `drawn_actions`.
 
     Raises:
         HlogymError: the program cannot be measured.
@@ -44,7 +56,8 @@ def fusion_row(measurer: Measurer, program: Program, settings: FusionSettings, s
     if start.session.cost().seconds > settings.longest:
         return {"skipped": "it takes too long"}
     rng = random.Random(f"{seed} {program.name}")
-    drawn = drawn_actions(start.session.fusion, settings.changes, rng)
+    draw = draw or drawn_actions
+    drawn = draw(start.session.fork().fusion, settings.changes, rng)
     if not drawn:
         return {"skipped": "there is nothing to choose"}
     default = measurer.measure_reference(program)
@@ -61,7 +74,7 @@ def fusion_row(measurer: Measurer, program: Program, settings: FusionSettings, s
         if log <= best + math.log1p(settings.gain) or step + 1 == settings.steps:
             break
         best, added = log, (*added, drawn[n])
-        drawn = drawn_actions(_built(builder, added).session.fusion, settings.further, rng)
+        drawn = draw(_built(builder, added).session.fork().fusion, settings.further, rng)
     facts = {"actions": len(start.possible), "kernels": _kernels(default), "samples": samples}
     return {"family": program.family, "seconds": default.time.value, **facts}
 

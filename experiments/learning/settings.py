@@ -11,7 +11,7 @@ import yaml
 
 from experiments.config import ConfigError
 
-__all__ = ["DEFAULT_FILE", "CollectSettings", "FusionSettings", "LearningSettings", "TrainSettings",
+__all__ = ["DEFAULT_FILE", "ChangeSettings", "CollectSettings", "FusionSettings", "LearningSettings", "TrainSettings",
            "ValidateSettings", "read_settings"]  # fmt: skip
 
 DEFAULT_FILE = Path(__file__).parent / "learning.yaml"
@@ -96,6 +96,24 @@ class TrainSettings:
 
 
 @dataclass(frozen=True)
+class ChangeSettings:
+    """How the model of changes of fusions is fitted.
+
+    Attributes:
+        trees, depth, leaf, folds: as in `TrainSettings`.
+        slower: share of the changed programs that may become slower beyond the noise in cross-validation.
+        steps: greatest number of actions after the default fusions of a program.
+    """
+
+    trees: int = 32
+    depth: int = 8
+    leaf: int = 4
+    folds: int = 8
+    slower: float = 0.05
+    steps: int = 4
+
+
+@dataclass(frozen=True)
 class ValidateSettings:
     """How a policy is compared with the rules.
 
@@ -123,6 +141,7 @@ class LearningSettings:
     collect: CollectSettings = field(default_factory=CollectSettings)
     fusion: FusionSettings = field(default_factory=FusionSettings)
     train: TrainSettings = field(default_factory=TrainSettings)
+    changes: ChangeSettings = field(default_factory=ChangeSettings)
     validate: ValidateSettings = field(default_factory=ValidateSettings)
 
 

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from compiler.analysis.cost_model import DeviceModel
-from compiler.codegen.schedules.schedule import Schedule
 from compiler.fusion.actions import KINDS, FusionAction
 from compiler.fusion.anatomy import Anatomy
 from compiler.fusion.rewriting import body_of, consumers_of, instructions_of
@@ -140,19 +138,13 @@ class FusionChanges:
 
     Args:
         state: the fusions of a module.
-        device: the device that kernels run on.
-        language: the language of kernels.
-        schedule: their default schedule.
-        backend: name of the backend.
         model: predicts the times of kernels.
     """
 
-    def __init__(
-        self, state: FusionState, device: DeviceModel, language: str, schedule: Schedule, backend: str,
-        model: LearnedKernelCost,
-    ) -> None:  # fmt: skip
+    def __init__(self, state: FusionState, model: LearnedKernelCost) -> None:
         self.state = state
-        self._target = KernelTarget(backend, language, schedule, device)
+        target = state.target
+        self._target = KernelTarget(target.backend, target.language, target.schedule, state.cost_model.device)
         self._model = model
         self._known: LruDict[int, _Kernel] = LruDict(MOST_KERNELS)
 
