@@ -22,8 +22,10 @@ from compiler.errors import PolicyError
 from compiler.fusion.actions import KINDS, FusionAction
 from compiler.fusion.policies import DEFAULT_POLICY, make_policy
 from compiler.fusion.protocol import FusionPolicy
+from compiler.fusion.rewriting import instructions_of
 from compiler.fusion.sequence import SequenceState
 from compiler.fusion.state import FusionState
+from compiler.ir import HloInstruction
 from compiler.learned.features.fusion_changes import CHANGE_FEATURE_VERSION, CHANGE_FEATURES, Change, FusionChanges
 from compiler.learned.forest import Forest
 from compiler.learned.kernel_model import LearnedKernelCost, shipped_kernel_cost
@@ -35,8 +37,11 @@ __all__ = ["FORMAT", "MOST_ACTIONS", "ChangeForest", "LearnedChanges", "load_cha
 FORMAT = "hlogym-fusion-changes"
 MOST_ACTIONS = 40
 """Number of actions that are described in a state: those about the kernels that take longest."""
-LEAST_SECONDS = 2e-6
-"""Programs that are expected to take less time keep the default fusions: what they could gain is not worth deciding."""
+MOST_DESCRIBED = 2_000
+"""Number of instructions in the kernels of these actions: describing a kernel takes time proportional to its size."""
+LEAST_SECONDS = 1e-5
+"""Programs that are expected to take less time keep the default fusions: of those that were measured for training, which
+take at least 2 us, nearly all are expected to take more, because the analytic model overestimates small programs."""
 MOST_INSTRUCTIONS = 2_000
 """Modules with more instructions keep the default fusions, so that decisions take seconds."""
 _RANKED = 3
@@ -177,8 +182,10 @@ def offered_changes(changes: FusionChanges) -> list[Change]:
     state = changes.state
     weighed = [(_seconds(state.sequences[a.computation], a), n, a) for n, a in enumerate(state.candidates(KINDS))]
     found: list[Change] = []
+    left = MOST_DESCRIBED
     for _, _, action in sorted(weighed, key=lambda w: (-w[0], w[1])):
-        if len(found) == MOST_ACTIONS:
+        left -= sum(len(instructions_of(i)) for i in _named(state.sequences[action.computation], action))
+        if len(found) == MOST_ACTIONS or (left < 0 and found):
             break
         change = changes.describe(action) if state.is_legal(action) else None
         if change is not None:
@@ -188,8 +195,12 @@ def offered_changes(changes: FusionChanges) -> list[Change]:
 
 def _seconds(sequence: SequenceState, action: FusionAction) -> float:
     """Return the estimated time of the kernels that an action names."""
+    return sequence.weight * sum(map(sequence.time_of, _named(sequence, action)))
+
+
+def _named(sequence: SequenceState, action: FusionAction) -> list[HloInstruction]:
     nodes = (sequence.computation.find(name) for name in (action.producer, *action.consumers))
-    return sequence.weight * sum(sequence.time_of(i) for i in nodes if i is not None and i in sequence.nodes)
+    return [i for i in nodes if i is not None and i in sequence.nodes]
 
 
 def save_changes(folder: Path, chooser: ChangeForest) -> None:

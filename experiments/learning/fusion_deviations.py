@@ -22,7 +22,7 @@ from env.suites import Program
 from experiments.learning.settings import FusionSettings
 from experiments.yardstick.rows import Row
 
-__all__ = ["drawn_actions", "fusion_row"]
+__all__ = ["Draw", "drawn_actions", "fusion_row"]
 
 Draw: TypeAlias = Callable[[FusionState, int, random.Random], Sequence[FusionAction]]
 """Returns up to a number of legal actions of a state."""
@@ -123,6 +123,6 @@ def _sample(measurer: Measurer, program: Program, builder: PlanBuilder, added: S
     }  # fmt: skip
 
 
-def _kernels(measured: Measurement) -> list[Row]:
+def _kernels(measured: Measurement) -> list[tuple[str, float]]:
     """Return the instructions that take time, with their seconds per run of the program."""
-    return [[k.name, k.executions * k.seconds] for k in measured.kernels]
+    return [(k.name, k.executions * k.seconds) for k in measured.kernels]

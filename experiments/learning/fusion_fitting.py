@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -13,21 +14,23 @@ import numpy.typing as npt
 
 from agents.deviations import Deviation, PlanBuilder
 from compiler.fusion.actions import FusionAction
+from compiler.fusion.state import FusionState
 from compiler.learned.features.fusion_changes import CHANGE_FEATURES, FusionChanges
 from compiler.learned.forest import Forest
-from compiler.learned.fusion_changes import ChangeForest
+from compiler.learned.fusion_changes import ChangeForest, offered_changes
 from compiler.learned.kernel_model import LearnedKernelCost
 from compiler.text import parse
 from env.suites import Program
 from experiments.learning.fitting import NOISE, Outcome, family_folds
+from experiments.learning.fusion_deviations import Draw
 from experiments.learning.settings import ChangeSettings
 from experiments.learning.trees import grow_forest
 from experiments.yardstick.rows import Row
 
-__all__ = ["ChangeSample", "FittedChanges", "change_samples", "fit_changes"]
+__all__ = ["ChangeSample", "FittedChanges", "change_forest", "change_samples", "fit_changes", "guided_draw"]
 
 Floats: TypeAlias = npt.NDArray[np.float64]
-LARGEST_LOG = 0.5
+LARGEST_LOG = 0.4
 """Predicted logs of speedups are clipped to this: how much faster or slower an extreme change is does not matter."""
 LEAST_LEFT = 0.1
 """Share of their time that changed kernels take at least: what is measured beyond it happens elsewhere."""
@@ -129,9 +132,7 @@ def _of_program(row: Row, builder: PlanBuilder, model: LearnedKernelCost) -> lis
     return found
 
 
-def fit_changes(
-    samples: Sequence[ChangeSample], settings: ChangeSettings, costs: str, seed: int
-) -> FittedChanges:
+def fit_changes(samples: Sequence[ChangeSample], settings: ChangeSettings, costs: str, seed: int) -> FittedChanges:
     """Fit a forest; its margin is the most profitable one whose changes are safe in cross-validation over families.
 
     Args:
@@ -145,31 +146,50 @@ def fit_changes(
         return FittedChanges(None, None)
     low: list[tuple[ChangeSample, float, float]] = []
     for fold in folds:
-        forest = _forest([s for s in samples if s.family not in fold], settings, seed)
+        forest = change_forest([s for s in samples if s.family not in fold], settings, seed)
         part = [s for s in samples if s.family in fold]
         low += zip(part, *(a.tolist() for a in forest.predict([s.row for s in part])), strict=True)
     best: tuple[Outcome, float, float] | None = None
     for errors, margin in product(ERRORS, MARGINS):
         found = _outcome(low, errors, margin)
         enough = round(found.changed * found.sites) >= LEAST_CHANGED
-        if enough and found.slower <= settings.slower and (best is None or found.mean > best[0].mean):
+        if enough and found.slower * found.changed <= settings.slower and (best is None or found.mean > best[0].mean):
             best = found, errors, margin
     if best is None or best[0].mean <= 1:
         return FittedChanges(None, None)
     outcome, errors, margin = best
-    chooser = ChangeForest(_forest(samples, settings, seed), margin, errors, settings.steps, costs)
+    chooser = ChangeForest(change_forest(samples, settings, seed), margin, errors, settings.steps, costs)
     return FittedChanges(chooser, outcome)
 
 
-def _forest(samples: Sequence[ChangeSample], settings: ChangeSettings, seed: int) -> Forest:
+def change_forest(samples: Sequence[ChangeSample], settings: ChangeSettings, seed: int) -> Forest:
+    """Return a forest that predicts `kernels_log` of samples."""
     rows = np.array([s.row for s in samples], dtype=np.float64).reshape(len(samples), len(CHANGE_FEATURES))
     targets, weights = np.array([s.kernels_log for s in samples]), np.array([s.weight for s in samples])
     programs = [s.program for s in samples]
     return grow_forest(rows, targets, weights, programs, settings.trees, settings.depth, settings.leaf, seed)
 
 
+def guided_draw(forest: Forest, model: LearnedKernelCost) -> Draw:
+    """Return what draws the actions of which a forest expects most, and one of the others.
+
+    Measured, they show where the forest is wrong about what it would take.
+    """
+
+    def draw(state: FusionState, count: int, rng: random.Random) -> list[FusionAction]:
+        found = offered_changes(FusionChanges(state, model))
+        if not found:
+            return []
+        mean, _ = forest.predict([c.row for c in found])
+        ranked = [found[n].action for n in np.argsort(-mean, kind="stable").tolist()]
+        most = max(1, count - 1)
+        return ranked[:most] + rng.sample(ranked[most:], min(1, len(ranked[most:])))
+
+    return draw
+
+
 def _outcome(predicted: Iterable[tuple[ChangeSample, float, float]], errors: float, margin: float) -> Outcome:
-    """Return what a policy gains that may take any measured action of each state, as predicted by mean and deviation."""
+    """Return what a policy gains that may take any measured action of each state, by predicted means and deviations."""
     states: dict[tuple[str, tuple[FusionAction, ...]], list[tuple[float, ChangeSample]]] = {}
     for s, mean, deviation in predicted:
         states.setdefault((s.program, s.before), []).append((mean - errors * deviation, s))

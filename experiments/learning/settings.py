@@ -52,6 +52,8 @@ class FusionSettings:
     Attributes:
         suite: comma-separated suites, without programs held out for tests.
         per_family: number of programs of each family at most.
+        guided: number of further programs of each family, on which the actions are measured of which a first model
+            expects most.
         changes: number of actions that are measured after the default fusions.
         further: number of actions that are measured after the best one, and so on.
         steps: number of actions after the default ones at most.
@@ -64,6 +66,7 @@ class FusionSettings:
 
     suite: str = "corpus/train"
     per_family: int = 20
+    guided: int = 20
     changes: int = 8
     further: int = 4
     steps: int = 3
@@ -101,15 +104,15 @@ class ChangeSettings:
 
     Attributes:
         trees, depth, leaf, folds: as in `TrainSettings`.
-        slower: share of the changed programs that may become slower beyond the noise in cross-validation.
+        slower: share of all programs that may become slower beyond the noise in cross-validation.
         steps: greatest number of actions after the default fusions of a program.
     """
 
     trees: int = 32
-    depth: int = 8
-    leaf: int = 4
+    depth: int = 12
+    leaf: int = 3
     folds: int = 8
-    slower: float = 0.05
+    slower: float = 0.025
     steps: int = 4
 
 

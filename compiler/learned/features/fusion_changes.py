@@ -206,8 +206,8 @@ class FusionChanges:
         new: Sequence[_Kernel],
         seconds: float,
     ) -> list[float]:
-        before, after = sum(k.sums for k in old), sum(k.sums for k in new)
-        had, has = sum(k.counts for k in old), sum(k.counts for k in new)
+        before, after = (np.sum([k.sums for k in part], axis=0) for part in (old, new))
+        had, has = (np.sum([k.counts for k in part], axis=0) for part in (old, new))
         largest = max(k.largest for k in (*old, *new))
         ratios = np.log2(1e-9 + sum(np.exp(k.logs) for k in new)) - np.log2(1e-9 + sum(np.exp(k.logs) for k in old))
         elements = value[len(_VALUES)]
