@@ -40,8 +40,8 @@ MOST_ACTIONS = 40
 MOST_DESCRIBED = 2_000
 """Number of instructions in the kernels of these actions: describing a kernel takes time proportional to its size."""
 LEAST_SECONDS = 1e-5
-"""Programs that are expected to take less time keep the default fusions: of those that were measured for training, which
-take at least 2 us, nearly all are expected to take more, because the analytic model overestimates small programs."""
+"""Programs that are expected to take less time keep the default fusions: those that are measured for training take at
+least 2 us, and most of them are expected to take more, because the analytic model overestimates small programs."""
 MOST_INSTRUCTIONS = 2_000
 """Modules with more instructions keep the default fusions, so that decisions take seconds."""
 _RANKED = 3

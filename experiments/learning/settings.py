@@ -112,7 +112,7 @@ class ChangeSettings:
     depth: int = 12
     leaf: int = 3
     folds: int = 8
-    slower: float = 0.025
+    slower: float = 0.02
     steps: int = 4
 
 
