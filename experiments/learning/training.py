@@ -70,7 +70,7 @@ class Trained:
         """Return what provenance records."""
         known = provenance()
         return {
-            "command": COMMAND,
+            "command": f"{COMMAND} --keep-sites" if self.former else COMMAND,
             **{name: known[name] for name in ("commit", "date", "machine", "c_compiler") if name in known},
             "settings": asdict(self.settings),
             "samples": {**self.former.get("samples", {}), **self.counts},
@@ -191,7 +191,9 @@ def write_policy(
                 f"no part is safe enough to be used ({trained.counts}); collect more deviations, or allow more slower "
                 "programs with train.slower"
             )
-        bandits = dict(load_bandit(f) for f in parts.values() if describe_policy(f)["format"] == SITE_FORMAT)
+        bandits: dict[str, Bandit] = dict(
+            load_bandit(f) for f in parts.values() if describe_policy(f)["format"] == SITE_FORMAT
+        )
         card = _card(version, trained, sorted(parts), facts, bandits)
         write_whole(folder, NAME, version, parts, [backend], default_for, facts, card)
 
@@ -241,8 +243,9 @@ def _card(
         f"- It was trained on one machine ({facts.get('machine', 'unknown')}) and small programs of at most "
         f"{trained.settings.collect.instructions} instructions. Sites whose features lie beyond those of the samples "
         "are left to the rules.",
-        "- The gain that is predicted is that of the whole program in which a site was measured; how large a share of "
-        "it the site is varies.",
+        "- The gain that is predicted for expansions and loops is that of the whole program in which a site was "
+        "measured; how large a share of it the site is varies. For fusion it is that of the kernels that change.",
+        *_former_lines(trained.former),
         "- Test programs were not used.",
         "",
         "## Rules",
@@ -253,6 +256,12 @@ def _card(
     for phase, bandit in bandits.items():
         lines += [f"### {phase}", "", *(f"- {rule.text(bandit.rules.features)}" for rule in bandit.rules.rules), ""]
     return "\n".join(lines)
+
+
+def _former_lines(former: Mapping[str, Any]) -> list[str]:
+    """Return where the parts come from that were taken over from another policy."""
+    known = ", ".join(str(former[name]) for name in ("commit", "date", "machine") if name in former)
+    return [f"- Other parts than fusion are those of the policy before, trained at: {known}."] if known else []
 
 
 def next_version(folder: Path) -> str:
