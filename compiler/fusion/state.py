@@ -179,6 +179,22 @@ class FusionState:
         """Number of actions that `undo` can take back: those since the state or its fork was made."""
         return len(self._journal)
 
+    def last_changed(self) -> tuple[list[HloInstruction], list[HloInstruction]]:
+        """Return the nodes that the last action removed or changed, and those that it made or changed.
+
+        The former are instructions of the module again after `undo`.
+
+        Raises:
+            FusionError: nothing was done since the state, or the fork that it is, was made.
+        """
+        if not self._journal:
+            raise FusionError("there is no fusion to look at: none was made since this state, or its fork, was made")
+        sequence, step = self._journal[-1]
+        former = dict.fromkeys(i for i, _, values in step.nodes if values)
+        # What a step made and changed again is saved twice, and was no node before it.
+        made = {i for i, revision, _ in step.nodes if revision is None}
+        return [i for i in former if i not in made], [i for i in dict.fromkeys(step.changed) if i in sequence.nodes]
+
     def undo(self) -> FusionAction:
         """Take back the last action and return it; the module has its former text, names included.
 

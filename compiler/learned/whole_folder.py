@@ -3,7 +3,8 @@
 policy.json     format and its version, name, version, backends, parts with their checksums, provenance
 expansions/     a site policy (`compiler.learned.site_policy`)
 loops/          a site policy, or a fusion policy
-fusion/         a fusion policy (`compiler.learned.fusion_policy`)
+fusion/         a fusion policy (`compiler.learned.fusion_policy`), or changes of the default fusions
+                (`compiler.learned.fusion_changes`)
 passes/         a pass order (`compiler.learned.pass_order`)
 kernels/        a cost model of kernels (`compiler.learned.kernel_model`)
 
@@ -21,6 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from compiler.errors import PolicyError
+from compiler.learned.fusion_changes import FORMAT as CHANGES_FORMAT
+from compiler.learned.fusion_changes import load_changes
 from compiler.learned.fusion_policy import FORMAT as FUSION_FORMAT
 from compiler.learned.fusion_policy import load_policy as load_fusion_policy
 from compiler.learned.kernel_cost import LearnedKernels
@@ -135,6 +138,12 @@ def _fusion_part(folder: Path, phase: str, readable: bool) -> object:
     return None if readable else load_fusion_policy(folder)
 
 
+def _changes_part(folder: Path, phase: str, readable: bool) -> object:
+    if phase != "fusion":
+        raise PolicyError(f"{folder} decides fusion and cannot be the part for {phase}")
+    return None if readable else load_changes(folder)
+
+
 def _order_part(folder: Path, phase: str, readable: bool) -> object:
     if phase != "passes":
         raise PolicyError(f"{folder} orders passes and cannot be the part for {phase}")
@@ -150,6 +159,7 @@ def _kernel_part(folder: Path, phase: str, readable: bool) -> object:
 _READERS: dict[str, Callable[[Path, str, bool], object]] = {
     SITE_FORMAT: _site_part,
     FUSION_FORMAT: _fusion_part,
+    CHANGES_FORMAT: _changes_part,
     ORDER_FORMAT: _order_part,
     KERNEL_FORMAT: _kernel_part,
 }

@@ -10,16 +10,19 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from compiler.learned.kernel_model import shipped_kernel_cost
 from env.measurement import Measurer, MeasurerOptions
 from env.store import PlanStore
 from env.suites import ManifestError, Program, load_suite
 from experiments.headroom import drawn_by_family
 from experiments.learning.deviations import measured_row
 from experiments.learning.drawn_programs import write_drawn_programs
+from experiments.learning.fusion_deviations import Draw, fusion_row
+from experiments.learning.fusion_fitting import change_forest, change_samples, guided_draw
 from experiments.learning.settings import DEFAULT_FILE, LearningSettings, read_settings
 from experiments.yardstick.rows import Row, collect
 
-__all__ = ["collect_samples", "learnable_programs", "main"]
+__all__ = ["collect_fusions", "collect_samples", "drawn_data", "fusion_data", "learnable_programs", "main"]
 
 DATA = Path("runs/learning/deviations.jsonl")
 TIMEOUT = 30.0
@@ -62,6 +65,46 @@ def collect_samples(settings: LearningSettings, data: Path) -> list[Row]:
     return found
 
 
+def collect_fusions(settings: LearningSettings, data: Path) -> list[Row]:
+    """Measure fusions beside the default ones; files of an interrupted run are continued.
+
+    On the first programs actions are drawn at random. A model fitted on them draws those of the others.
+
+    Raises:
+        ResultError: a file has other settings, or cannot be read or written.
+        MeasurementError: nothing can be measured on this machine.
+    """
+    s = settings.fusion
+    programs = learnable_programs(s.suite, s.per_family + s.guided, settings.seed)
+    first = {p.name for p in learnable_programs(s.suite, s.per_family, settings.seed)}
+    options = MeasurerOptions(settings.backend, s.rounds, TIMEOUT, seed=settings.seed, seconds=s.seconds)
+    facts = {"backend": settings.backend, "seed": settings.seed, **asdict(s)}
+    at_random, guided = fusion_data(data)
+    with Measurer(PlanStore(":memory:"), options) as measurer:
+
+        def collected(path: Path, part: Sequence[Program], draw: Draw | None) -> list[Row]:
+            return collect(path, facts, part, lambda p: fusion_row(measurer, p, s, settings.seed, draw), len(part))
+
+        found = collected(at_random, [p for p in programs if p.name in first], None)
+        draw = _guide(found, programs, settings) if s.guided else None
+        return found + collected(guided, [p for p in programs if p.name not in first], draw)
+
+
+def _guide(rows: Sequence[Row], programs: Sequence[Program], settings: LearningSettings) -> Draw | None:
+    """Return what draws actions by a model fitted on rows; None without samples, or without a model of kernel times."""
+    model = shipped_kernel_cost()
+    if model is None:
+        return None
+    samples = change_samples(rows, {p.name: p for p in programs}, settings.backend, model)
+    return guided_draw(change_forest(samples, settings.changes, settings.seed), model) if samples else None
+
+
+def fusion_data(data: Path) -> tuple[Path, Path]:
+    """Return the files with the measurements of fusions, at random and guided, that belong to that of the suite."""
+    first, guided = (data.with_name(f"{data.stem}_{name}{data.suffix}") for name in ("fusion", "fusion_guided"))
+    return first, guided
+
+
 def drawn_data(data: Path) -> Path:
     """Return the file with the measurements of drawn programs that belongs to the file of the suite."""
     return data.with_name(f"{data.stem}_drawn{data.suffix}")
@@ -70,12 +113,15 @@ def drawn_data(data: Path) -> Path:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("action", choices=["collect"])
+    parser.add_argument("action", choices=["collect", "collect-fusions"])
     parser.add_argument("--config", type=Path, default=DEFAULT_FILE, help="settings (default: %(default)s)")
     parser.add_argument("--data", type=Path, default=DATA, help="file of measurements (default: %(default)s)")
     o = parser.parse_args(arguments)
     settings = read_settings(o.config)
-    collect_samples(settings, o.data)
+    if o.action == "collect":
+        collect_samples(settings, o.data)
+    else:
+        collect_fusions(settings, o.data)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from experiments.learning.settings import TrainSettings
 from experiments.learning.trees import Leaf, grow_forest, grow_tree, merged_leaves
 from experiments.yardstick.rows import Row
 
-__all__ = ["Fitted", "Outcome", "Sample", "fit_bandit", "samples_of"]
+__all__ = ["NOISE", "Fitted", "Outcome", "Sample", "family_folds", "fit_bandit", "samples_of"]
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 LARGEST_LOG = 1.5
@@ -117,7 +117,7 @@ def _sample(phase: SitePhase, row: Row, s: Row) -> Sample:
 
 def fit_bandit(samples: Sequence[Sample], phase: SitePhase, settings: TrainSettings, seed: int) -> Fitted:
     """Fit a bandit; its margin is the most profitable one whose changes are safe in cross-validation over families."""
-    folds = _folds(samples, settings.folds)
+    folds = family_folds((s.family for s in samples), settings.folds)
     if len(folds) < 2:
         return Fitted(None, None, None)
     held_out: list[tuple[list[Sample], Bandit]] = []
@@ -161,11 +161,11 @@ def _safe_rules(
     return best
 
 
-def _folds(samples: Sequence[Sample], count: int) -> list[frozenset[str]]:
-    """Return families in `count` parts of about as many samples."""
+def family_folds(families: Iterable[str], count: int) -> list[frozenset[str]]:
+    """Return the families of samples in `count` parts of about as many samples."""
     sizes: dict[str, int] = {}
-    for s in samples:
-        sizes[s.family] = sizes.get(s.family, 0) + 1
+    for f in families:
+        sizes[f] = sizes.get(f, 0) + 1
     parts: list[set[str]] = [set() for _ in range(min(count, len(sizes)))]
     totals = [0] * len(parts)
     for family in sorted(sizes, key=lambda f: (-sizes[f], f)):

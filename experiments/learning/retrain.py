@@ -10,15 +10,23 @@ decides where users name none, on the backend that it was validated on; measure 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from compiler.learned.whole_folder import SHIPPED
+from compiler.learned.whole_folder import SHIPPED, read_whole
 from compiler.policy import load_whole
 from experiments.console import stdout
-from experiments.learning.bandits import DATA, collect_samples
+from experiments.learning.bandits import DATA, collect_fusions, collect_samples
 from experiments.learning.settings import DEFAULT_FILE, read_settings
-from experiments.learning.training import next_version, read_rows, train_policy, write_policy
+from experiments.learning.training import (
+    next_version,
+    read_fusion_rows,
+    read_rows,
+    train_fusion,
+    train_policy,
+    write_policy,
+)
 from experiments.learning.validate import FOLDER, validate_policy, write_validation
 
 __all__ = ["main"]
@@ -33,18 +41,28 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add("--kernels", type=Path, default=None, help="folder of a model of kernel times, to be the part for kernels")
     add("-o", "--output", type=Path, default=SHIPPED, help="folder to write (default: that of the policy that ships)")
     add("--version", default=None, help="version (default: one more than that of the folder)")
+    add("--keep-sites", action="store_true", help="train fusion only; take the other parts over from the folder")
     add("--no-collect", action="store_true", help="train on the measurements there are")
     add("--no-validate", action="store_true", help="write the policy without validation; the rules stay the default")
     add("--default", action="store_true", help="let the policy decide when none is named, if validation allows it")
     add("--page", type=Path, default=FOLDER / "learned.md", help="page of the validation (default: %(default)s)")
     o = parser.parse_args(arguments)
     settings = read_settings(o.config)
-    rows = read_rows(o.data) if o.no_collect else collect_samples(settings, o.data)
     version = o.version or next_version(o.output)
-    trained = train_policy(rows, settings)
     extra = {} if o.kernels is None else {"kernels": o.kernels}
+    former: Mapping[str, Any] = {}
+    trained = None
+    if o.keep_sites:
+        whole = read_whole(o.output)
+        former = whole.provenance
+        extra = {**{phase: o.output / phase for phase in whole.parts if phase != "fusion"}, **extra}
+    else:
+        trained = train_policy(read_rows(o.data) if o.no_collect else collect_samples(settings, o.data), settings)
+    rows = read_fusion_rows(o.data) if o.no_collect else collect_fusions(settings, o.data)
+    fusion = train_fusion(rows, settings, former)
+    trained = fusion if trained is None else trained.joined(fusion)
     write_policy(o.output, trained, version, extra)
-    stdout.print(f"policy    {o.output} (version {version}: {', '.join([*trained.bandits, *extra])})", soft_wrap=True)
+    stdout.print(f"policy    {o.output} (version {version}: {', '.join(read_whole(o.output).parts)})", soft_wrap=True)
     if o.no_validate:
         return
     s = settings.validate

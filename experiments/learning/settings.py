@@ -11,7 +11,8 @@ import yaml
 
 from experiments.config import ConfigError
 
-__all__ = ["DEFAULT_FILE", "CollectSettings", "LearningSettings", "TrainSettings", "ValidateSettings", "read_settings"]
+__all__ = ["DEFAULT_FILE", "ChangeSettings", "CollectSettings", "FusionSettings", "LearningSettings", "TrainSettings",
+           "ValidateSettings", "read_settings"]  # fmt: skip
 
 DEFAULT_FILE = Path(__file__).parent / "learning.yaml"
 _T = TypeVar("_T")
@@ -45,6 +46,38 @@ class CollectSettings:
 
 
 @dataclass(frozen=True)
+class FusionSettings:
+    """Which changes of fusions are measured.
+
+    Attributes:
+        suite: comma-separated suites, without programs held out for tests.
+        per_family: number of programs of each family at most.
+        guided: number of further programs of each family, on which the actions are measured of which a first model
+            expects most.
+        changes: number of actions that are measured after the default fusions.
+        further: number of actions that are measured after the best one, and so on.
+        steps: number of actions after the default ones at most.
+        gain: share of the time that an action must save for others to be measured after it.
+        instructions: programs with more of them after the passes are left out.
+        longest: programs with a longer estimated time, in seconds, are left out.
+        rounds: ABBA blocks per measurement at most.
+        seconds: time limit of these blocks.
+    """
+
+    suite: str = "corpus/train"
+    per_family: int = 20
+    guided: int = 20
+    changes: int = 8
+    further: int = 4
+    steps: int = 3
+    gain: float = 0.03
+    instructions: int = 120
+    longest: float = 0.0005
+    rounds: int = 7
+    seconds: float = 0.06
+
+
+@dataclass(frozen=True)
 class TrainSettings:
     """How the models are fitted.
 
@@ -63,6 +96,24 @@ class TrainSettings:
     rules_depth: int = 4
     folds: int = 8
     slower: float = 0.05
+
+
+@dataclass(frozen=True)
+class ChangeSettings:
+    """How the model of changes of fusions is fitted.
+
+    Attributes:
+        trees, depth, leaf, folds: as in `TrainSettings`.
+        slower: share of all programs that may become slower beyond the noise in cross-validation.
+        steps: greatest number of actions after the default fusions of a program.
+    """
+
+    trees: int = 32
+    depth: int = 12
+    leaf: int = 3
+    folds: int = 8
+    slower: float = 0.02
+    steps: int = 4
 
 
 @dataclass(frozen=True)
@@ -91,7 +142,9 @@ class LearningSettings:
     backend: str = "cpu"
     seed: int = 0
     collect: CollectSettings = field(default_factory=CollectSettings)
+    fusion: FusionSettings = field(default_factory=FusionSettings)
     train: TrainSettings = field(default_factory=TrainSettings)
+    changes: ChangeSettings = field(default_factory=ChangeSettings)
     validate: ValidateSettings = field(default_factory=ValidateSettings)
 
 

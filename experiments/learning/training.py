@@ -5,21 +5,28 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, get_args
 
 from compiler.errors import HlogymError
-from compiler.learned.site_policy import Bandit, SitePhase, save_bandit
+from compiler.learned.fusion_changes import save_changes
+from compiler.learned.kernel_model import shipped_kernel_cost
+from compiler.learned.policy_folder import describe_policy
+from compiler.learned.site_policy import FORMAT as SITE_FORMAT
+from compiler.learned.site_policy import Bandit, SitePhase, load_bandit, save_bandit
 from compiler.learned.whole_folder import read_whole, write_whole
-from experiments.learning.bandits import drawn_data
+from env.suites import load_suite
+from experiments.learning.bandits import drawn_data, fusion_data
 from experiments.learning.fitting import Fitted, fit_bandit, samples_of
+from experiments.learning.fusion_fitting import FittedChanges, change_samples, fit_changes
 from experiments.learning.settings import LearningSettings
 from experiments.provenance import provenance
 from experiments.results import ResultError
 from experiments.yardstick.rows import Row
 
-__all__ = ["NothingLearnedError", "Trained", "read_rows", "train_policy", "write_policy"]
+__all__ = ["NothingLearnedError", "Trained", "next_version", "read_fusion_rows", "read_rows", "train_fusion",
+           "train_policy", "write_policy"]  # fmt: skip
 
 COMMAND = "python -m experiments.learning.retrain"
 NAME = "learned"
@@ -38,29 +45,45 @@ class Trained:
         counts: phase -> number of samples.
         programs: names of the programs with samples.
         settings: of the training.
+        changes: what was fitted for fusion; None: nothing was.
+        former: provenance of the policy from which the other parts are taken over.
     """
 
     parts: Mapping[SitePhase, Fitted]
-    counts: Mapping[SitePhase, int]
+    counts: Mapping[str, int]
     programs: tuple[str, ...]
     settings: LearningSettings
+    changes: FittedChanges | None = None
+    former: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def bandits(self) -> dict[SitePhase, Bandit]:
         """The parts that may be used."""
         return {phase: f.bandit for phase, f in self.parts.items() if f.bandit is not None}
 
+    def joined(self, fusion: Trained) -> Trained:
+        """Return the same with the part for fusion of another training."""
+        programs = tuple(sorted({*self.programs, *fusion.programs}))
+        return replace(self, counts={**self.counts, **fusion.counts}, programs=programs, changes=fusion.changes)
+
     def facts(self) -> dict[str, Any]:
         """Return what provenance records."""
         known = provenance()
         return {
-            "command": COMMAND,
+            "command": f"{COMMAND} --keep-sites" if self.former else COMMAND,
             **{name: known[name] for name in ("commit", "date", "machine", "c_compiler") if name in known},
             "settings": asdict(self.settings),
-            "samples": dict(self.counts),
-            "cross_validation": {phase: f.to_json() for phase, f in self.parts.items()},
-            "programs": list(self.programs),
+            "samples": {**self.former.get("samples", {}), **self.counts},
+            "cross_validation": {**self.former.get("cross_validation", {}), **self._validated()},
+            "programs": sorted({*self.former.get("programs", ()), *self.programs}),
         }
+
+    def _validated(self) -> dict[str, Any]:
+        found = {str(phase): f.to_json() for phase, f in self.parts.items()}
+        if self.changes is not None:
+            outcome = self.changes.outcome
+            found["fusion"] = {} if outcome is None else {"forest": outcome.to_json()}
+        return found
 
 
 def read_rows(data: Path) -> list[Row]:
@@ -78,10 +101,45 @@ def read_rows(data: Path) -> list[Row]:
         raise ResultError(f"cannot read {data}: {error}; `bandits collect` writes it") from error
 
 
+def read_fusion_rows(data: Path) -> list[Row]:
+    """Return the rows of the files that `collect_fusions` wrote.
+
+    Raises:
+        ResultError: they cannot be read.
+    """
+    try:
+        return [
+            json.loads(line) for file in fusion_data(data) for line in file.read_text(encoding="utf-8").splitlines()[1:]
+        ]
+    except (OSError, ValueError) as error:
+        raise ResultError(f"cannot read {data}: {error}; `bandits collect-fusions` writes it") from error
+
+
+def train_fusion(rows: Sequence[Row], settings: LearningSettings, former: Mapping[str, Any] | None = None) -> Trained:
+    """Fit the part for fusion alone on measured fusions.
+
+    Args:
+        rows: as `collect_fusions` measures them.
+        settings: of the training.
+        former: provenance of the policy from which the other parts are taken over.
+
+    Raises:
+        NothingLearnedError: there is no model of kernel times.
+    """
+    model = shipped_kernel_cost()
+    if model is None:
+        raise NothingLearnedError("there is no cost model of kernels, by which changes of fusions are described")
+    programs = {p.name: p for p in load_suite(settings.fusion.suite).programs}
+    samples = change_samples(rows, programs, settings.backend, model)
+    fitted = fit_changes(samples, settings.changes, model.digest, settings.seed)
+    names = tuple(sorted({s.program for s in samples}))
+    return Trained({}, {"fusion": len(samples)}, names, settings, fitted, former or {})
+
+
 def train_policy(rows: Sequence[Row], settings: LearningSettings) -> Trained:
-    """Fit every part on measured deviations."""
+    """Fit the parts for expansions and loops on measured deviations."""
     parts: dict[SitePhase, Fitted] = {}
-    counts: dict[SitePhase, int] = {}
+    counts: dict[str, int] = {}
     programs: set[str] = set()
     for phase in get_args(SitePhase):
         samples = samples_of(rows, phase)
@@ -124,16 +182,29 @@ def write_policy(
         for phase, bandit in trained.bandits.items():
             parts[phase] = Path(made) / phase
             save_bandit(parts[phase], phase, replace(bandit, provenance={"samples": trained.counts[phase]}))
+        if trained.changes is not None and trained.changes.chooser is not None:
+            parts["fusion"] = Path(made) / "fusion"
+            chooser = replace(trained.changes.chooser, provenance={"samples": trained.counts["fusion"]})
+            save_changes(parts["fusion"], chooser)
         if not parts:
             raise NothingLearnedError(
                 f"no part is safe enough to be used ({trained.counts}); collect more deviations, or allow more slower "
                 "programs with train.slower"
             )
-        card = _card(version, trained, sorted(parts), facts)
+        bandits: dict[str, Bandit] = dict(
+            load_bandit(f) for f in parts.values() if describe_policy(f)["format"] == SITE_FORMAT
+        )
+        card = _card(version, trained, sorted(parts), facts, bandits)
         write_whole(folder, NAME, version, parts, [backend], default_for, facts, card)
 
 
-def _card(version: str, trained: Trained, parts: Sequence[str], facts: Mapping[str, Any]) -> str:
+def _card(
+    version: str,
+    trained: Trained,
+    parts: Sequence[str],
+    facts: Mapping[str, Any],
+    bandits: Mapping[str, Bandit],
+) -> str:
     lines = [
         f"# Policy `{NAME}`, version {version}",
         "",
@@ -144,8 +215,8 @@ def _card(version: str, trained: Trained, parts: Sequence[str], facts: Mapping[s
         "",
         f"- command: `{facts['command']}`",
         *(f"- {name}: {facts[name]}" for name in ("commit", "date", "machine") if name in facts),
-        f"- data: deviations from the default plan, measured on {len(trained.programs)} programs of "
-        f"{trained.settings.collect.suite}: " + ", ".join(f"{n} of {phase}" for phase, n in trained.counts.items()),
+        f"- data: deviations from the default plan, measured on {len(facts['programs'])} programs of "
+        f"{trained.settings.collect.suite}: " + ", ".join(f"{n} of {phase}" for phase, n in facts["samples"].items()),
         "- model: a forest per part that predicts the log of the speedup from the site and the choice",
         "",
         "## Results",
@@ -155,14 +226,13 @@ def _card(version: str, trained: Trained, parts: Sequence[str], facts: Mapping[s
         "| part | sites | changed | speedup over all | of the changed | slower of the changed | best possible |",
         "|---|---|---|---|---|---|---|",
     ]
-    for phase, fitted in trained.parts.items():
-        for form, o in (("forest", fitted.forest), ("rules", fitted.rules)):
-            if o is not None:
-                lines.append(
-                    f"| {phase}, {form} | {o.sites} | {o.changed:.1%} | {o.mean:.3f}x | {o.changed_mean:.3f}x "
-                    f"| {o.slower:.1%} | {o.possible:.3f}x |"
-                )
-        if fitted.forest is None:
+    for phase, forms in facts["cross_validation"].items():
+        for form, o in forms.items():
+            lines.append(
+                f"| {phase}, {form} | {o['sites']:.0f} | {o['changed']:.1%} | {o['mean']:.3f}x "
+                f"| {o['changed_mean']:.3f}x | {o['slower']:.1%} | {o['possible']:.3f}x |"
+            )
+        if not forms:
             lines.append(f"| {phase} | | | no part: no margin was safe | | | |")
     lines += ["", "Validation against the rules, on programs of other draws and families:", ""]
     lines += facts.get("validation", {}).get("lines", ["not validated yet, so the rules stay the default."])
@@ -173,8 +243,9 @@ def _card(version: str, trained: Trained, parts: Sequence[str], facts: Mapping[s
         f"- It was trained on one machine ({facts.get('machine', 'unknown')}) and small programs of at most "
         f"{trained.settings.collect.instructions} instructions. Sites whose features lie beyond those of the samples "
         "are left to the rules.",
-        "- The gain that is predicted is that of the whole program in which a site was measured; how large a share of "
-        "it the site is varies.",
+        "- The gain that is predicted for expansions and loops is that of the whole program in which a site was "
+        "measured; how large a share of it the site is varies. For fusion it is that of the kernels that change.",
+        *_former_lines(trained.former),
         "- Test programs were not used.",
         "",
         "## Rules",
@@ -182,9 +253,15 @@ def _card(version: str, trained: Trained, parts: Sequence[str], facts: Mapping[s
         'The readable form (`policy="learned:rules"`):',
         "",
     ]
-    for phase, bandit in trained.bandits.items():
+    for phase, bandit in bandits.items():
         lines += [f"### {phase}", "", *(f"- {rule.text(bandit.rules.features)}" for rule in bandit.rules.rules), ""]
     return "\n".join(lines)
+
+
+def _former_lines(former: Mapping[str, Any]) -> list[str]:
+    """Return where the parts come from that were taken over from another policy."""
+    known = ", ".join(str(former[name]) for name in ("commit", "date", "machine") if name in former)
+    return [f"- Other parts than fusion are those of the policy before, trained at: {known}."] if known else []
 
 
 def next_version(folder: Path) -> str:

@@ -1,6 +1,7 @@
 """Learning of the policy that ships: settings, drawn programs, fitting on data with a known answer, validation."""
 
 import json
+import math
 import random
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 from compiler.ir.verifier import verify
+from compiler.learned.features.fusion_changes import CHANGE_FEATURES
 from compiler.learned.features.sites import EXPANSION_FEATURES
 from compiler.learned.whole_folder import read_whole
 from compiler.policy import load_whole, resolve_policy
@@ -24,7 +26,14 @@ from experiments.learning.bandits import learnable_programs
 from experiments.learning.deviations import changes_of, measured_row
 from experiments.learning.drawn_programs import drawn_loop, drawn_product, write_drawn_programs
 from experiments.learning.fitting import Sample, fit_bandit, samples_of
-from experiments.learning.settings import CollectSettings, LearningSettings, TrainSettings, read_settings
+from experiments.learning.fusion_fitting import LARGEST_LOG, ChangeSample, fit_changes
+from experiments.learning.settings import (
+    ChangeSettings,
+    CollectSettings,
+    LearningSettings,
+    TrainSettings,
+    read_settings,
+)
 from experiments.learning.training import NothingLearnedError, next_version, read_rows, train_policy, write_policy
 from experiments.learning.validate import Validation, validation_row, write_validation
 from tests.env.small_programs import LOOP, write_suite
@@ -263,3 +272,32 @@ def test_a_policy_may_be_the_default_if_it_is_seldom_slower(
     page = write_validation(found, "learned@1", "command", tmp_path / "page.md")
     assert f"may be the default: {'yes' if passed else 'no'}" in page
     assert page.count("\n| p") == 1 + sum(s != 1 for s in speedups)  # with the header
+
+
+def test_the_gain_of_the_changed_kernels_follows_from_that_of_the_program() -> None:
+    # Kernels that take half of the time and become twice as fast save a quarter of it.
+    sample = ChangeSample("p", "f", (), (0.0,), math.log(1 / 0.75), 0.0, 0.5)
+    assert sample.kernels_log == pytest.approx(min(LARGEST_LOG, math.log(2)))
+    slower = ChangeSample("p", "f", (), (0.0,), -math.log(1.1), 0.0, 0.5)
+    assert slower.kernels_log == pytest.approx(-math.log(1.2))
+    assert slower.is_slower
+
+
+def test_changes_are_fitted_only_where_they_are_safe() -> None:
+    settings = ChangeSettings(trees=8, depth=3, leaf=2, folds=4, slower=0.02)
+    width = len(CHANGE_FEATURES)
+
+    def samples(log: float) -> list[ChangeSample]:
+        return [
+            ChangeSample(
+                f"p{n}", f"f{n % 8}", (), (float(n % 2), *(0.0,) * (width - 1)), log if n % 2 else -0.3, 0.01, 1
+            )
+            for n in range(80)
+        ]
+
+    fitted = fit_changes(samples(0.3), settings, "costs", 0)
+    assert fitted.chooser is not None
+    assert fitted.outcome is not None
+    assert fitted.outcome.slower == 0
+    assert fitted.outcome.changed == pytest.approx(0.5)
+    assert fit_changes(samples(-0.2), settings, "costs", 0).chooser is None

@@ -1,0 +1,251 @@
+"""A learned fusion policy: the default fusions, and then the changes of them that are surely faster.
+
+After the default policy, every further action (one more fusion, a value taken out of a fusion or moved) is described by
+the kernels that it replaces and by those that replace them. A forest predicts by how much these kernels become faster.
+The action with the greatest lower bound is taken if it exceeds a margin; then the actions are looked at again.
+
+policy.json          format, features, margin, number of steps, identity of the cost model of kernels, provenance
+policy.safetensors   the forest
+"""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+from compiler.errors import PolicyError
+from compiler.fusion.actions import KINDS, FusionAction
+from compiler.fusion.policies import DEFAULT_POLICY, make_policy
+from compiler.fusion.protocol import FusionPolicy
+from compiler.fusion.rewriting import instructions_of
+from compiler.fusion.sequence import SequenceState
+from compiler.fusion.state import FusionState
+from compiler.ir import HloInstruction
+from compiler.learned.features.fusion_changes import CHANGE_FEATURE_VERSION, CHANGE_FEATURES, Change, FusionChanges
+from compiler.learned.forest import Forest
+from compiler.learned.kernel_model import LearnedKernelCost, shipped_kernel_cost
+from compiler.learned.policy_folder import read_policy_folder, write_policy_folder
+
+__all__ = ["FORMAT", "MOST_ACTIONS", "ChangeForest", "LearnedChanges", "load_changes", "offered_changes",
+           "save_changes"]  # fmt: skip
+
+FORMAT = "hlogym-fusion-changes"
+MOST_ACTIONS = 40
+"""Number of actions that are described in a state: those about the kernels that take longest."""
+MOST_DESCRIBED = 2_000
+"""Number of instructions in the kernels of these actions: describing a kernel takes time proportional to its size."""
+LEAST_SECONDS = 1e-5
+"""Programs that are expected to take less time keep the default fusions: those that are measured for training take at
+least 2 us, and most of them are expected to take more, because the analytic model overestimates small programs."""
+MOST_INSTRUCTIONS = 2_000
+"""Modules with more instructions keep the default fusions, so that decisions take seconds."""
+_RANKED = 3
+
+
+@dataclass(frozen=True, eq=False)
+class ChangeForest:
+    """Predicts the gain of an action, and says from which gain on it is taken.
+
+    Attributes:
+        forest: predicts the log of the speedup of the kernels that an action replaces.
+        margin: share of their time that an action must save by its lower bound.
+        errors: standard deviations between the prediction and its lower bound.
+        steps: greatest number of actions after the default ones.
+        costs: `LearnedKernelCost.digest` of the model of kernel times on which it was learned.
+        provenance: how it was made.
+    """
+
+    forest: Forest
+    margin: float
+    errors: float
+    steps: int
+    costs: str
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Prediction(NamedTuple):
+    """An action with its predicted gain and the lower bound of that, as logs of speedups of its kernels."""
+
+    change: Change
+    mean: float
+    low: float
+
+
+class LearnedChanges:
+    """The default fusions, and after them the changes that a forest expects to be faster.
+
+    Args:
+        chooser: predicts.
+        model: predicts the times of kernels.
+        name: the name in plans.
+    """
+
+    def __init__(self, chooser: ChangeForest, model: LearnedKernelCost, name: str = "learned") -> None:
+        self.chooser, self.model, self.name = chooser, model, name
+        self.provenance = chooser.provenance
+        self._runs: WeakKeyDictionary[FusionState, _Run] = WeakKeyDictionary()  # compilations may run side by side
+
+    def choose(self, state: FusionState) -> FusionAction | None:
+        """Return the next fusion, or None to stop."""
+        return self._run(state).next_action()
+
+    def explain(self, state: FusionState) -> str:
+        """Return why actions were taken after the default ones, and what is expected of the best others."""
+        run = self._run(state)
+        found = [*run.reasons, *(f"not taken: {self.reason(p)}" for p in run.ranked()[:_RANKED])]
+        return "; ".join(found) or "the default fusions: there is nothing to change"
+
+    def _run(self, state: FusionState) -> _Run:
+        found = self._runs.get(state)
+        if found is None:
+            found = self._runs[state] = _Run(self, weakref.proxy(state))
+        return found
+
+    def reason(self, p: Prediction) -> str:
+        """Return what is expected of an action."""
+        before, after = ", ".join(f"%{n}" for n in p.change.before), ", ".join(f"%{n}" for n in p.change.after)
+        return (
+            f"{p.change.action}: {after} instead of {before}, predicted {math.exp(p.mean):.2f}x (at least "
+            f"{math.exp(p.low):.2f}x); needed {1 + self.chooser.margin:.2f}x"
+        )
+
+
+class _Run:
+    """The decisions of a policy about one state.
+
+    Attributes:
+        reasons: why each action after the default ones was taken.
+    """
+
+    def __init__(self, policy: LearnedChanges, state: FusionState) -> None:
+        self.reasons: list[str] = []
+        self._policy, self._state = policy, state
+        self._rules: FusionPolicy | None = make_policy(DEFAULT_POLICY)
+        self._left = policy.chooser.steps
+        self._changes = FusionChanges(state, policy.model)
+        self._met: set[str] = set()
+
+    def next_action(self) -> FusionAction | None:
+        """Return the next fusion of the default policy, then the next change, and None to stop."""
+        action = None if self._rules is None else self._rules.choose(self._state)
+        if action is not None:
+            return action
+        self._rules = None
+        self._left -= 1
+        return self._change() if self._left >= 0 else None
+
+    def _change(self) -> FusionAction | None:
+        state, policy = self._state, self._policy
+        if state.module.instruction_count > MOST_INSTRUCTIONS or state.seconds() < LEAST_SECONDS:
+            return None
+        self._met.add(state.fingerprint)
+        for p in self.ranked():
+            if p.low <= math.log1p(policy.chooser.margin):
+                break
+            if self._leads_on(p.change.action):
+                self.reasons.append(policy.reason(p))
+                return p.change.action
+        return None
+
+    def _leads_on(self, action: FusionAction) -> bool:
+        """Check whether an action leads to a state that was not met: actions may lead back and forth."""
+        self._state.apply(action)
+        try:
+            return self._state.fingerprint not in self._met
+        finally:
+            self._state.undo()
+
+    def ranked(self) -> list[Prediction]:
+        """Return the actions that the forest knows about, the greatest lower bound first."""
+        found = offered_changes(self._changes)
+        if not found:
+            return []
+        chooser = self._policy.chooser
+        rows = [c.row for c in found]
+        mean, deviation = chooser.forest.predict(rows)
+        known = chooser.forest.knows(rows)
+        predicted = [
+            Prediction(c, float(m), float(m - chooser.errors * d))
+            for c, m, d, k in zip(found, mean, deviation, known, strict=True)
+            if k
+        ]
+        return sorted(predicted, key=lambda p: -p.low)
+
+
+def offered_changes(changes: FusionChanges) -> list[Change]:
+    """Return what the actions of a state change, as many as are considered: those about the longest kernels."""
+    state = changes.state
+    weighed = [(_seconds(state.sequences[a.computation], a), n, a) for n, a in enumerate(state.candidates(KINDS))]
+    found: list[Change] = []
+    left = MOST_DESCRIBED
+    for _, _, action in sorted(weighed, key=lambda w: (-w[0], w[1])):
+        left -= sum(len(instructions_of(i)) for i in _named(state.sequences[action.computation], action))
+        if len(found) == MOST_ACTIONS or (left < 0 and found):
+            break
+        change = changes.describe(action) if state.is_legal(action) else None
+        if change is not None:
+            found.append(change)
+    return found
+
+
+def _seconds(sequence: SequenceState, action: FusionAction) -> float:
+    """Return the estimated time of the kernels that an action names."""
+    return sequence.weight * sum(map(sequence.time_of, _named(sequence, action)))
+
+
+def _named(sequence: SequenceState, action: FusionAction) -> list[HloInstruction]:
+    nodes = (sequence.computation.find(name) for name in (action.producer, *action.consumers))
+    return [i for i in nodes if i is not None and i in sequence.nodes]
+
+
+def save_changes(folder: Path, chooser: ChangeForest) -> None:
+    """Write the folder of a policy; one that is there is replaced, other files are left.
+
+    Raises:
+        PolicyError: the folder cannot be written, or holds something else than a policy of hlogym.
+    """
+    description = {
+        "format": FORMAT,
+        "feature_version": CHANGE_FEATURE_VERSION,
+        "features": [f.name for f in CHANGE_FEATURES],
+        "margin": chooser.margin,
+        "errors": chooser.errors,
+        "steps": chooser.steps,
+        "kernel_costs": chooser.costs,
+        "provenance": dict(chooser.provenance),
+    }
+    write_policy_folder(folder, description, chooser.forest.to_arrays())
+
+
+def load_changes(folder: Path) -> LearnedChanges:
+    """Return the policy of a folder.
+
+    Raises:
+        PolicyError: there is none, it is of another version, it was learned with another model of kernel times than the
+            one that ships, or it is damaged.
+    """
+    data, weights = read_policy_folder(folder, FORMAT, CHANGE_FEATURE_VERSION)
+    model = shipped_kernel_cost()
+    try:
+        if data.get("features") != [f.name for f in CHANGE_FEATURES]:
+            raise PolicyError("its features are not those of this compiler")
+        if model is None or data.get("kernel_costs") != model.digest:
+            raise PolicyError("it was learned with another cost model of kernels than the one that ships")
+        margin, errors = (_number(data.get(name), name) for name in ("margin", "errors"))
+        steps = _number(data.get("steps"), "steps")
+        forest = Forest.from_arrays(weights, len(CHANGE_FEATURES))
+    except PolicyError as error:
+        raise PolicyError(f"the policy in {folder} cannot be used: {error}; train it again") from error
+    chooser = ChangeForest(forest, margin, errors, int(steps), str(data["kernel_costs"]), data["provenance"])
+    return LearnedChanges(chooser, model)
+
+
+def _number(value: Any, name: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+        raise PolicyError(f"its {name} must be a number that is not negative, not {value!r:.80}")
+    return float(value)

@@ -1,0 +1,123 @@
+"""Changes of the default fusions: what is described, what a forest makes of it, and the folder."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from compiler import compile
+from compiler.errors import PolicyError
+from compiler.fusion.actions import KINDS
+from compiler.interpreter import evaluate
+from compiler.learned.features.fusion_changes import CHANGE_FEATURES, FusionChanges
+from compiler.learned.forest import Forest
+from compiler.learned.fusion_changes import ChangeForest, LearnedChanges, load_changes, save_changes
+from compiler.learned.kernel_model import LearnedKernelCost, shipped_kernel_cost
+from compiler.policy import Policy
+from compiler.session import CompilationSession
+from compiler.text import parse
+
+TEXT = """add { a = f32[] parameter(0) b = f32[] parameter(1) ROOT s = f32[] add(a, b) }
+ENTRY e {
+  x = f32[64,1000] parameter(0)
+  y = f32[1000] parameter(1)
+  e = f32[64,1000] exponential(x)
+  b = f32[64,1000] broadcast(y), dimensions={1}
+  p = f32[64,1000] multiply(e, b)
+  z = f32[] constant(0)
+  r = f32[64] reduce(p, z), dimensions={1}, to_apply=add
+  w = f32[64,1000] broadcast(r), dimensions={0}
+  d = f32[64,1000] divide(p, w)
+  ROOT t = (f32[64,1000], f32[64]) tuple(d, r)
+}"""
+
+
+def _model() -> LearnedKernelCost:
+    model = shipped_kernel_cost()
+    assert model is not None
+    return model
+
+
+def _chooser(log: float, margin: float = 0.02, steps: int = 2) -> ChangeForest:
+    """Return what predicts the same gain for every action."""
+    width = len(CHANGE_FEATURES)
+    leaf = np.zeros(1, np.int64)
+    bounds = np.full(width, 1e30)
+    forest = Forest(leaf, leaf - 1, np.zeros(1), leaf, leaf, np.array([log]), np.zeros(1), -bounds, bounds)
+    return ChangeForest(forest, margin, 0.0, steps, _model().digest)
+
+
+def _session() -> CompilationSession:
+    session = CompilationSession(parse(TEXT))
+    session.run_passes()
+    session.run_fusion_policy(LearnedChanges(_chooser(0.0), _model()))
+    return session
+
+
+def test_describing_leaves_the_state_as_it_was() -> None:
+    state = _session().fusion.fork()
+    before = str(state.module), state.fingerprint, len(state.history)
+    changes = FusionChanges(state, _model())
+    found = [changes.describe(a) for a in state.actions(KINDS)]
+    assert any(found)
+    assert (str(state.module), state.fingerprint, len(state.history)) == before
+    for change in found:
+        assert change is None or (len(change.row) == len(CHANGE_FEATURES) and all(map(math.isfinite, change.row)))
+
+
+def test_kernels_before_and_after_are_those_of_the_module() -> None:
+    state = _session().fusion.fork()
+    changes = FusionChanges(state, _model())
+    for action in state.actions(KINDS):
+        change = changes.describe(action)
+        if change is None:
+            continue
+        assert all(state.find(action.computation, name) is not None for name in change.before)
+        state.apply(action)
+        assert all(state.find(action.computation, name) is not None for name in change.after)
+        state.undo()
+
+
+def test_without_an_expected_gain_the_fusions_are_the_default_ones() -> None:
+    default = CompilationSession(parse(TEXT))
+    default.run_passes()
+    learned = _session()
+    assert str(compile(TEXT).module) == str(learned.module)
+    assert learned.decided_by["fusion"] == "learned"
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_an_expected_gain_changes_fusions_and_no_result(steps: int) -> None:
+    policy = LearnedChanges(_chooser(0.3, steps=steps), _model())
+    module = parse(TEXT)
+    default = len(compile(TEXT).plan.fusions)  # type: ignore[union-attr]
+    executable = compile(TEXT, policy=Policy("changed", fusion=policy))
+    assert executable.plan is not None
+    assert default < len(executable.plan.fusions) <= default + steps
+    rng = np.random.default_rng(0)
+    arrays = [rng.normal(size=p.shape.dimensions).astype(np.float32) for p in module.entry.parameters]
+    for found, expected in zip(executable(*arrays), evaluate(module, arrays), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-3)
+
+
+def test_it_says_what_it_expects() -> None:
+    state = _session().fusion
+    reason = LearnedChanges(_chooser(math.log(1.5)), _model()).explain(state)
+    assert "predicted 1.50x" in reason
+    assert "needed 1.02x" in reason
+
+
+def test_a_folder_is_read_as_it_was_written(tmp_path: Path) -> None:
+    chooser = _chooser(0.25, margin=0.07, steps=3)
+    save_changes(tmp_path / "p", chooser)
+    found = load_changes(tmp_path / "p").chooser
+    assert (found.margin, found.errors, found.steps) == (0.07, 0.0, 3)
+    np.testing.assert_allclose(found.forest.mean, chooser.forest.mean)
+
+
+def test_another_cost_model_of_kernels_is_refused(tmp_path: Path) -> None:
+    save_changes(tmp_path / "p", replace(_chooser(0.1), costs="0" * 24))
+    with pytest.raises(PolicyError, match="another cost model of kernels"):
+        load_changes(tmp_path / "p")
