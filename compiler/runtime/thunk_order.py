@@ -1,6 +1,6 @@
 """The order of the steps of a program, chosen so that fewer temporaries are alive at the same time.
 
-Fusion leaves the steps where their instructions stood in the program. In a training step, for example, the gradient of
+Fusion keeps the steps in the order of the program. In a training step, for example, the gradient of
 a weight may come long after the last other use of the activations that it reads. So the steps are listed again: of
 those whose inputs are there, the one that frees most memory comes first, as in the list scheduler for memory of XLA
 (xla/hlo/transforms/simplifiers/hlo_memory_scheduler.cc). That order is taken if it needs clearly less memory.
