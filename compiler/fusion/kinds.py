@@ -1,7 +1,7 @@
 """The kinds of fusion actions: for each which candidates there are, why one is refused, what it saves, how it is done.
 
 A new kind is a class here, a name in `actions.FusionKind` and a place in `KINDS`. Nothing says how an action is
-undone: what `apply` changes, it changes through `SequenceState.fuse`, `merge` or `split`, which keep the inverse.
+undone: what `apply` changes, it changes through the functions of `steps`, which keep the inverse.
 """
 
 from __future__ import annotations
@@ -14,7 +14,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from compiler.fusion.actions import FusionAction, FusionKind
 from compiler.fusion.anatomy import Anatomy
 from compiler.fusion.moving import Moving
-from compiler.fusion.rewriting import consumers_of, fuse_multi_output, fuse_side_by_side, is_result, producers_of
+from compiler.fusion.rewriting import (
+    consumers_of,
+    fuse_multi_output,
+    fuse_side_by_side,
+    has_other_use,
+    producers_of,
+)
+from compiler.fusion.steps import fuse, merge, move, split
 from compiler.ir import HloInstruction, Opcode
 
 if TYPE_CHECKING:
@@ -141,13 +148,13 @@ class ProducerConsumer(ActionKind):
 
     def saving(self, s: SequenceState, e: Entry) -> float:
         """See `ActionKind.saving`."""
-        if not s.has_other_use(e.producer):
-            return s.saving_into_all(e.producer, e.consumers)
-        return s.edge_saving(e.producer, e.consumer) + s.unused_constants_seconds(e.consumers)
+        if not has_other_use(e.producer):
+            return s.estimates.into_all(e.producer, e.consumers)
+        return s.estimates.edge(e.producer, e.consumer) + s.estimates.unused_constants(e.consumers)
 
     def apply(self, s: SequenceState, e: Entry) -> list[HloInstruction]:
         """See `ActionKind.apply`."""
-        return [s.fuse(e.producer, e.consumer)]
+        return [fuse(s, e.producer, e.consumer)]
 
 
 class ProducerIntoAllUsers(ActionKind):
@@ -179,11 +186,11 @@ class ProducerIntoAllUsers(ActionKind):
 
     def saving(self, s: SequenceState, e: Entry) -> float:
         """See `ActionKind.saving`."""
-        return s.saving_into_all(e.producer, e.consumers)
+        return s.estimates.into_all(e.producer, e.consumers)
 
     def apply(self, s: SequenceState, e: Entry) -> list[HloInstruction]:
         """See `ActionKind.apply`."""
-        return [s.fuse(e.producer, c) for c in s.nodes.sorted(e.consumers)]
+        return [fuse(s, e.producer, c) for c in s.nodes.sorted(e.consumers)]
 
 
 class MultiOutput(ActionKind):
@@ -196,7 +203,7 @@ class MultiOutput(ActionKind):
         """See `ActionKind.entries`."""
         may = s.legality.may_fuse
         for p in s.producers(node):
-            if s.has_other_use(p) and may(self.name, p, node):
+            if has_other_use(p) and may(self.name, p, node):
                 yield self.entry(s, p, node)
 
     def path_reason(self, s: SequenceState, entry: Entry) -> str | None:
@@ -225,12 +232,12 @@ class MultiOutput(ActionKind):
 
     def saving(self, s: SequenceState, e: Entry) -> float:
         """See `ActionKind.saving`."""
-        saved = s.pair_saving(self.name, e.producer, e.consumer)
-        return saved + s.time_of(e.producer) + s.unused_constants_seconds([e.producer, e.consumer])
+        saved = s.estimates.pair(self.name, e.producer, e.consumer)
+        return saved + s.time_of(e.producer) + s.estimates.unused_constants([e.producer, e.consumer])
 
     def apply(self, s: SequenceState, e: Entry) -> list[HloInstruction]:
         """See `ActionKind.apply`."""
-        return [s.merge(e.producer, e.consumer, fuse_multi_output)]
+        return [merge(s, e.producer, e.consumer, fuse_multi_output)]
 
 
 class SideBySide(ActionKind):
@@ -265,13 +272,13 @@ class SideBySide(ActionKind):
     def saving(self, s: SequenceState, e: Entry) -> float:
         """See `ActionKind.saving`."""
         first, second = s.nodes.sorted([e.producer, e.consumer])
-        saved = s.pair_saving("sibling", first, second)
-        return saved + s.time_of(first) + s.unused_constants_seconds([first, second])
+        saved = s.estimates.pair("sibling", first, second)
+        return saved + s.time_of(first) + s.estimates.unused_constants([first, second])
 
     def apply(self, s: SequenceState, e: Entry) -> list[HloInstruction]:
         """See `ActionKind.apply`."""
         first, second = s.nodes.sorted([e.producer, e.consumer])
-        return [s.merge(first, second, fuse_side_by_side)]
+        return [merge(s, first, second, fuse_side_by_side)]
 
     def _entries(self, s: SequenceState, node: HloInstruction, other: HloInstruction | None) -> Iterator[Entry]:
         if other is not None and s.legality.may_fuse("sibling", node, other):
@@ -315,8 +322,8 @@ class Fission(ActionKind):
     def entries(self, s: SequenceState, node: HloInstruction) -> Iterator[Entry]:
         """See `ActionKind.entries`."""
         if node.opcode is Opcode.FUSION:
-            cuts = s.watched_cuts(node)
-            if s.constant_reason(node) is None:
+            cuts = s.divisions.cuts(node)
+            if s.divisions.constant_reason(node) is None:
                 for cut in cuts:
                     yield self._entry(s, node, cut)
 
@@ -332,7 +339,7 @@ class Fission(ActionKind):
 
     def kernel_reason(self, s: SequenceState, entry: Entry) -> str | None:
         """See `ActionKind.kernel_reason`."""
-        return s.parts(entry.producer, entry.cut).reason
+        return s.divisions.parts(entry.producer, entry.cut).reason
 
     def resolve(self, s: SequenceState, action: FusionAction) -> Entry | str:
         """See `ActionKind.resolve`."""
@@ -348,16 +355,16 @@ class Fission(ActionKind):
     def reason(self, s: SequenceState, e: Entry) -> str | None:
         """See `ActionKind.reason`."""
         refusal = s.legality.refusal_of(e.producer) or Anatomy(e.producer, s.nodes).refusal(e.cut)
-        return refusal or s.constant_reason(e.producer) or self.path_reason(s, e) or self.kernel_reason(s, e)
+        return refusal or s.divisions.constant_reason(e.producer) or self.path_reason(s, e) or self.kernel_reason(s, e)
 
     def saving(self, s: SequenceState, e: Entry) -> float:
         """See `ActionKind.saving`."""
-        parts = s.parts(e.producer, e.cut)
+        parts = s.divisions.parts(e.producer, e.cut)
         return s.time_of(e.producer) - parts.rest - (parts.own if e.consumer is e.producer else 0.0)
 
     def apply(self, s: SequenceState, e: Entry) -> list[HloInstruction]:
         """See `ActionKind.apply`."""
-        return [s.split(e.producer, e.cut)]
+        return [split(s, e.producer, e.cut)]
 
     def _entry(self, s: SequenceState, fusion: HloInstruction, cut: int) -> Entry:
         """Return the action; its consumer is the node that yields the value, or the fusion itself."""
@@ -377,9 +384,9 @@ class Move(ActionKind):
 
     def entries(self, s: SequenceState, node: HloInstruction) -> Iterator[Entry]:
         """See `ActionKind.entries`."""
-        if node.opcode is not Opcode.FUSION or s.constant_reason(node) is not None:
+        if node.opcode is not Opcode.FUSION or s.divisions.constant_reason(node) is not None:
             return
-        for value, target, reads in s.moves(node):
+        for value, target, reads in s.divisions.moves(node):
             if s.legality.refusal_of(target) is None:
                 yield self._entry(s, node, value, target, reads)
 
@@ -396,7 +403,7 @@ class Move(ActionKind):
 
     def kernel_reason(self, s: SequenceState, entry: Entry) -> str | None:
         """See `ActionKind.kernel_reason`."""
-        return s.move_facts(entry.producer, entry.cut, entry.consumer).reason
+        return s.divisions.move_facts(entry.producer, entry.cut, entry.consumer).reason
 
     def resolve(self, s: SequenceState, action: FusionAction) -> Entry | str:
         """See `ActionKind.resolve`."""
@@ -420,22 +427,22 @@ class Move(ActionKind):
 
     def reason(self, s: SequenceState, e: Entry) -> str | None:
         """See `ActionKind.reason`."""
-        reason = s.constant_reason(e.producer) or self.path_reason(s, e)
-        return reason or s.moved_rule(e.producer, e.cut, e.consumer) or self.kernel_reason(s, e)
+        reason = s.divisions.constant_reason(e.producer) or self.path_reason(s, e)
+        return reason or s.divisions.moved_rule(e.producer, e.cut, e.consumer) or self.kernel_reason(s, e)
 
     def has_kernel(self, s: SequenceState, entry: Entry) -> bool:
         """See `ActionKind.has_kernel`."""
         e = entry
-        return s.moved_rule(e.producer, e.cut, e.consumer) is None and self.kernel_reason(s, e) is None
+        return s.divisions.moved_rule(e.producer, e.cut, e.consumer) is None and self.kernel_reason(s, e) is None
 
     def saving(self, s: SequenceState, e: Entry) -> float:
         """See `ActionKind.saving`."""
-        after = s.move_facts(e.producer, e.cut, e.consumer).seconds
+        after = s.divisions.move_facts(e.producer, e.cut, e.consumer).seconds
         return s.time_of(e.producer) + s.time_of(e.consumer) - after
 
     def apply(self, s: SequenceState, e: Entry) -> list[HloInstruction]:
         """See `ActionKind.apply`."""
-        return s.move(e.producer, e.cut, e.consumer)
+        return move(s, e.producer, e.cut, e.consumer)
 
     def _entry(
         self,
@@ -461,8 +468,3 @@ FUSING: tuple[ActionKind, ...] = (
 SPLITTING: tuple[ActionKind, ...] = (Fission(), Move())
 """The kinds that take fusions apart or move what they compute."""
 KIND_OF: dict[FusionKind, ActionKind] = {k.name: k for k in (*FUSING, *SPLITTING)}
-
-
-def has_other_use(producer: HloInstruction) -> bool:
-    """Check whether a node that has a consumer is needed by anything else."""
-    return is_result(producer) or len(consumers_of(producer)) > 1

@@ -71,6 +71,11 @@ def is_result(node: HloInstruction) -> bool:
     return node.is_root or (is_multi_output(node) and any(g.is_root for g in node.users))
 
 
+def has_other_use(producer: HloInstruction) -> bool:
+    """Check whether a node that has a consumer is needed by anything else."""
+    return is_result(producer) or len(consumers_of(producer)) > 1
+
+
 def is_inlined_constant(operand: HloInstruction) -> bool:
     """Check whether every fusion that reads an operand has its own copy: scalar constants and broadcasts of them."""
     if operand.opcode is Opcode.BROADCAST:

@@ -11,10 +11,13 @@ from compiler.analysis.order import TopologicalOrder
 from compiler.fusion.actions import KINDS, FusionAction, FusionKind
 from compiler.fusion.anatomy import Anatomy
 from compiler.fusion.digests import Digests
+from compiler.fusion.divisions import Divisions
+from compiler.fusion.estimates import Estimates
 from compiler.fusion.legality import Legality
 from compiler.fusion.sequence import SequenceState
 from compiler.fusion.state import FusionState
 from compiler.ir import HloComputation, HloModule, Opcode
+from compiler.support.bounded_table import BoundedTable
 
 
 def recomputed(s: SequenceState) -> SequenceState:
@@ -23,7 +26,10 @@ def recomputed(s: SequenceState) -> SequenceState:
     other.nodes = s.nodes.copy_for(s.computation)
     other.order = TopologicalOrder(s.computation)
     other.legality = Legality(other.order, other.nodes, s.legality.limits, s.legality.target)
-    other.digests, other._known = Digests(), type(s._known)()
+    other.digests = Digests()
+    other._digests = BoundedTable(other.nodes.most)
+    other.estimates = Estimates(other.nodes, other.legality, s.cost_model)
+    other.divisions = Divisions(other.nodes, other.legality, s.cost_model)
     other._start()
     return other
 

@@ -61,9 +61,9 @@ def _may_save(
     others = [u for u in consumers_of(producer) if u is not free and u not in users]
     if others and not sequence.may_go_into_all_users(producer, others):
         return False
-    lost = sum(sequence.edge_saving(producer, u) for u in others)
+    lost = sum(sequence.estimates.edge(producer, u) for u in others)
     most = sequence.time_of(producer) + sum(sequence.time_of(u) for u in users)
-    return most + lost + sequence.unused_constants_seconds([producer, *others, *users]) > LEAST_SAVING
+    return most + lost + sequence.estimates.unused_constants([producer, *others, *users]) > LEAST_SAVING
 
 
 def _saves(sequence: SequenceState, producer: HloInstruction) -> bool:
@@ -71,4 +71,6 @@ def _saves(sequence: SequenceState, producer: HloInstruction) -> bool:
     users = consumers_of(producer)
     if not users or not sequence.may_go_into_all_users(producer, users):
         return False
-    return sequence.saving_into_all(producer, users) > LEAST_SAVING and sequence.can_go_into_all_users(producer, users)
+    return sequence.estimates.into_all(producer, users) > LEAST_SAVING and sequence.can_go_into_all_users(
+        producer, users
+    )

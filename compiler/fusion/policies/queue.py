@@ -100,7 +100,7 @@ class PriorityFusion(ProducerQueue):
         users = consumers_of(producer)
         if not users or not sequence.may_go_into_all_users(producer, users):
             return None
-        saved = sequence.saving_into_all(producer, users)
+        saved = sequence.estimates.into_all(producer, users)
         # Legality last: it may have to make kernels.
         return saved if saved > 0 and sequence.can_go_into_all_users(producer, users) else None
 
@@ -117,7 +117,7 @@ class ReshapeFusion(ProducerQueue):
         users = consumers_of(producer)
         if not users or sequence.time_of(producer) or not sequence.may_go_into_all_users(producer, users):
             return None
-        saved = sequence.saving_into_all(producer, users)
+        saved = sequence.estimates.into_all(producer, users)
         if saved < -LEAST_LOSS or not sequence.can_go_into_all_users(producer, users):
             return None
         return max(0.0, saved)
@@ -141,7 +141,7 @@ class GreedyFusion(ProducerQueue):
         if saved <= 0:
             return None
         facts = sequence.legality.facts
-        if any(facts(i).template for i in (producer, *users)) and sequence.saving_into_all(producer, users) <= 0:
+        if any(facts(i).template for i in (producer, *users)) and sequence.estimates.into_all(producer, users) <= 0:
             return None  # a generated product may take longer than that of a library
         # Legality last: it may have to make kernels.
         return float(saved) if sequence.can_go_into_all_users(producer, users) else None

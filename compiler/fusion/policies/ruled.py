@@ -6,10 +6,9 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from compiler.errors import FusionError
 from compiler.fusion.actions import FusionAction, FusionKind
-from compiler.fusion.kinds import has_other_use
 from compiler.fusion.policies.walk import Walk, nodes_of
 from compiler.fusion.protocol import FusionPolicy
-from compiler.fusion.rewriting import consumers_of, producers_of
+from compiler.fusion.rewriting import consumers_of, has_other_use, producers_of
 from compiler.fusion.rules import FusionRule, Pattern, Restrictions, kernel_instructions
 from compiler.fusion.sequence import SequenceState
 from compiler.fusion.state import FusionState

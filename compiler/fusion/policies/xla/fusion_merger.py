@@ -51,6 +51,6 @@ class FusionMerger(Walk):
         decision = sequence.into_all_users(producer, users)
         if not decision:
             return decision.reason
-        if sequence.saving_into_all(producer, users) < 0:
+        if sequence.estimates.into_all(producer, users) < 0:
             return f"%{producer.name} and its users would take longer"
         return None

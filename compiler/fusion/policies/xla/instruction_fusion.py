@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from typing import ClassVar, TypeAlias
 
 from compiler.fusion.actions import FusionAction
-from compiler.fusion.kinds import has_other_use
 from compiler.fusion.policies.walk import Walk, nodes_of
 from compiler.fusion.policies.xla import traits
-from compiler.fusion.rewriting import consumers_of, producers_of
+from compiler.fusion.rewriting import consumers_of, has_other_use, producers_of
 from compiler.fusion.sequence import SequenceState
 from compiler.fusion.state import FusionState
 from compiler.ir import HloInstruction, Opcode

@@ -6,10 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from compiler.fusion.actions import FusionAction
-from compiler.fusion.kinds import has_other_use
 from compiler.fusion.policies.walk import Walk, nodes_of
 from compiler.fusion.policies.xla import traits
-from compiler.fusion.rewriting import body_of, consumers_of, instructions_of, is_multi_output
+from compiler.fusion.rewriting import body_of, consumers_of, has_other_use, instructions_of, is_multi_output
 from compiler.fusion.sequence import SequenceState
 from compiler.fusion.state import FusionState
 from compiler.ir import HloInstruction, Opcode
