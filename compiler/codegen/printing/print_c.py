@@ -30,6 +30,8 @@ LIST_PADDING = 16
 """Entries that `hlogym_flagged` of the preamble writes after a list."""
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _DECLARATION = re.compile(r" *(?:typedef \w+ (\w+)|(?:const )?\w+ (?:\*(?:const )?|const )?(\w+) = .*);$")
+_DIVISIONS = {Opcode.DIVIDE: "quotient", Opcode.REMAINDER: "remainder"}
+"""Functions of division.h; their names end with a type."""
 _OPERATORS = {Opcode.ADD: "+", Opcode.MULTIPLY: "*", Opcode.AND: "&", Opcode.OR: "|"}
 
 
@@ -66,6 +68,7 @@ class _CPrinter(Printer):
         self.helpers: dict[str, None] = {}  # the headers that it needs
         self._types: dict[str, str] = {}  # C types of the names in scope
         self._constants: dict[str, str] = {}  # and the values of the literals among them
+        self._in_vectors = False  # whether a loop is printed that gcc vectorizes; it does not with a sum of bools
         self._narrow = narrow_values(kernel)
         self.attributes = f"VECTOR_BITS({kernel.vector_bits}) " if kernel.vector_bits else ""
 
@@ -109,8 +112,19 @@ class _CPrinter(Printer):
         self._types[s.name] = f"{t} *"
 
     def expression(self, let: lir.Let) -> str:
+        value = let.value
+        if self._in_vectors and isinstance(value, lir.Apply) and self._divides_vectors(value):
+            self.helpers["division.h"] = None
+            return f"{_DIVISIONS[value.op.opcode]}_{value.op.type.text}({', '.join(value.args)})"
         text = super().expression(let)
         return f"(bool){text}" if isinstance(let.value, lir.LocalLoad) and let.type is T.PRED else text
+
+    def _divides_vectors(self, value: lir.Apply) -> bool:
+        """Check for a division of integers of up to 32 bits; gcc multiplies instead of dividing by a constant."""
+        op = value.op
+        if op.opcode not in _DIVISIONS or not op.type.is_integer or op.type.bits not in (8, 16, 32):
+            return False
+        return value.args[1] not in self._constants
 
     def opaque(self, value: lir.Opaque) -> str:
         return f"hlogym_opaque({constant_text(value.value, T.S64)})"
@@ -282,15 +296,17 @@ class _CPrinter(Printer):
             self._plain_loop(s, "0", str(s.var.extent))
 
     def _plain_loop(self, s: lir.For, first: str, last: str) -> None:
-        v = s.var.name
+        v, outside = s.var.name, self._in_vectors
         if s.kind.is_vector and not has_loop(s.body):
             self.emit(" ".join(["#pragma omp simd", *map(_clause, s.combined)]))
+            self._in_vectors = all(c.type is not T.PRED for c in s.combined)
         if s.base is not None:
             room = f"{s.limit} - ({s.base.to_c()})"
             last = f"({room} < {s.var.extent} ? {room} : {s.var.extent})"
         self.emit(f"for (index_t {v} = {first}; {v} < {last}; {v}++) {{")
         self._types[v] = self.index_type
         self.indented(s.body)
+        self._in_vectors = outside
         self.emit("}")
 
     def _polling_loop(self, s: lir.For) -> None:
