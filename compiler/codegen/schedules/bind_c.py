@@ -309,7 +309,7 @@ class _Binder:
         work = work_of((s,))
         shared_out = self.schedule.threads and work >= THREAD_GRAINS * self.schedule.grain
         grain = max(1, self.schedule.grain * s.row.extent // work) if shared_out else 0
-        return replace(s, grain=grain, method=self.schedule.order)
+        return replace(s, read=self._body(s.read), body=self._body(s.body), grain=grain, method=self.schedule.order)
 
     # ---- inside a task
 
