@@ -154,16 +154,29 @@ class CostModel:
             units = 1
         rate = d.flops_per_unit * units * self._busy(parallel, units)
         compute = (summary.flops + 0.5 * summary.loads) / rate + summary.products / (d.gemm_flops_per_unit * units)
-        large = sum(size for i in _different(summary.inputs) if self._is_large(size := i.bytes))
+        inputs = tuple(_different(summary.inputs))
+        large = sum(size for i in inputs if self._is_large(size := i.bytes))
+        nests = summary.nests
+        if not self._keeps_block(summary):
+            again = [i for i in inputs if i.sweeps > 1 and self._is_large(i.bytes)]
+            large += sum((i.sweeps - 1) * i.bytes for i in again)
+            nests += max((i.sweeps - 1 for i in again), default=0)  # each sweep is like a kernel of its own
         if self._is_large(summary.largest_output):
             large += summary.bytes_written
         memory = self._memory(summary.bytes_read + summary.bytes_written - large, large, units)
         seconds = self._combined(compute, memory, units)
-        if summary.nests > 1:
+        if nests > 1:
             # What one nest computes does not overlap with what another one accesses, and units are started for each.
             seconds = self._combined(compute + memory, 0.0, units)
-            seconds += (summary.nests - 1) * (d.nest_launch + (d.parallel_launch if units > 1 else 0.0))
+            seconds += (nests - 1) * (d.nest_launch + (d.parallel_launch if units > 1 else 0.0))
         return seconds
+
+    def _keeps_block(self, summary: KernelSummary) -> bool:
+        """Check whether a block along columns is still in the cache when it is read again.
+
+        A CPU computes one block per core at a time; a GPU computes all of them.
+        """
+        return self.device.splits_reductions and not self._is_large(summary.block_bytes)
 
     def instruction(self, i: HloInstruction) -> float:
         """Return the seconds of one execution of an instruction, without the computations it calls as control flow."""

@@ -53,7 +53,7 @@ def compose(
     return replace(
         consumer,
         inputs=inputs,
-        bytes_read=sum(i.bytes for i in inputs),
+        bytes_read=sum(i.bytes * i.sweeps for i in inputs),
         loads=sum(i.loads for i in inputs),
         bytes_written=consumer.bytes_written + (producer.bytes_written if keep else 0.0),
         largest_output=max(consumer.largest_output, producer.largest_output if keep else 0.0),

@@ -9,7 +9,7 @@ fusion.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -21,8 +21,13 @@ LOOP_FROM = 17
 CONTEXT_LIMIT = 64
 """Largest number of contexts of one value; further ones are merged into one."""
 
+COLUMNS = 256
+"""Number of adjacent columns that a block computes together."""
+
 # Special contexts: the outputs' index, an element of a reduced row, one value per row, merged ones, a scalar.
 OWN, _ROW, _KEPT, _MANY, SCALAR = -1, -2, -3, -4, -5
+# An element of what is reduced along columns, in the loop number n over it: _SWEEP - n. The outputs have number 0.
+_SWEEP, _MAX_SWEEPS = -10, 50
 
 
 @dataclass(slots=True)
@@ -53,6 +58,11 @@ class Input:
         return min(float(self.elements), distinct) * self.element_bytes
 
     @property
+    def sweeps(self) -> int:
+        """Number of loops over the columns of a block that read it, each from the first to the last element."""
+        return max(1, sum(_SWEEP - _MAX_SWEEPS <= c <= _SWEEP for c in self.contexts))
+
+    @property
     def loads(self) -> float:
         """Total number of element loads."""
         return sum(u.evaluations for u in self.contexts.values())
@@ -69,7 +79,7 @@ class KernelSummary:
 
     Attributes:
         inputs: by position of the operand; repeated operands of a single instruction share one entry.
-        bytes_read, loads: bytes and element loads over all inputs; distinct bytes, but for each nest.
+        bytes_read, loads: bytes and element loads over all inputs; distinct bytes, but for each nest and each sweep.
         bytes_written, largest_output: over all outputs, and of the largest; of an in-place update only the window.
         flops: scalar operations; expensive functions count as in the opcode table.
         statements: scalar statements of the code, without constants.
@@ -79,6 +89,7 @@ class KernelSummary:
         template: the opcode of its instruction for which there is a template: a product, a scatter or a sort.
         nests: loop nests for outputs of different shapes, which follow each other.
         products: scalar operations of a matrix product, as many as a library has in the same time.
+        block_bytes: of a block that is no row, the bytes of one input that it reads again.
     """
 
     inputs: tuple[Input, ...] = ()
@@ -94,6 +105,7 @@ class KernelSummary:
     template: Opcode | None = None
     products: float = 0.0
     nests: int = 1
+    block_bytes: float = 0.0
 
 
 def summarize(instruction: HloInstruction) -> KernelSummary:
@@ -173,6 +185,20 @@ def _extent(reduce: HloInstruction) -> tuple[int, tuple[int, ...], tuple[int, ..
     return math.prod(dims), tuple(_long(dims)), tuple(_long(kept))
 
 
+def _is_by_rows(reduce: HloInstruction) -> bool:
+    """Check whether the dimensions that are kept come before those that are reduced."""
+    dims = reduce.operands[0].shape.dimensions
+    over = [d in reduce.dimensions for d, n in enumerate(dims) if n != 1]
+    return over == sorted(over)
+
+
+def _is_along_columns(reduce: HloInstruction) -> bool:
+    """Check whether the last dimension is kept."""
+    dims = reduce.operands[0].shape.dimensions
+    over = [d in reduce.dimensions for d, n in enumerate(dims) if n != 1]
+    return not over[-1]
+
+
 def first_leaf_elements(instruction: HloInstruction) -> int:
     """Return the number of elements of an array, or of the first array of a tuple."""
     shape = instruction.shape
@@ -191,16 +217,39 @@ class _Walk:
         self.hero = max((i for i in inside if needs_loop(i)), key=_extent, default=None)
         self.full: tuple[int, ...] = ()
         self.kept_count = 0
+        self.by_rows = True
+        self.level: dict[HloInstruction, int] = {}
         if self.hero is not None:
             self.full = self.hero.operands[0].shape.dimensions
             self.kept_count = first_leaf_elements(self.hero)
+            self.by_rows = _is_by_rows(self.hero)
+            if not self.by_rows:
+                self._find_levels()
+
+    def _find_levels(self) -> None:
+        """Find how many reductions there are on the longest chain of them down from each instruction."""
+        level = self.level
+        for i in self.inside:
+            level[i] = max([level.get(o, 0) for o in i.operands], default=0) + needs_loop(i)
+
+    def _row_of(self, i: HloInstruction) -> int:
+        """Return the context of an element of what is reduced, for a reduction or a loop over the outputs.
+
+        The values of a row are kept for the next loop over it, and those of many rows are not.
+        """
+        if self.by_rows:
+            return _ROW
+        level = self.level.get(i, 0)
+        if not needs_loop(i):
+            return _SWEEP if level else _SWEEP - 1  # a loop that needs no reduction stores what the first one combines
+        return _SWEEP - min(level, _MAX_SWEEPS)
 
     def summary(self) -> KernelSummary:
         updates = {o: o.operands[1].shape.num_elements for o in self.outputs if self._in_place(o)}
         largest = max((updates.get(o, first_leaf_elements(o)) for o in self.outputs), default=1)
         for o in self.outputs:
             n = updates.get(o, first_leaf_elements(o))
-            self._need(o, self._root_context(n, n if updates else largest), Use(n, n))
+            self._need(o, self._root_context(o, n, n if updates else largest), Use(n, n))
         flops, statements, products = 0.0, 0, 0.0
         for i in reversed(self.inside):
             contexts = self.uses.get(i)
@@ -226,15 +275,17 @@ class _Walk:
                 self._propagate_update(i, contexts)
             else:
                 self._propagate(i, contexts)
-        elements = largest
+        inputs = {p: self._input(p) for p in self.inputs}
+        elements, block_bytes = largest, 0.0
         if self.hero is not None:
             elements = self.kept_count
-        inputs = {p: self._input(p) for p in self.inputs}
+            if any(i.sweeps > 1 for i in inputs.values()):
+                elements, block_bytes = self._blocks(inputs)
         written = [self._written(o) for o in self.outputs]
         nests = self._nests(set(updates))
         return KernelSummary(
             inputs=tuple(inputs[p] for p in self.inputs),
-            bytes_read=sum(r.bytes * self._reads(p, nests) for p, r in inputs.items()),
+            bytes_read=sum(r.bytes * r.sweeps * self._reads(p, nests) for p, r in inputs.items()),
             loads=sum(r.loads for r in inputs.values()),
             bytes_written=sum(written),
             flops=flops,
@@ -246,15 +297,24 @@ class _Walk:
             template=next((i.opcode for i in self.inside if i.opcode in TEMPLATE_OPS), None),
             products=products,
             nests=nests,
+            block_bytes=block_bytes,
         )
+
+    def _blocks(self, inputs: Mapping[HloInstruction, Input]) -> tuple[int, float]:
+        """Return the number of blocks along columns, and the bytes of the largest input that one reads again."""
+        columns = COLUMNS if self.hero is not None and _is_along_columns(self.hero) else 1
+        again = max(i.bytes for i in inputs.values() if i.sweeps > 1)
+        share = min(1.0, columns / max(1, self.kept_count))
+        return max(1, self.kept_count // columns), again * share
 
     def _reads(self, p: HloInstruction, nests: int) -> int:
         """Return how many nests read an input: each reads it again."""
         if nests == 1:
             return 1
-        of_one = {_ROW, _KEPT, _MANY, SCALAR}  # a nest of rows and what is computed once
+        rows = {_ROW, _KEPT, *range(_SWEEP - _MAX_SWEEPS, _SWEEP + 1)}
+        of_one = {*rows, _MANY, SCALAR}  # a nest of rows and what is computed once
         own = set(self.uses.get(p, ()))
-        return max(1, min(nests, len(own - of_one) + (not own.isdisjoint({_ROW, _KEPT}))))
+        return max(1, min(nests, len(own - of_one) + (not own.isdisjoint(rows))))
 
     def _nests(self, updates: set[HloInstruction]) -> int:
         """Return the number of loop nests, about as `codegen.lowering.nests` finds them."""
@@ -268,13 +328,13 @@ class _Walk:
         transposed = {s for s in shapes for dims, _ in domains if s != dims and sorted(s) == sorted(dims)}
         return max(1, len(sizes) + len(domains) + len(transposed))
 
-    def _root_context(self, n: int, largest: int) -> int:
+    def _root_context(self, output: HloInstruction, n: int, largest: int) -> int:
         """Return the context of an output of n elements: smaller ones have loops of their own."""
         if self.hero is None:
             return OWN if n == largest else hash((OWN, n))
         if n == self.kept_count:
             return _KEPT
-        return _ROW if n == math.prod(self.full) else hash((_ROW, n))
+        return self._row_of(output) if n == math.prod(self.full) else hash((_ROW, n))
 
     def _written(self, output: HloInstruction) -> float:
         return output.operands[1].shape.byte_size if self._in_place(output) else output.shape.byte_size
@@ -341,13 +401,14 @@ class _Walk:
 
     def _from_row(self, i: HloInstruction, o: HloInstruction, context: int) -> bool:
         """Check whether a broadcast repeats one value per row along the row."""
-        in_row = self.hero is not None and context == _ROW and i.shape.dimensions == self.full
+        in_row = context == _ROW or _SWEEP - _MAX_SWEEPS <= context <= _SWEEP
+        in_row = in_row and self.hero is not None and i.shape.dimensions == self.full
         return in_row and o.shape.num_elements == self.kept_count
 
     def _move_reduce(self, i: HloInstruction, o: HloInstruction, context: int, use: Use) -> None:
         if needs_loop(i):
             n, dims = o.shape.num_elements, o.shape.dimensions
-            self._need(o, _ROW if _long(dims) == _long(self.full) else hash((_ROW, dims)), Use(n, n, 1))
+            self._need(o, self._row_of(i) if _long(dims) == _long(self.full) else hash((_ROW, dims)), Use(n, n, 1))
             return
         times = reduced_elements(i)
         size = o.shape.num_elements

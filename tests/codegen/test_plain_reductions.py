@@ -20,7 +20,7 @@ def test_certain_answers_are_those_of_the_code_generator() -> None:
         assert built in (None, kernel_refusal(fused) is None)
         answers.append(built)
     assert True in answers
-    assert False in answers
+    assert None in answers
 
 
 def _fused(body: str) -> HloComputation:

@@ -3,7 +3,8 @@
 The loop nest has one of these forms, the kinds of `loop_ir.Kernel`:
     loop: there is no reduction; every output is traversed in the order of the first.
     reduction: the reduced dimensions are the fastest-varying; each row yields one value per output.
-    block: like reduction, and values of the row are needed again afterwards (softmax, normalizations).
+    block: values of what is reduced are needed again afterwards, along rows (softmax, layer normalization) or along
+        columns (batch normalization).
     column-reduction: the fastest-varying dimension is kept.
     attention: there are two dots with a softmax between them, see `attention`.
     product: there is one dot, with elementwise ops before and after it, see `products`.
@@ -304,58 +305,35 @@ class _Lowering:
         domain = Domain.of(heroes[0])
         if 0 in domain.sizes:
             raise UnsupportedError("a reduction of zero elements has no kernel")
-        kept = domain.kept
-        if kept == tuple(range(len(kept))):
-            return self._rows(heroes, domain)
-        return self._separate_results(heroes, domain)
-
-    def _rows(self, heroes: list[HloInstruction], domain: Domain) -> lir.Kernel:
-        """Emit a parallel loop over rows: in it one loop per stage of reductions and one for the full-sized outputs."""
-        e, full, lead = self.emitter, domain.sizes, len(domain.kept)
-        row_dims, columns = full[:lead], full[lead:]
-        count, total = math.prod(row_dims), math.prod(full)
+        kept, full = domain.kept, domain.sizes
+        dims, others = (tuple(full[k] for k in of) for of in (kept, sorted(domain.reduced)))
+        count, total = math.prod(dims), math.prod(full)
         for r in self.roots:
             if r.shape.num_elements not in (count, total):
                 raise UnsupportedError(
-                    f"%{r.name}: {r.shape} has neither one value per row nor the reduced shape {list(full)}"
+                    f"%{r.name}: {r.shape} has neither one value for each result of the reduction nor the reduced "
+                    f"shape {list(full)}"
                 )
-        phases = _phases(heroes, self.roots, full)
-        e.groups = _groups(heroes, phases)
-        vars_ = self._vars(row_dims, "i")
-        row = tuple(ix.of(v) for v in vars_)
-        big = [(r, o) for r, o in zip(self.roots, self.outputs, strict=True) if r.shape.num_elements == total]
-        small = [(r, o) for r, o in zip(self.roots, self.outputs, strict=True) if r.shape.num_elements != total]
+        outputs = list(zip(self.roots, self.outputs, strict=True))
+        small = [(r, o) for r, o in outputs if r.shape.num_elements != total]
+        big = [(r, o) for r, o in outputs if r.shape.num_elements == total]
+        e = self.emitter
+        e.groups = _groups(heroes, _phases(heroes, self.roots, full))
+        vars_ = self._vars(dims, "i")
+        index = tuple(ix.of(v) for v in vars_)
         with e.loops(vars_):
             if small:
-                offset = ix.linearize(row, row_dims)
-                self._store_all([r for r, _ in small], [o for _, o in small], offset, row, row_dims)
+                self._store_all([r for r, _ in small], [o for _, o in small], ix.linearize(index, dims), index, dims)
             if big:
-                for h in heroes:  # outside the loop over columns, where they are loop-invariant
-                    e.values(h, result_index(h, row))
-                cols = self._vars(columns, "j")
-                with e.loops(cols):
-                    at = (*row, *(ix.of(v) for v in cols))
+                for h in heroes:  # outside the loops over what is reduced, where they are loop-invariant
+                    e.values(h, result_index(h, index))
+                inner = self._vars(others, "j")
+                with e.loops(inner):
+                    at = domain.position(index, [ix.of(v) for v in inner])
                     self._store_all([r for r, _ in big], [o for _, o in big], ix.linearize(at, full), at, full)
-        return self._finish("block" if big else "reduction")
-
-    def _separate_results(self, heroes: list[HloInstruction], domain: Domain) -> lir.Kernel:
-        """Emit a loop over results with a reduction for each; any dimensions may be reduced."""
-        e = self.emitter
-        dims = tuple(domain.sizes[k] for k in domain.kept)
-        for r in self.roots:
-            if r.shape.num_elements != math.prod(dims):
-                raise UnsupportedError(f"%{r.name}: {r.shape} does not have one value for each result of the reduction")
-        is_column = len(domain.sizes) - 1 in domain.kept
-        if is_column and all(combiner_of(h.attributes["to_apply"]) for h in heroes):
-            for h in heroes:
-                if _depends_on(h, set(heroes) - {h}):
-                    raise UnsupportedError(f"%{h.name}: a column reduction of a column reduction has no kernel")
-            e.groups = dict.fromkeys(heroes, tuple(heroes))
-        vars_ = self._vars(dims, "i")
-        with e.loops(vars_):
-            index = tuple(ix.of(v) for v in vars_)
-            self._store_all(self.roots, self.outputs, ix.linearize(index, dims), index, dims)
-        return self._finish("column-reduction" if e.groups else "reduction")
+        simple = all(combiner_of(h.attributes["to_apply"]) for h in heroes)
+        by_columns = not domain.is_by_rows and len(full) - 1 in kept and simple
+        return self._finish("block" if big else "column-reduction" if by_columns else "reduction")
 
 
 def in_place_pairs(lowering: _Lowering) -> tuple[tuple[int, int], ...]:

@@ -1,7 +1,7 @@
 """Which outputs of a fused computation are computed in one loop nest; each group gets a nest of its own.
 
-Outputs share a nest if they have as many elements, or if they are rows and reduced values of reductions over one
-domain. Outputs that have nothing in common may also differ in these: they then follow each other in one kernel.
+Outputs share a nest if they have as many elements, or if they are what is reduced and reduced values of reductions over
+one domain. Outputs that have nothing in common may also differ in these: they then follow each other in one kernel.
 """
 
 from __future__ import annotations
@@ -38,12 +38,15 @@ def nests_of(fused: HloComputation, roots: Sequence[HloInstruction]) -> list[lis
     if not reductions and len({_long(r) for r in roots}) == 1:
         return everything
     domains = dict.fromkeys(Domain.of(h) for h in reductions)
-    if len(domains) == 1 and all(r.shape.num_elements in _sizes(next(iter(domains))) for r in roots):
-        return everything
     cones = [_cone(r) for r in roots]
+    needs = [next((Domain.of(h) for h in reductions if h in cone), None) for cone in cones]
+    if len(domains) == 1:
+        (domain,) = domains
+        sizes, needed = _sizes(domain), domain.result_and_operand
+        if all(r.shape.num_elements in (needed if n else sizes) for r, n in zip(roots, needs, strict=True)):
+            return everything
     keys: list[Hashable] = []
-    for r, cone in zip(roots, cones, strict=True):
-        own = next((Domain.of(h) for h in reductions if h in cone), None)
+    for r, own in zip(roots, needs, strict=True):
         if own is None:
             own = next((d for d in domains if r.shape.num_elements in _sizes(d)), None)
         keys.append(_long(r) if own is None else own)
@@ -64,9 +67,11 @@ def _long(root: HloInstruction) -> tuple[int, ...]:
 
 
 def _sizes(domain: Domain) -> tuple[int, ...]:
-    """Return the numbers of elements that outputs of a reduction may have."""
-    count, by_rows = math.prod(domain.sizes[d] for d in domain.kept), domain.kept == tuple(range(len(domain.kept)))
-    return (count, math.prod(domain.sizes)) if by_rows else (count,)
+    """Return the numbers of elements that outputs without reductions may have in the nest of a reduction.
+
+    A loop over all that is reduced along columns is as fast in a nest of its own, where it runs along rows.
+    """
+    return domain.result_and_operand if domain.is_by_rows else domain.result_and_operand[:1]
 
 
 def _cone(root: HloInstruction) -> set[HloInstruction]:

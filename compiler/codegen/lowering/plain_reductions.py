@@ -17,6 +17,7 @@ from compiler.codegen.lowering.lower import BASE_STATEMENTS, STATEMENTS_PER_INST
 from compiler.codegen.lowering.reductions import UNROLL_LIMIT, Domain, combiner_of
 from compiler.codegen.nest.scalar_ops import is_supported_type
 from compiler.codegen.schedules.bind_c import COPIES, WIDEST, accumulator_bytes
+from compiler.codegen.schedules.distribution import VALUE_BYTES
 from compiler.codegen.schedules.row_cache import ROW_CACHE_BYTES
 from compiler.codegen.schedules.schedule import LOCAL_BYTES, Schedule
 from compiler.codegen.schedules.shared_values import SHARED_BYTES
@@ -87,10 +88,9 @@ class _Plain:
                     raise _RefusedError
                 raise _UncertainError  # they may be in different nests
         kept = domain.kept
-        by_rows = kept == tuple(range(len(kept)))
+        by_rows = domain.is_by_rows
         dims = tuple(domain.sizes[k] for k in kept)
-        count, total = math.prod(dims), math.prod(domain.sizes)
-        sizes = (count, total) if by_rows else (count,)
+        count, _ = sizes = domain.result_and_operand
         if any(r.shape.num_elements not in sizes for r in self.roots):
             if len(self.roots) == 1:
                 raise _RefusedError
@@ -100,7 +100,7 @@ class _Plain:
         for r in self.roots:
             if r.shape.dimensions == dims:
                 self._need(0, r, kept)
-            elif by_rows and r.shape.dimensions == domain.sizes:
+            elif r.shape.dimensions == domain.sizes and (by_rows or self.level[r]):
                 self._need(0, r, tuple(range(len(domain.sizes))))
                 big = True
             else:
@@ -111,7 +111,7 @@ class _Plain:
         statements = 6 * len(self.met) + 8 * len(self.heroes) + 8 * len(domain.sizes)
         if statements > min(STATEMENT_LIMIT, BASE_STATEMENTS + STATEMENTS_PER_INSTRUCTION * len(self.inside)):
             raise _UncertainError
-        return self._row_bytes(big, count, domain) if by_rows else self._column_bytes(count, domain)
+        return self._row_bytes(big, count, domain) if by_rows else self._column_bytes(big, count, domain)
 
     def _find_reductions(self) -> None:
         level = self.level
@@ -189,16 +189,16 @@ class _Plain:
         split = self._split_bytes(results, domain) if tiles < ENOUGH_TASKS // 8 else 0
         return total + (split + self._tile_bytes() if split else 0)
 
-    def _column_bytes(self, results: int, domain: Domain) -> float:
+    def _column_bytes(self, big: bool, results: int, domain: Domain) -> float:
         if len(domain.sizes) - 1 not in domain.kept:
             raise _UncertainError
-        if max(self.level[h] for h in self.heroes) > 1:
-            raise _RefusedError
+        sweeps = max(self.level[h] for h in self.heroes) + big
         return (
             ROW_CACHE_BYTES
             + accumulator_bytes(len(self.heroes))
-            + self._stage_bytes()
+            + sweeps * self._stage_bytes()
             + self._split_bytes(results, domain)
+            + (VALUE_BYTES if sweeps > 1 else 0)
             + self._tile_bytes()
         )
 

@@ -49,6 +49,16 @@ class Domain:
         """Return the dimensions that are not reduced."""
         return tuple(k for k in range(len(self.sizes)) if k not in self.reduced)
 
+    @property
+    def is_by_rows(self) -> bool:
+        """Whether the kept dimensions come before the reduced ones, so that what is reduced is adjacent in memory."""
+        return self.kept == tuple(range(len(self.kept)))
+
+    @property
+    def result_and_operand(self) -> tuple[int, int]:
+        """The numbers of elements of a result and of an operand."""
+        return math.prod(self.sizes[k] for k in self.kept), math.prod(self.sizes)
+
     def position(self, kept: Sequence[IndexExpr], reduced: Sequence[IndexExpr]) -> Index:
         """Return a position, given the indices along the kept and along the reduced dimensions, each in order."""
         sources = {True: iter(reduced), False: iter(kept)}

@@ -15,6 +15,7 @@ from compiler.codegen.nest.index import IndexExpr, Var
 from compiler.codegen.nest.loop_ir import Body, For, LoopKind, work_of
 from compiler.codegen.nest.scalar_ops import COMPUTE_BYTES
 from compiler.codegen.schedules import accumulators, lane_accumulators, stages, streams
+from compiler.codegen.schedules.distribution import VALUE_BYTES
 from compiler.codegen.schedules.edges import split_edges
 from compiler.codegen.schedules.lanes import NEAR, tile_columns
 from compiler.codegen.schedules.loop_transforms import (
@@ -169,6 +170,8 @@ def local_bytes_bound(kernel: lir.Kernel) -> float:
         nest = perfect_nest(s)
         reductions = [r for r in (nest[-1].body if nest else (s,)) if isinstance(r, lir.Reduce)]
         results = math.prod(f.var.extent for f in nest)
+        if nest and sum(isinstance(x, For | lir.Reduce) for x in nest[-1].body) > 1:
+            total += VALUE_BYTES
         if any(may_be_split(results, math.prod(v.extent for v in r.vars)) for r in reductions):
             parts = MAX_PARTS if results == 1 else ENOUGH_TASKS // 4
             values = sum(len(r.reductions) for r in reductions)

@@ -2,8 +2,9 @@
 
 In a reduction along columns, consecutive iterations of the column loop read consecutive elements, and those of the
 reduction do not. The two are therefore exchanged within a tile of columns: each accumulator becomes an array with one
-element per column, and each part of the body becomes a loop over the lanes of the tile. Values that one part defines
-and another uses are computed again if that is cheap and kept in an array otherwise.
+element per column, and each part of the body becomes a loop over the lanes of the tile, as do loops over the rows that
+use the results. Values that one part defines and another uses are computed again if that is cheap and kept in an array
+otherwise.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import IndexExpr, Var
 from compiler.codegen.nest.loop_ir import Body, For, LoopKind
 from compiler.codegen.schedules import accumulators
-from compiler.codegen.schedules.loop_transforms import has_loop
+from compiler.codegen.schedules.loop_transforms import flat_nest, has_loop
 from compiler.codegen.schedules.schedule import Schedule
 from compiler.ir.types import PrimitiveType
 
@@ -41,7 +42,9 @@ def is_column_loop(s: For) -> bool:
     """Check whether the reductions in a loop read along its variable rather than along their own."""
     if s.kind is not LoopKind.INDEPENDENT or not any(isinstance(x, lir.Reduce) for x in s.body):
         return False
-    if any(isinstance(x, For | lir.If | lir.Accumulator | lir.LocalArray) for x in s.body):
+    if any(isinstance(x, lir.If | lir.Accumulator | lir.LocalArray) for x in s.body):
+        return False
+    if any(isinstance(x, For) and flat_nest(x) is None for x in s.body):
         return False
     along, across = 0, 0
     for r in s.body:
@@ -106,6 +109,8 @@ class _Lanes:
         for part in parts:
             if len(part) == 1 and isinstance(part[0], lir.Reduce):
                 out += self._reduction(part[0])
+            elif len(part) == 1 and isinstance(part[0], For):
+                out.append(self._rows(part[0]))
             elif any(not isinstance(s, lir.Let) or s.name in self.arrays for s in part):
                 out.append(self._lanes(part))
         return out
@@ -158,6 +163,14 @@ class _Lanes:
             rows = For(v, LoopKind.SERIAL, (rows,))
         return [self._lanes(tuple(first)), rows]
 
+    def _rows(self, s: For) -> lir.Stmt:
+        """Return a loop over rows, which uses the results of reductions, around the lanes."""
+        vars_, body = flat_nest(s) or ((s.var,), s.body)
+        rows: lir.Stmt = self._lanes(body)
+        for v in reversed(vars_):
+            rows = For(v, LoopKind.SERIAL, (rows,))
+        return rows
+
     def _lanes(self, part: Body) -> For:
         """Return a loop over the lanes that runs the part, after loading or recomputing what it uses."""
         inside = {s.name for s in part if isinstance(s, lir.Let)}
@@ -200,10 +213,10 @@ def _used_definitions(body: Body) -> Body:
 
 
 def _parts(body: Body) -> Iterable[Body]:
-    """Yield the reductions of a body one by one, and the statements between them together."""
+    """Yield the reductions and loops of a body one by one, and the statements between them together."""
     part: list[lir.Stmt] = []
     for s in body:
-        if isinstance(s, lir.Reduce):
+        if isinstance(s, lir.Reduce | For):
             if part:
                 yield tuple(part)
             yield (s,)

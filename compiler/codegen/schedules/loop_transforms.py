@@ -213,6 +213,25 @@ def perfect_nest(s: lir.Stmt) -> list[For]:
     return nest
 
 
+def flat_nest(s: For) -> tuple[tuple[Var, ...], Body] | None:
+    """Return the variables of a nest of independent loops and its innermost body, or None if it is none.
+
+    What an outer loop defines comes first in the body, so that the loops may be exchanged.
+    """
+    vars_, before = [], list[lir.Stmt]()
+    while True:
+        if s.kind is not LoopKind.INDEPENDENT or s.base is not None:
+            return None
+        vars_.append(s.var)
+        if not has_loop(s.body):
+            return tuple(vars_), (*before, *s.body)
+        *lets, inner = s.body
+        if not isinstance(inner, For) or not all(isinstance(x, lir.Let) for x in lets):
+            return None
+        before += lets
+        s = inner
+
+
 def has_loop(body: Body) -> bool:
     """Check whether the statements contain a loop of any kind or a matrix product."""
     kinds = For | lir.While | lir.Reduce | lir.Sort | lir.SortByKey | lir.ForFlagged | lir.MatrixProduct

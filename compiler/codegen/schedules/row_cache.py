@@ -11,6 +11,7 @@ from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import Var
 from compiler.codegen.nest.loop_ir import Body, For, LoopKind
 from compiler.codegen.nest.scalar_ops import COMPUTE_BYTES
+from compiler.codegen.schedules.lanes import is_column_loop
 from compiler.ir.opcodes import Opcode
 from compiler.ir.types import PrimitiveType
 
@@ -31,11 +32,16 @@ def cache_rows(body: Body, level: int) -> Body:
     """Return the statements with the values of each row computed once; `level` is the `cache` of the schedule."""
     if level == 0:
         return body
-    body = tuple(lir.map_bodies(s, lambda inner: cache_rows(inner, level)) for s in body)
+    body = tuple(s if _is_by_columns(s) else lir.map_bodies(s, lambda inner: cache_rows(inner, level)) for s in body)
     sweeps = [s for s in body if _var_of(s) is not None]
     for extent in dict.fromkeys(v.extent for s in sweeps if (v := _var_of(s)) is not None):
         body = _cache_one(body, extent, level)
     return body
+
+
+def _is_by_columns(s: lir.Stmt) -> bool:
+    """Check for a loop over columns: the values of all rows of a tile of columns are too many to be kept."""
+    return isinstance(s, For) and is_column_loop(s)
 
 
 def _var_of(s: lir.Stmt) -> Var | None:

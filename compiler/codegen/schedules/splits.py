@@ -13,6 +13,7 @@ from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import Var
 from compiler.codegen.nest.loop_ir import Body, For, LoopKind
 from compiler.codegen.nest.scalar_ops import COMPUTE_BYTES
+from compiler.codegen.schedules.distribution import distributed, is_by_rows
 from compiler.codegen.schedules.lanes import is_column_loop
 from compiler.codegen.schedules.loop_transforms import has_loop, perfect_nest, without_dead_code
 from compiler.codegen.schedules.schedule import Schedule
@@ -29,6 +30,10 @@ PART_BYTES = 2 << 20
 pages, and what one tile leaves in the cache is gone before its neighbor reads the same lines."""
 THREAD_GRAINS = 10
 """Number of grains of work from which on a loop runs on several threads; waking them costs more than a shorter loop."""
+BLOCK_BYTES = 512 * 1024
+"""Maximum size of a tile of columns that is still in the cache of a core when it is read again."""
+LANE_BYTES = 4
+"""Size of the elements of a tile."""
 ALIGNED = 64
 """Parts of consecutive elements start at multiples of this, so that they are whole cache lines."""
 
@@ -41,11 +46,40 @@ def split_reductions(body: Body, schedule: Schedule) -> Body:
     """
     out: list[lir.Stmt] = []
     for s in body:
-        out += _split(s, schedule)
+        nests = distributed(s) if _is_distributed(s, schedule) else None
+        if nests is None:
+            out += _split(s, schedule, PARTIAL_BYTES)
+            continue
+        room = PARTIAL_BYTES // sum(isinstance(x, lir.Reduce) for x in lir.walk((s,)))
+        for x in nests:
+            out += _split(x, schedule, room)
     return without_dead_code(tuple(out))
 
 
-def _split(s: lir.Stmt, schedule: Schedule) -> list[lir.Stmt]:
+def _is_distributed(s: lir.Stmt, schedule: Schedule) -> bool:
+    """Check whether the reductions of a block that is no row, and its outputs, should be nests of their own."""
+    nest = perfect_nest(s)
+    sweeps = [x for x in nest[-1].body if isinstance(x, For | lir.Reduce)] if nest else []
+    if len(sweeps) < 2 or is_by_rows(nest, sweeps):
+        return False
+    if schedule.splits:
+        return schedule.splits > 1
+    if not schedule.threads or lir.work_of((s,)) < THREAD_GRAINS * schedule.grain:
+        return False
+    columns = nest[-1]
+    if not is_column_loop(columns):
+        return True
+    width = min(columns.var.extent, schedule.columns)
+    tiles = math.prod(f.var.extent for f in nest[:-1]) * -(-columns.var.extent // width)
+    return tiles < ENOUGH_TASKS // 8 or max(map(_rows_of, sweeps)) * width * LANE_BYTES > BLOCK_BYTES
+
+
+def _rows_of(sweep: lir.Stmt) -> int:
+    vars_ = sweep.vars if isinstance(sweep, lir.Reduce) else [x.var for x in lir.walk((sweep,)) if isinstance(x, For)]
+    return math.prod(v.extent for v in vars_)
+
+
+def _split(s: lir.Stmt, schedule: Schedule, room: int) -> list[lir.Stmt]:
     nest = perfect_nest(s)
     inside: Body = nest[-1].body if nest else (s,)
     found = [x for x in inside if isinstance(x, lir.Reduce)]
@@ -54,7 +88,7 @@ def _split(s: lir.Stmt, schedule: Schedule) -> list[lir.Stmt]:
     if any(isinstance(x, For | lir.LocalArray) for x in inside):
         return [s]
     reduce, results = found[0], math.prod(f.var.extent for f in nest)
-    parts = schedule.splits or _default_parts(s, nest, reduce, schedule)
+    parts = schedule.splits or _default_parts(s, nest, reduce, schedule, room)
     parts = min(parts, reduce.vars[0].extent)
     if parts <= 1:
         return [s]
@@ -62,14 +96,14 @@ def _split(s: lir.Stmt, schedule: Schedule) -> list[lir.Stmt]:
     if not nest and len(reduce.vars) == 1:
         size = -(-size // ALIGNED) * ALIGNED
     held = (parts + 1) * results * sum(COMPUTE_BYTES[r.type] for r in reduce.reductions)
-    if held > PARTIAL_BYTES:
+    if held > room:
         if not schedule.splits:
             return [s]
-        raise UnsupportedError(f"the parts of a reduction need {held} bytes, more than {PARTIAL_BYTES}")
+        raise UnsupportedError(f"the parts of a reduction need {held} bytes, more than {room}")
     return _in_parts(nest, inside, reduce, size)
 
 
-def _default_parts(s: lir.Stmt, nest: list[For], reduce: lir.Reduce, schedule: Schedule) -> int:
+def _default_parts(s: lir.Stmt, nest: list[For], reduce: lir.Reduce, schedule: Schedule, room: int) -> int:
     """Return the number of parts by the amount of work: one unless threads would be idle or the caches too small."""
     work, results = lir.work_of((s,)), math.prod(f.var.extent for f in nest)
     if not schedule.threads or work < THREAD_GRAINS * schedule.grain:
@@ -79,7 +113,7 @@ def _default_parts(s: lir.Stmt, nest: list[For], reduce: lir.Reduce, schedule: S
     if not may_be_split(results, reduce.vars[0].extent):
         return 1
     width = sum(COMPUTE_BYTES[r.type] for r in reduce.reductions)
-    most = max(1, PARTIAL_BYTES // (results * width) - 1)
+    most = max(1, room // (results * width) - 1)
     if is_column_loop(nest[-1]):
         size = results * math.prod(v.extent for v in reduce.vars) * width
         tiles = results // nest[-1].var.extent * -(-nest[-1].var.extent // schedule.columns)
