@@ -166,3 +166,32 @@ def test_comparators_of_floats(name: str) -> None:
     made = compile_hlo(text, backend="cpu", pipeline=[])
     assert ("_order" in made.kernels[0].source) == bool(canonical)
     assert_same_bits(made(x), evaluate(parse(text), [x]))
+
+
+SORTED_SUMS = """HloModule sums
+add {
+  a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  ROOT c = f32[] add(a, b)
+}
+less {
+  a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  ROOT c = pred[] compare(a, b), direction=LT, type=TOTALORDER
+}
+sums {
+  x = f32[60,4,33] parameter(0)
+  z = f32[] constant(0)
+  s = f32[60,4] reduce(x, z), dimensions={2}, to_apply=add
+  ROOT r = f32[60,4] sort(s), dimensions={0}, is_stable=true, to_apply=less
+}
+ENTRY e {
+  x = f32[60,4,33] parameter(0)
+  ROOT r = f32[60,4] fusion(x), kind=kLoop, calls=sums
+}"""
+
+
+def test_sorted_sums_are_one_kernel() -> None:
+    module = parse(SORTED_SUMS)
+    x = np.random.default_rng(0).integers(-50, 50, (60, 4, 33)).astype(np.float32)  # whole numbers: exact in any order
+    assert_same_bits(compile_hlo(module, pipeline=[])(x), evaluate(module, [x]))
