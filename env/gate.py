@@ -49,7 +49,8 @@ class Gate:
 
     def __str__(self) -> str:
         orders = ", in both orders" if self.both_orders else ""
-        return f"above {self.share:.0%}, {self.seconds * 1e6:g} us and {self.errors:g} standard errors{orders}"
+        gains = f"; a gain also above {self.seconds * 1e6:g} us"
+        return f"above {self.share:.0%} and {self.errors:g} standard errors{orders}{gains}"
 
 
 GATE = Gate()
