@@ -26,7 +26,7 @@ COLUMNS = 256
 
 # Special contexts: the outputs' index, an element of a reduced row, one value per row, merged ones, a scalar.
 OWN, _ROW, _KEPT, _MANY, SCALAR = -1, -2, -3, -4, -5
-# An element of what is reduced along columns, in the loop number n over it: _SWEEP - n. The outputs have number 0.
+# An element of what is reduced along columns, read by loop number n over it: _SWEEP - n. Number 0 stores outputs.
 _SWEEP, _MAX_SWEEPS = -10, 50
 
 

@@ -1,4 +1,4 @@
-"""A table of what has been found out, of bounded size."""
+"""A dictionary of bounded size, for facts that are quickly found again."""
 
 from __future__ import annotations
 

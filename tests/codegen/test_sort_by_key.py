@@ -193,5 +193,6 @@ ENTRY e {
 
 def test_sorted_sums_are_one_kernel() -> None:
     module = parse(SORTED_SUMS)
-    x = np.random.default_rng(0).integers(-50, 50, (60, 4, 33)).astype(np.float32)  # whole numbers: exact in any order
+    # Sums of integers are exact in any order.
+    x = np.random.default_rng(0).integers(-50, 50, (60, 4, 33)).astype(np.float32)
     assert_same_bits(compile_hlo(module, pipeline=[])(x), evaluate(module, [x]))
