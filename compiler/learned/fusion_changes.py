@@ -29,10 +29,10 @@ from compiler.ir import HloInstruction
 from compiler.learned.features.fusion_changes import CHANGE_FEATURE_VERSION, CHANGE_FEATURES, Change, FusionChanges
 from compiler.learned.forest import Forest
 from compiler.learned.kernel_model import LearnedKernelCost, shipped_kernel_cost
-from compiler.learned.policy_folder import read_policy_folder, write_policy_folder
+from compiler.learned.policy_folder import read_number, read_policy_folder, write_policy_folder
 
-__all__ = ["FORMAT", "MOST_ACTIONS", "ChangeForest", "LearnedChanges", "load_changes", "offered_changes",
-           "save_changes"]  # fmt: skip
+__all__ = ["FORMAT", "MOST_ACTIONS", "ChangeForest", "LearnedChanges", "action_seconds", "load_changes",
+           "offered_changes", "save_changes"]  # fmt: skip
 
 FORMAT = "hlogym-fusion-changes"
 MOST_ACTIONS = 40
@@ -180,7 +180,7 @@ class _Run:
 def offered_changes(changes: FusionChanges) -> list[Change]:
     """Return what the actions of a state change, as many as are considered: those about the longest kernels."""
     state = changes.state
-    weighed = [(_seconds(state.sequences[a.computation], a), n, a) for n, a in enumerate(state.candidates(KINDS))]
+    weighed = [(action_seconds(state, a), n, a) for n, a in enumerate(state.candidates(KINDS))]
     found: list[Change] = []
     left = MOST_DESCRIBED
     for _, _, action in sorted(weighed, key=lambda w: (-w[0], w[1])):
@@ -193,8 +193,9 @@ def offered_changes(changes: FusionChanges) -> list[Change]:
     return found
 
 
-def _seconds(sequence: SequenceState, action: FusionAction) -> float:
-    """Return the estimated time of the kernels that an action names."""
+def action_seconds(state: FusionState, action: FusionAction) -> float:
+    """Return the estimated seconds per run of the program of the kernels that an action names."""
+    sequence = state.sequences[action.computation]
     return sequence.weight * sum(map(sequence.time_of, _named(sequence, action)))
 
 
@@ -236,16 +237,9 @@ def load_changes(folder: Path) -> LearnedChanges:
             raise PolicyError("its features are not those of this compiler")
         if model is None or data.get("kernel_costs") != model.digest:
             raise PolicyError("it was learned with another cost model of kernels than the one that ships")
-        margin, errors = (_number(data.get(name), name) for name in ("margin", "errors"))
-        steps = _number(data.get("steps"), "steps")
+        margin, errors, steps = (read_number(data, name) for name in ("margin", "errors", "steps"))
         forest = Forest.from_arrays(weights, len(CHANGE_FEATURES))
     except PolicyError as error:
         raise PolicyError(f"the policy in {folder} cannot be used: {error}; train it again") from error
     chooser = ChangeForest(forest, margin, errors, int(steps), str(data["kernel_costs"]), data["provenance"])
     return LearnedChanges(chooser, model)
-
-
-def _number(value: Any, name: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
-        raise PolicyError(f"its {name} must be a number that is not negative, not {value!r:.80}")
-    return float(value)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ __all__ = [
     "copy_policy_folder",
     "describe_policy",
     "is_policy_folder",
+    "read_number",
     "read_policy_folder",
     "write_policy_folder",
 ]
@@ -37,6 +39,18 @@ _FORMATS = "hlogym-"
 """Prefix of the `format` of every policy of hlogym: other programs write files called policy.json too."""
 _CHECKSUM, _UNFINISHED = "weights_sha256", ""
 Array = npt.NDArray[np.float32]
+
+
+def read_number(description: Mapping[str, Any], name: str) -> float:
+    """Return a number of a description that must not be negative.
+
+    Raises:
+        PolicyError: it is missing, negative, not finite or no number.
+    """
+    value = description.get(name)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+        raise PolicyError(f"its {name} must be a number that is not negative, not {value!r:.80}")
+    return float(value)
 
 
 def is_policy_folder(folder: Path) -> bool:

@@ -29,7 +29,7 @@ from compiler.learned.features.sites import (
     loop_rows,
 )
 from compiler.learned.forest import Forest
-from compiler.learned.policy_folder import read_policy_folder, write_policy_folder
+from compiler.learned.policy_folder import read_number, read_policy_folder, write_policy_folder
 from compiler.learned.rule_list import RuleList
 from compiler.loops import LoopSite
 
@@ -221,7 +221,7 @@ def load_bandit(folder: Path) -> tuple[SitePhase, Bandit]:
         features = PHASE_FEATURES[phase]
         if data.get("features") != [f.name for f in features]:
             raise PolicyError("its features are not those of this compiler")
-        margin, errors = (_positive(data.get(name), name) for name in ("margin", "errors"))
+        margin, errors = (read_number(data, name) for name in ("margin", "errors"))
         rules = RuleList.from_json(data.get("rules"), features)
         forest = Forest.from_arrays(weights, len(features))
     except PolicyError as error:
@@ -235,9 +235,3 @@ def _phase(value: Any) -> SitePhase:
             found: SitePhase = phase
             return found
     raise PolicyError(f"its phase must be one of {', '.join(get_args(SitePhase))}, not {value!r:.80}")
-
-
-def _positive(value: Any, name: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
-        raise PolicyError(f"its {name} must be a number that is not negative, not {value!r:.80}")
-    return float(value)

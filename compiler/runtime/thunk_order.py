@@ -11,6 +11,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 from itertools import accumulate
+from typing import TypeAlias
 
 from compiler.runtime.buffers import Buffer, BufferKind, Interval
 from compiler.runtime.coalesce import timeline
@@ -22,6 +23,9 @@ SAVED = 0.02
 """Share of the live temporaries that another order must save: neighbors in the program also share caches."""
 FEWEST, MOST = 3, 20_000
 """Numbers of steps between which orders are compared."""
+MOST_USERS = 8
+"""Users of a buffer that are ranked again when it becomes alive; of more, each is when its turn comes."""
+_Accesses: TypeAlias = tuple[list[Buffer], list[Buffer]]
 
 
 def order_for_memory(thunks: list[Thunk], results: Sequence[Buffer]) -> None:
@@ -54,8 +58,9 @@ def live_bytes(intervals: dict[Buffer, Interval]) -> int:
 
 def _listed(thunks: Sequence[Thunk], results: Sequence[Buffer]) -> list[Thunk]:
     """Return the steps with that one first, at each point, that frees most bytes beyond those that it needs."""
-    touched = [_touched(t) for t in thunks]
-    after, waiting = _dependences(thunks)
+    accesses = [_accesses(t) for t in thunks]
+    touched = [list(dict.fromkeys([*reads, *writes])) for reads, writes in accesses]
+    after, waiting = _dependences(thunks, accesses)
     users: dict[Buffer, set[int]] = {}
     for n, buffers in enumerate(touched):
         for b in buffers:
@@ -91,7 +96,7 @@ def _listed(thunks: Sequence[Thunk], results: Sequence[Buffer]) -> list[Thunk]:
             others = users[b]
             others.discard(n)
             if b not in alive or len(others) == 1:
-                changed |= others if len(others) <= 8 else set()
+                changed |= others if len(others) <= MOST_USERS else set()
             alive.add(b)
         for m in after[n]:
             waiting[m] -= 1
@@ -103,13 +108,8 @@ def _listed(thunks: Sequence[Thunk], results: Sequence[Buffer]) -> list[Thunk]:
     return [thunks[n] for n in listed]
 
 
-def _touched(thunk: Thunk) -> list[Buffer]:
-    """Return the buffers that a step and those nested in it read or write, each once."""
-    reads, writes = _accesses(thunk)
-    return list(dict.fromkeys([*reads, *writes]))
-
-
-def _accesses(thunk: Thunk) -> tuple[list[Buffer], list[Buffer]]:
+def _accesses(thunk: Thunk) -> _Accesses:
+    """Return the buffers that a step and those nested in it read, and those that they write."""
     reads: list[Buffer] = []
     writes: list[Buffer] = []
     for t in walk([thunk]):
@@ -120,15 +120,14 @@ def _accesses(thunk: Thunk) -> tuple[list[Buffer], list[Buffer]]:
     return reads, writes
 
 
-def _dependences(thunks: Sequence[Thunk]) -> tuple[list[list[int]], list[int]]:
+def _dependences(thunks: Sequence[Thunk], accesses: Sequence[_Accesses]) -> tuple[list[list[int]], list[int]]:
     """Return for each step the ones that must come after it, and how many must come before it."""
     after: list[list[int]] = [[] for _ in thunks]
     before: list[set[int]] = [set() for _ in thunks]
     written: dict[Buffer, int] = {}
     read: dict[Buffer, list[int]] = {}
     host = -1
-    for n, thunk in enumerate(thunks):
-        reads, writes = _accesses(thunk)
+    for n, (thunk, (reads, writes)) in enumerate(zip(thunks, accesses, strict=True)):
         before[n].update(written[b] for b in (*reads, *writes) if b in written)
         for b in writes:
             before[n].update(read.pop(b, ()))

@@ -8,22 +8,24 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal, TypeAlias
 
 from agents.deviations import Deviation, PlanBuilder
 from compiler.errors import HlogymError
 from compiler.ir import HloModule
 from compiler.learned.features.sites import UNROLLED_COLUMN, default_loop, expansion_rows, loop_rows
+from compiler.plan import CompilationPlan
 from compiler.session import CompilationSession
 from compiler.text import parse
-from env.measurement import Measurer
+from env.measurement import Measurement, Measurer
 from env.suites import Program
 from experiments.learning.settings import CollectSettings
 from experiments.yardstick.rows import Row
 
-__all__ = ["Change", "SitePhase", "changes_of", "measured_row"]
+__all__ = ["Change", "SitePhase", "changes_of", "measured_plan", "measured_row"]
 
 SitePhase: TypeAlias = Literal["expansions", "loops"]
 
@@ -99,20 +101,33 @@ def measured_row(measurer: Measurer, program: Program, settings: CollectSettings
 
 
 def _samples(measurer: Measurer, program: Program, module: HloModule, changes: Sequence[Change]) -> Iterator[Row]:
+    builder = PlanBuilder(module, measurer.options.backend)
     for change in changes:
         facts = {
             "phase": change.phase, "sites": len(change.sites), "choice": change.choice, "default": change.default,
             "row": list(change.row),
         }  # fmt: skip
-        try:
-            plan = PlanBuilder(module, measurer.options.backend).build(change.deviation).plan
-            found = measurer.measure(program, plan)
-        except HlogymError as e:
-            yield {**facts, "failure": " ".join(str(e).split())[:200]}
-            continue
-        if found.verdict is None:
-            yield {**facts, "failure": found.reason[:200]}
-            continue
-        speedup = found.verdict.speedup
-        error = math.log(speedup.high / speedup.low) / 4 if 0 < speedup.low < speedup.high < math.inf else 0.0
-        yield {**facts, "log": math.log(speedup.value), "error": error, "counts": found.verdict.counts}
+        measured, _ = measured_plan(measurer, program, partial(_plan, builder, change))
+        yield {**facts, **measured}
+
+
+def _plan(builder: PlanBuilder, change: Change) -> CompilationPlan:
+    return builder.build(change.deviation).plan
+
+
+def measured_plan(
+    measurer: Measurer, program: Program, build: Callable[[], CompilationPlan]
+) -> tuple[Row, Measurement | None]:
+    """Measure a plan; return the log of its speedup over the default with its standard error, and the measurement.
+
+    A plan that cannot be built or measured has a row with the `failure`, and no measurement.
+    """
+    try:
+        found = measurer.measure(program, build())
+    except HlogymError as e:
+        return {"failure": " ".join(str(e).split())[:200]}, None
+    if found.verdict is None:
+        return {"failure": found.reason[:200]}, None
+    speedup = found.verdict.speedup
+    error = math.log(speedup.high / speedup.low) / 4 if 0 < speedup.low < speedup.high < math.inf else 0.0
+    return {"log": math.log(speedup.value), "error": error, "counts": found.verdict.counts}, found

@@ -13,12 +13,13 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TypeAlias
 
 from agents.deviations import Built, Deviation, PlanBuilder
-from compiler.errors import HlogymError
 from compiler.fusion.actions import KINDS, FusionAction
 from compiler.fusion.state import FusionState
+from compiler.learned.fusion_changes import action_seconds
 from compiler.text import parse
 from env.measurement import Measurement, Measurer
 from env.suites import Program
+from experiments.learning.deviations import measured_plan
 from experiments.learning.settings import FusionSettings
 from experiments.yardstick.rows import Row
 
@@ -83,7 +84,7 @@ def drawn_actions(state: FusionState, count: int, rng: random.Random) -> list[Fu
     """Return up to `count` legal actions: of each kind about as many, those about kernels that take long more often."""
     rest: dict[str, dict[FusionAction, float]] = {}
     for action in state.actions(KINDS):
-        rest.setdefault(action.kind, {})[action] = _seconds(state, action)
+        rest.setdefault(action.kind, {})[action] = action_seconds(state, action)
     found: list[FusionAction] = []
     while rest and len(found) < count:
         kind = rng.choice(sorted(rest))
@@ -96,31 +97,14 @@ def drawn_actions(state: FusionState, count: int, rng: random.Random) -> list[Fu
     return found
 
 
-def _seconds(state: FusionState, action: FusionAction) -> float:
-    """Return the estimated time of the kernels that an action names."""
-    sequence = state.sequences[action.computation]
-    nodes = (sequence.computation.find(name) for name in (action.producer, *action.consumers))
-    return sequence.weight * sum(sequence.time_of(i) for i in nodes if i is not None and i in sequence.nodes)
-
-
 def _built(builder: PlanBuilder, added: Iterable[FusionAction]) -> Built:
     return builder.build(Deviation(added=tuple(added)))
 
 
 def _sample(measurer: Measurer, program: Program, builder: PlanBuilder, added: Sequence[FusionAction]) -> Row:
-    facts: Row = {"actions": [a.to_json() for a in added]}
-    try:
-        found = measurer.measure(program, _built(builder, added).plan)
-    except HlogymError as e:
-        return {**facts, "failure": " ".join(str(e).split())[:200]}
-    if found.verdict is None:
-        return {**facts, "failure": found.reason[:200]}
-    speedup = found.verdict.speedup
-    error = math.log(speedup.high / speedup.low) / 4 if 0 < speedup.low < speedup.high < math.inf else 0.0
-    return {
-        **facts, "log": math.log(speedup.value), "error": error, "counts": found.verdict.counts,
-        "kernels": _kernels(found),
-    }  # fmt: skip
+    facts, found = measured_plan(measurer, program, lambda: _built(builder, added).plan)
+    kernels = {} if found is None else {"kernels": _kernels(found)}
+    return {"actions": [a.to_json() for a in added], **facts, **kernels}
 
 
 def _kernels(measured: Measurement) -> list[tuple[str, float]]:

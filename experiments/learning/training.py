@@ -92,13 +92,8 @@ def read_rows(data: Path) -> list[Row]:
     Raises:
         ResultError: it cannot be read.
     """
-    try:
-        lines = data.read_text(encoding="utf-8").splitlines()[1:]
-        drawn = drawn_data(data)
-        lines += drawn.read_text(encoding="utf-8").splitlines()[1:] if drawn.is_file() else []
-        return [json.loads(line) for line in lines]
-    except (OSError, ValueError) as error:
-        raise ResultError(f"cannot read {data}: {error}; `bandits collect` writes it") from error
+    drawn = drawn_data(data)
+    return _rows_of([data, *([drawn] if drawn.is_file() else [])], "collect")
 
 
 def read_fusion_rows(data: Path) -> list[Row]:
@@ -107,12 +102,15 @@ def read_fusion_rows(data: Path) -> list[Row]:
     Raises:
         ResultError: they cannot be read.
     """
+    return _rows_of(fusion_data(data), "collect-fusions")
+
+
+def _rows_of(files: Sequence[Path], action: str) -> list[Row]:
+    """Return the rows of files, each after its first line; `action` of `bandits` writes them."""
     try:
-        return [
-            json.loads(line) for file in fusion_data(data) for line in file.read_text(encoding="utf-8").splitlines()[1:]
-        ]
+        return [json.loads(line) for f in files for line in f.read_text(encoding="utf-8").splitlines()[1:]]
     except (OSError, ValueError) as error:
-        raise ResultError(f"cannot read {data}: {error}; `bandits collect-fusions` writes it") from error
+        raise ResultError(f"cannot read {files[0]}: {error}; `bandits {action}` writes it") from error
 
 
 def train_fusion(rows: Sequence[Row], settings: LearningSettings, former: Mapping[str, Any] | None = None) -> Trained:
