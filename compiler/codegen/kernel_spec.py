@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -112,6 +112,7 @@ class LoweredKernel:
     inputs: tuple[Shape, ...]
     outputs: tuple[Shape, ...]
     flops: int
+    _bound: dict[Schedule, lir.Kernel] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def bind(self, schedule: Schedule | None = None) -> KernelSpec:
         """Return the kernel with a schedule; None: the default schedule of the language.
@@ -120,9 +121,8 @@ class LoweredKernel:
             UnsupportedError: the nest cannot be bound with this schedule.
         """
         schedule = schedule or _default_schedule(self.fused, self.language)
-        return build_spec(
-            self.name, self._nest(schedule), self.language, schedule, self.inputs, self.outputs, self.flops
-        )
+        nest = self.bound_nest(schedule)
+        return print_spec(self.name, nest, self.language, self.inputs, self.outputs, self.flops)
 
     __call__ = bind
 
@@ -142,7 +142,11 @@ class LoweredKernel:
 
     def bound_nest(self, schedule: Schedule) -> lir.Kernel:
         """Return the loop nest that `bind` prints, bound with a schedule; errors are those of `bind`."""
-        return find_language(self.language).bind(self._nest(schedule), schedule)
+        if schedule not in self._bound:
+            nest = find_language(self.language).bind(self._nest(schedule), schedule)
+            self._bound.clear()  # only the last one is asked for again
+            self._bound[schedule] = nest
+        return self._bound[schedule]
 
 
 def _default_schedule(fused: HloComputation, language: str) -> Schedule:
@@ -184,14 +188,25 @@ def build_spec(
     outputs: tuple[Shape, ...],
     flops: int,
 ) -> KernelSpec:
-    """Bind and print a lowered kernel and return its specification, whose symbol is a hash of source and flags.
+    """Bind and print a lowered kernel and return its specification.
 
     Raises:
         UnsupportedError: the kernel cannot be bound with this schedule.
     """
-    target = find_language(language)
-    kernel = target.bind(kernel, schedule)
-    printed = target.print_kernel(kernel, _PLACEHOLDER)
+    nest = find_language(language).bind(kernel, schedule)
+    return print_spec(name, nest, language, inputs, outputs, flops)
+
+
+def print_spec(
+    name: str,
+    kernel: lir.Kernel,
+    language: str,
+    inputs: tuple[Shape, ...],
+    outputs: tuple[Shape, ...],
+    flops: int,
+) -> KernelSpec:
+    """Print a bound kernel and return its specification, whose symbol is a hash of source and flags."""
+    printed = find_language(language).print_kernel(kernel, _PLACEHOLDER)
     identity = "\n".join([printed.source, *COMPILER_FLAGS[kernel.flags]])
     symbol = f"hk_{hashlib.sha256(identity.encode()).hexdigest()[:20]}"
     return KernelSpec(

@@ -42,6 +42,8 @@ MOST_DESCRIBED = 2_000
 LEAST_SECONDS = 1e-5
 """Programs that are expected to take less time keep the default fusions: those that are measured for training take at
 least 2 us, and most of them are expected to take more, because the analytic model overestimates small programs."""
+LEAST_SHARE = 0.03
+"""Share of a program's estimated time that the kernels of an action must take: a gain in fewer is too small."""
 MOST_INSTRUCTIONS = 2_000
 """Modules with more instructions keep the default fusions, so that decisions take seconds."""
 _RANKED = 3
@@ -182,8 +184,10 @@ def offered_changes(changes: FusionChanges) -> list[Change]:
     state = changes.state
     weighed = [(action_seconds(state, a), n, a) for n, a in enumerate(state.candidates(KINDS))]
     found: list[Change] = []
-    left = MOST_DESCRIBED
-    for _, _, action in sorted(weighed, key=lambda w: (-w[0], w[1])):
+    left, least = MOST_DESCRIBED, LEAST_SHARE * state.seconds()
+    for seconds, _, action in sorted(weighed, key=lambda w: (-w[0], w[1])):
+        if seconds < least:
+            break
         left -= sum(len(instructions_of(i)) for i in _named(state.sequences[action.computation], action))
         if len(found) == MOST_ACTIONS or (left < 0 and found):
             break

@@ -23,7 +23,8 @@ from compiler.learned.features.kernel_costs import COST_FEATURE_VERSION, COST_FE
 from compiler.learned.policy_folder import read_policy_folder, write_policy_folder
 from compiler.runtime.kernel_sites import KernelSite
 
-__all__ = ["KernelPrediction", "LearnedKernelCost", "correction_terms", "priced_amounts", "shipped_kernel_cost"]
+__all__ = ["KernelPrediction", "LearnedKernelCost", "correction_terms", "on_threads", "priced_amounts",
+           "shipped_kernel_cost"]  # fmt: skip
 
 FORMAT = "hlogym-kernel-cost"
 SHIPPED = Path(__file__).parent / "kernel_cost_model"
@@ -150,7 +151,7 @@ class LearnedKernelCost:
         rows = cost_features(site, [site.default, *choices], [1] * (1 + len(choices)))
         logs = self.log_seconds(rows)
         ratios = logs - logs[:, :1]
-        seconds = np.exp(logs.mean(0)) * _on_threads(rows, site.device.units)
+        seconds = np.exp(logs.mean(0)) * on_threads(rows, site.device.units)
         return KernelPrediction(seconds[1:], logs.std(0)[1:], ratios.mean(0)[1:], ratios.std(0)[1:])
 
     def log_seconds(self, features: Floats) -> Doubles:
@@ -241,8 +242,11 @@ _PARALLEL, _SERIAL = COST_FEATURES.index("nest: parallel work"), COST_FEATURES.i
 _TASKS = COST_FEATURES.index("nest: tasks")
 
 
-def _on_threads(features: Floats, threads: int) -> Doubles:
-    """Return the time on several threads relative to that on one: work in parallel loops is divided among them."""
+def on_threads(features: Floats, threads: int) -> Doubles:
+    """Return the time of rows of features on several threads relative to that on one thread.
+
+    Work in parallel loops is divided among the threads.
+    """
     parallel, serial, tasks = (np.exp2(features[:, n].astype(np.float64)) - 1 for n in (_PARALLEL, _SERIAL, _TASKS))
     share = parallel / np.maximum(parallel + serial, 1.0)
     return np.asarray(1 - share + share / np.clip(np.ceil(tasks), 1, max(1, threads)), np.float64)

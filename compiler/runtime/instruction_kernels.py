@@ -14,9 +14,8 @@ from typing import TypeAlias
 from compiler.analysis.loop_marks import is_kernel_loop, kernel_loop_of
 from compiler.codegen.kernel_spec import KernelSpec, lower_instruction
 from compiler.codegen.languages import default_schedule
-from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.schedules.schedule import Schedule
-from compiler.codegen.templates.loop_kernel import LoopKernel, bound_loop_nest, make_loop_kernel
+from compiler.codegen.templates.loop_kernel import LoopKernel, make_loop_kernel
 from compiler.codegen.templates.loop_state import default_loop_schedule
 from compiler.errors import UnsupportedError
 from compiler.ir.instruction import HloInstruction
@@ -87,19 +86,6 @@ def kernel_generator(i: HloInstruction, language: str) -> GenerateKernel:
     if i.opcode is Opcode.WHILE:
         return functools.partial(make_loop_kernel, i, language)
     return lower_instruction(i, language)
-
-
-def nest_generator(i: HloInstruction, language: str) -> Callable[[Schedule], lir.Kernel]:
-    """Return the function that makes the bound loop nest of an instruction's kernel, which `kernel_generator` prints.
-
-    Raises:
-        UnsupportedError: the instruction needs no kernel, or cannot become one with any schedule.
-    """
-    if not is_kernel_candidate(i):
-        raise UnsupportedError(f"a {i.opcode.text} here needs no kernel")
-    if i.opcode is Opcode.WHILE:
-        return functools.partial(bound_loop_nest, i, language)
-    return lower_instruction(i, language).bound_nest
 
 
 def has_kernel(i: HloInstruction, language: str) -> bool:

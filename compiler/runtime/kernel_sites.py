@@ -10,10 +10,11 @@ from typing import SupportsIndex, TypeAlias, overload
 
 from compiler.analysis.cost_model import CostModel, DeviceModel
 from compiler.codegen.kernel_spec import KernelSpec, LoweredKernel
+from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.schedules.kernel_choice import GENERATED, BoundKernel, KernelChoice
 from compiler.codegen.schedules.schedule import Schedule
 from compiler.codegen.schedules.schedule_space import ScheduleSpace, schedule_space
-from compiler.codegen.templates.loop_kernel import LoopKernel
+from compiler.codegen.templates.loop_kernel import LoopKernel, bound_loop_nest
 from compiler.errors import PlanError, UnsupportedError
 from compiler.ir import HloComputation, HloInstruction, HloModule
 from compiler.ir.module import is_control_flow
@@ -175,6 +176,16 @@ class KernelSite:
     def _generate(self) -> GenerateKernel:
         """The function that generates the kernel with a schedule; the instruction is lowered once."""
         return kernel_generator(self.instruction, self.target.language)
+
+    def bound_nest(self, schedule: Schedule) -> lir.Kernel | None:
+        """Return the loop nest that the generated kernel prints with a schedule; None when there is none."""
+        try:
+            generate = self._generate
+            if isinstance(generate, LoweredKernel):
+                return generate.bound_nest(schedule)
+            return bound_loop_nest(self.instruction, self.target.language, schedule)
+        except UnsupportedError:
+            return None
 
     def _generated_refusal(self, schedule: Schedule) -> str | None:
         """Return why the kernel cannot be generated with a schedule, or None when it can."""

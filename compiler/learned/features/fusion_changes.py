@@ -20,7 +20,7 @@ from compiler.fusion.state import FusionState
 from compiler.ir import HloInstruction, Opcode, Shape, Trait
 from compiler.learned.features.kernel_costs import COST_FEATURES, cost_features
 from compiler.learned.features.sites import Feature
-from compiler.learned.kernel_model import LearnedKernelCost
+from compiler.learned.kernel_model import LearnedKernelCost, on_threads
 from compiler.runtime.kernel_features import KINDS as KERNEL_KINDS
 from compiler.runtime.kernel_sites import KernelSite, KernelTarget
 from compiler.support.lru_dict import LruDict
@@ -147,6 +147,7 @@ class FusionChanges:
         self._target = KernelTarget(target.backend, target.language, target.schedule, state.cost_model.device)
         self._model = model
         self._known: LruDict[int, _Kernel] = LruDict(MOST_KERNELS)
+        self._equal: LruDict[str, _Kernel] = LruDict(MOST_KERNELS)  # by what a kernel computes: many actions make it
 
     def describe(self, action: FusionAction) -> Change | None:
         """Return what a legal action changes; None if nothing that takes time.
@@ -230,10 +231,15 @@ class FusionChanges:
         revision = sequence.nodes.revision(i)
         found = self._known.get(revision)
         if found is None:
-            found = self._known[revision] = self._look(sequence, i)
+            site = KernelSite(i, self._target)
+            found = self._equal.get(site.fingerprint)
+            if found is None:
+                found = self._equal[site.fingerprint] = self._look(sequence, site)
+            self._known[revision] = found
         return found
 
-    def _look(self, sequence: SequenceState, i: HloInstruction) -> _Kernel:
+    def _look(self, sequence: SequenceState, site: KernelSite) -> _Kernel:
+        i = site.instruction
         analytic = sequence.time_of(i)
         facts = sequence.legality.facts(i)
         leaves = [s for s in i.shape.leaves() if s.is_array]
@@ -248,7 +254,6 @@ class FusionChanges:
             ]  # fmt: skip
         else:
             summary = [0.0] * len(_SUMMARY)
-        site = KernelSite(i, self._target)
         counts, kinds = np.zeros(len(_NEST_SUMS)), np.zeros(len(KERNEL_KINDS) + 1)
         kinds[-1] = 1.0
         logs = np.full(len(self._model.members), np.log(max(analytic, 1e-9)))
@@ -257,9 +262,7 @@ class FusionChanges:
             amounts = np.exp2(row[0, _NEST].astype(np.float64)) - 1.0
             counts = np.array([amounts[columns].sum() for columns in _NEST_COLUMNS])
             kinds = row[0, _KIND_COLUMNS].astype(np.float64)
-            predicted = self._model.predict(site, [site.default]).seconds[0]
-            logs = self._model.log_seconds(row)[:, 0]
-            logs = logs + np.log(predicted) - logs.mean()
+            logs = self._model.log_seconds(row)[:, 0] + np.log(on_threads(row, site.device.units)[0])
         seconds = float(np.exp(logs.mean()))
         ops = [float(sum(o in kind for o in opcodes)) for kind in _OPS.values()]
         elementwise = float(sum(o.is_elementwise for o in opcodes))

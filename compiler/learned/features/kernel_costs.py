@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -12,10 +11,9 @@ from compiler.analysis.cost_model import CostModel, cpu
 from compiler.analysis.library_work import library_flops
 from compiler.codegen.schedules.kernel_choice import GENERATED, KernelChoice
 from compiler.codegen.schedules.schedule import COMPILER_FLAGS, FIELD_RANGES
-from compiler.errors import PlanError, UnsupportedError
+from compiler.errors import PlanError
 from compiler.ir.opcodes import Opcode
 from compiler.learned.features.nest import NEST_COUNTS, nest_counts
-from compiler.runtime.instruction_kernels import nest_generator
 from compiler.runtime.kernel_features import FEATURE_NAMES, kernel_features
 from compiler.runtime.kernel_sites import KernelSite
 
@@ -63,9 +61,6 @@ class _Nests:
 
     def __init__(self, site: KernelSite) -> None:
         self._site = site
-        self._generate = None
-        with contextlib.suppress(UnsupportedError):
-            self._generate = nest_generator(site.instruction, site.target.language)
         self._known: dict[KernelChoice, npt.NDArray[np.float64]] = {}
         self.default = self.counts(KernelChoice())
 
@@ -78,12 +73,14 @@ class _Nests:
         return found
 
     def _counted(self, choice: KernelChoice) -> Mapping[str, float]:
-        if self._generate is None or choice.implementation != GENERATED:
+        if choice.implementation != GENERATED:
             return {}
         try:
-            return nest_counts(self._generate(self._site.default_schedule.with_values(choice.schedule)))
-        except (PlanError, UnsupportedError):
+            schedule = self._site.default_schedule.with_values(choice.schedule)
+        except PlanError:
             return {}
+        nest = self._site.bound_nest(schedule)
+        return {} if nest is None else nest_counts(nest)
 
 
 def _choice_features(site: KernelSite, choice: KernelChoice, threads: int, nests: _Nests) -> list[float]:
