@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from compiler.errors import PolicyError
-from compiler.learned.features.kernel_costs import cost_features
+from compiler.learned.features.kernel_costs import COST_FEATURES, cost_features
 from compiler.learned.kernel_calibration import Calibration, fit_calibration, store_calibration
 from compiler.learned.kernel_cost import LearnedKernelCost, shipped_kernel_cost
 from compiler.runtime.kernel_sites import KernelSite
@@ -24,7 +25,7 @@ from experiments.kernel_times.timing import TimingOptions, draw_choices, precomp
 from experiments.noise import LoadWatch, print_noise
 from experiments.results import check_output
 
-__all__ = ["calibrate", "calibration_programs", "measure_calibration"]
+__all__ = ["SECONDS", "calibrate", "calibration_programs", "measure_calibration", "measured_rows"]
 
 CHOICES = 4
 """Choices per kernel, the default included."""
@@ -85,9 +86,9 @@ def calibrate(folder: Path | None = None, output: Path | None = None, as_json: b
     error_console.print(f"measuring kernels for at most {SECONDS:.0f} s ...")
     watch = LoadWatch()
     with keeping(lambda: "nothing was calibrated; the correction of before is as it was"):
-        measured = measure_calibration(SECONDS)
+        features, seconds = measured_rows(SECONDS)
     noise = watch.why_noisy()
-    found, path = _stored(model, measured)
+    found, path = _stored(model, features, seconds)
     text = (
         f"{found.rows} measurements: the median error of the cost model of kernels is {found.before:.0%} without and "
         f"{found.after:.0%} with the correction for this machine, which is in {path}"
@@ -100,10 +101,19 @@ def calibrate(folder: Path | None = None, output: Path | None = None, as_json: b
     print_noise(noise)
 
 
-def _stored(model: LearnedKernelCost, measured: list[tuple[KernelSite, list[ChoiceTime]]]) -> tuple[Calibration, Path]:
+def measured_rows(seconds: float) -> tuple[npt.NDArray[np.float32], list[float]]:
+    """Return the features of measured choices and their times; arguments and errors are those of the measurement."""
+    measured = measure_calibration(seconds)
     rows = [cost_features(site, [t.choice for t in times], [1] * len(times)) for site, times in measured]
+    features = np.concatenate(rows) if rows else np.zeros((0, len(COST_FEATURES)), np.float32)
+    return features, [t.seconds for _, times in measured for t in times]
+
+
+def _stored(
+    model: LearnedKernelCost, features: npt.NDArray[np.float32], seconds: list[float]
+) -> tuple[Calibration, Path]:
     try:
-        found = fit_calibration(model, np.concatenate(rows), [t.seconds for _, times in measured for t in times])
+        found = fit_calibration(model, features, seconds)
     except ValueError as e:
         raise PolicyError(f"too few kernels could be measured within {SECONDS:.0f} s: {e}") from e
     return found, store_calibration(model, found)

@@ -4,6 +4,7 @@ Examples:
     python -m experiments.kernel_times collect --suite corpus/train,corpus/validation --out kernel_times.jsonl
     python -m experiments.kernel_times train kernel_times.jsonl --out cost_model
     python -m experiments.kernel_times report kernel_times.jsonl cost_model --out results/learning/cost_model.md
+    python -m experiments.kernel_times transfer kernel_times.jsonl --out results/learning/transfer.md
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from compiler.learned.kernel_cost import LearnedKernelCost
+from compiler.learned.kernel_cost import LearnedKernelCost, shipped_kernel_cost
 from env.suites import load_suite
 from experiments.console import stdout
 from experiments.kernel_times.collect import CollectOptions, collect
@@ -23,6 +24,7 @@ from experiments.kernel_times.dataset import DatasetError, KernelTimes, read_dat
 from experiments.kernel_times.matrices import TimesMatrix, times_matrix
 from experiments.kernel_times.report import write_report
 from experiments.kernel_times.training import TrainingOptions, train
+from experiments.kernel_times.transfer import transferred, write_transfer
 
 MOST_NOISE = 0.1
 """The second fastest sample of a time that is used is at most this much slower than the fastest."""
@@ -60,6 +62,17 @@ def _report(o: argparse.Namespace) -> None:
     command = "python -m experiments.kernel_times report"
     page = write_report(o.out, command, header, kernels, matrix, training, LearnedKernelCost.load(o.model))
     sys.stdout.write(page)
+
+
+def _transfer(o: argparse.Namespace) -> None:
+    header, kernels, matrix, training = _rows(o)
+    model = shipped_kernel_cost() if o.model is None else LearnedKernelCost.load(o.model)
+    if model is None:
+        raise DatasetError("no cost model of kernels comes with this version of hlogym; name the folder of one")
+    found = transferred(model, matrix, training, o.draws)
+    families = len({k.family for k in kernels if k.split != "train"})
+    command = f"python -m experiments.kernel_times transfer --draws {o.draws}"
+    sys.stdout.write(write_transfer(o.out, command, header, model, found, families, o.draws))
 
 
 def _rows(o: argparse.Namespace) -> tuple[dict[str, object], list[KernelTimes], TimesMatrix, np.ndarray]:
@@ -107,6 +120,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add("--threads", default="1", help="numbers of threads whose times are used (default: %(default)s)")
     add("--noise", type=float, default=MOST_NOISE, help="times with more noise are ignored (default: %(default)s)")
     command.set_defaults(run=_report)
+    command = commands.add_parser("transfer", help="write how good a model of another machine is here")
+    add = command.add_argument
+    add("data", type=Path, help="dataset that collect wrote on this machine")
+    add("--model", type=Path, default=None, help="folder of the model (default: the one that comes with hlogym)")
+    add("--out", type=Path, default=Path("results/learning/transfer.md"), help="page (default: %(default)s)")
+    add("--threads", default="1", help="numbers of threads whose times are used (default: %(default)s)")
+    add("--noise", type=float, default=MOST_NOISE, help="times with more noise are ignored (default: %(default)s)")
+    add("--draws", type=int, default=20, help="draws of the kernels of a calibration (default: %(default)s)")
+    command.set_defaults(run=_transfer)
     o = parser.parse_args(arguments)
     o.run(o)
 

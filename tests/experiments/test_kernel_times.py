@@ -15,6 +15,7 @@ from compiler.learned.kernel_cost import LearnedKernelCost
 from compiler.learned.kernel_model import PRICED, priced_amounts
 from env.suites import ManifestError, Program
 from experiments import calibration
+from experiments.kernel_times import transfer
 from experiments.kernel_times.__main__ import main
 from experiments.kernel_times.collect import CollectOptions, by_turns, collect
 from experiments.kernel_times.dataset import (
@@ -29,6 +30,7 @@ from experiments.kernel_times.matrices import TimesMatrix, times_matrix
 from experiments.kernel_times.quality import field_errors, quality, spearman
 from experiments.kernel_times.timing import TimingOptions, draw_choices, kernel_inputs, time_choices
 from experiments.kernel_times.training import TrainingOptions, fit_prices, train
+from experiments.kernel_times.transfer import transferred
 from tests.session.test_kernel_sites import TRANSPOSE, fused
 
 DOT = """HloModule dot
@@ -259,6 +261,24 @@ def test_errors_of_single_changes() -> None:
 def test_ranks_of_equal_values() -> None:
     assert spearman(np.array([1.0, 1, 2]), np.array([3.0, 3, 9])) == pytest.approx(1)
     assert np.isnan(spearman(np.array([1.0, 1]), np.array([1.0, 2])))
+
+
+# ---- another machine
+
+
+def test_a_slower_machine_is_calibrated_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = train(_matrix(), TrainingOptions(members=2, epochs=40), {})
+    here = _matrix(seed=1)
+    slow = dataclasses.replace(here, log_seconds=model.log_seconds(here.features).mean(0) + np.log(3.0))
+    seconds = np.exp(slow.log_seconds).tolist()
+    monkeypatch.setattr(transfer, "measured_rows", lambda limit: (slow.features[:30], seconds[:30]))
+    found = transferred(model, slow, slow.kernel < 40, draws=3)
+    names, accuracies = zip(*found, strict=True)
+    assert names[0] == "none"
+    assert "30 times" in names[1]
+    assert [len(a) for a in accuracies] == [1, 1, 3, 3]  # there are not 100 kernels to calibrate with
+    assert accuracies[0][0].error == pytest.approx(2.0)
+    assert max(a.error for part in accuracies[1:] for a in part) < 0.5
 
 
 # ---- the commands
