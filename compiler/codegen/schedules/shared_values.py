@@ -66,6 +66,7 @@ class _Sharing:
     room: int
     before: list[lir.Stmt] = field(default_factory=list)
     _arrays: dict[Hashable, str] = field(default_factory=dict)
+    _numbers: dict[Hashable, int] = field(default_factory=dict)
 
     def body(self, body: Body, path: tuple[tuple[Loop, Body], ...]) -> Body:
         """Return the body of a loop, given the loops between it and the outer one with the statements before them."""
@@ -87,7 +88,7 @@ class _Sharing:
         variables = [v for loop, _ in path for v in _vars_of(loop)]
         lets = [x for _, before in path for x in before if isinstance(x, lir.Let)]
         own = [x for x in s.body if isinstance(x, lir.Let)]
-        values = _Values(self.stored, self.around, variables)
+        values = _Values(self.stored, self.around, variables, self._numbers)
         for let in (*lets, *own):
             values.add(let)
         needed = self._needed(s, values)
@@ -109,13 +110,14 @@ class _Sharing:
 
     def _keep(self, name: str, values: _Values, variables: Sequence[Var]) -> lir.LocalLoad | None:
         """Return the load that replaces a value, or None if it is not worth an array."""
-        let, closure = values.of[name], values.closure(name)
-        used = {v for x in closure for v in _variables_in(x)}
+        let, used = values.of[name], values.used(name)
         axes = [v for v in variables if v in used]
         size = math.prod(v.extent for v in axes)
         runs = self.loop.var.extent * math.prod(v.extent for v in variables if v not in used)
-        work = lir.work_of(tuple(closure))
-        if let.type is T.PRED or not axes or runs < MIN_RUNS or work < MIN_WORK or self.loop.var in used:
+        if let.type is T.PRED or not axes or runs < MIN_RUNS or self.loop.var in used:
+            return None
+        closure = values.closure(name)
+        if lir.work_of(tuple(closure)) < MIN_WORK:
             return None
         at = ix.linearize([ix.of(v) for v in axes], [v.extent for v in axes])
         fresh = {v: Var(f"{v.name}k", v.extent) for v in axes}
@@ -141,13 +143,16 @@ class _Values:
     Attributes:
         stored, around: see `_Sharing`.
         variables: those of the loops inside the outer one.
+        numbers: of what values are, see `key`.
         of: the definitions by name.
     """
 
     stored: set[str]
     around: set[str]
     variables: Sequence[Var]
+    numbers: dict[Hashable, int]
     of: dict[str, lir.Let] = field(default_factory=dict)
+    _used: dict[str, frozenset[Var]] = field(default_factory=dict)
 
     def add(self, let: lir.Let) -> None:
         """Add a definition if it is shared."""
@@ -160,6 +165,12 @@ class _Values:
             shared = isinstance(v, lir.Constant) or (isinstance(v, lir.Apply) and all(map(self._is_known, v.args)))
         if shared:
             self.of[let.name] = let
+            operands = [self._used[n] for n in lir.names_used((let,)) if n in self._used]
+            self._used[let.name] = frozenset(_variables_in(let)).union(*operands)
+
+    def used(self, name: str) -> frozenset[Var]:
+        """Return the variables on which a value depends."""
+        return self._used[name]
 
     def _is_known(self, name: str) -> bool:
         return name in self.of or name in self.around
@@ -182,16 +193,19 @@ class _Values:
         visit(name)
         return list(found.values())
 
-    def key(self, name: str, axes: Mapping[Var, int]) -> Hashable:
-        """Return what a value is: equal for definitions with other names and other variables."""
+    def key(self, name: str, axes: Mapping[Var, int]) -> int:
+        """Return a number of what a value is: equal for definitions with other names and other variables.
+
+        Operands enter by their numbers, because nested keys would be hashed once for each path to them.
+        """
         at: dict[IndexSymbol, IndexExpr] = {v: IndexExpr(((Var(f"axis{n}", v.extent), 1),)) for v, n in axes.items()}
-        keys: dict[str, Hashable] = {}
+        keys: dict[str, int] = {}
         for let in self.closure(name):
             (moved,) = lir.map_indices((let,), lambda i: i.substitute(at))
             names = tuple(keys.get(n, n) for n in lir.names_used((moved,)))
             value = moved.value if isinstance(moved, lir.Let) else None
             text = value.op if isinstance(value, lir.Apply) else repr(value)
-            keys[let.name] = (let.type, text, names)
+            keys[let.name] = self.numbers.setdefault((let.type, text, names), len(self.numbers))
         return keys[name]
 
 

@@ -1,0 +1,35 @@
+"""Values that all rows share are computed once, however often other shared values use them."""
+
+import numpy as np
+import pytest
+
+from compiler import compile
+from compiler.interpreter import evaluate
+from compiler.text import parse
+
+
+def _text(steps: int, tail: str) -> str:
+    """Return a program in which each step uses the value before three times, so that there are 3^steps paths to it."""
+    lines = ["x = f32[64,512] parameter(0)", "y = f32[512] parameter(1)", "v0 = f32[512] tanh(y)"]
+    for n in range(steps):
+        lines.append(f"s{n} = f32[512] multiply(v{n}, v{n})")
+        lines.append(f"v{n + 1} = f32[512] subtract(v{n}, s{n})")
+    lines.append(f"b = f32[64,512] broadcast(v{steps}), dimensions={{1}}")
+    add = "add { a = f32[] parameter(0) b = f32[] parameter(1) ROOT s = f32[] add(a, b) }"
+    return "\n".join([add, "ENTRY e {", *lines, tail, "}"])
+
+
+@pytest.mark.parametrize(
+    "tail",
+    [
+        "ROOT r = f32[64,512] multiply(x, b)",
+        "p = f32[64,512] multiply(x, b) z = f32[] constant(0) "
+        "ROOT r = f32[64] reduce(p, z), dimensions={1}, to_apply=add",
+    ],
+)
+def test_a_long_chain_of_shared_values_compiles(tail: str) -> None:
+    text = _text(60, tail)  # never, if each path to a value is followed
+    rng = np.random.default_rng(0)
+    arrays = [rng.uniform(0.1, 0.9, shape).astype(np.float32) for shape in ((64, 512), (512,))]
+    executable = compile(text)
+    np.testing.assert_allclose(executable(*arrays)[0], evaluate(parse(text), arrays)[0], rtol=1e-4, atol=1e-6)
