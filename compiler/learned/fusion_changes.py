@@ -1,10 +1,11 @@
 """A learned fusion policy: the default fusions, and then the changes of them that are surely faster.
 
 After the default policy, every further action (one more fusion, a value taken out of a fusion or moved) is described by
-the kernels that it replaces and by those that replace them. A forest predicts by how much these kernels become faster.
-The action with the greatest lower bound is taken if it exceeds a margin; then the actions are looked at again.
+the kernels that it replaces and by those that replace them. A forest, or rules distilled from it, predict by how much
+these kernels become faster. The action with the greatest lower bound is taken if it exceeds a margin; then the actions
+are looked at again.
 
-policy.json          format, features, margin, number of steps, identity of the cost model of kernels, provenance
+policy.json          format, features, margin, number of steps, rules, identity of the cost model of kernels, provenance
 policy.safetensors   the forest
 """
 
@@ -12,10 +13,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from compiler.errors import PolicyError
@@ -26,13 +24,15 @@ from compiler.fusion.rewriting import instructions_of
 from compiler.fusion.sequence import SequenceState
 from compiler.fusion.state import FusionState
 from compiler.ir import HloInstruction
+from compiler.learned.change_choosers import ChangeChooser, ChangeForest, Prediction
 from compiler.learned.features.fusion_changes import CHANGE_FEATURE_VERSION, CHANGE_FEATURES, Change, FusionChanges
 from compiler.learned.forest import Forest
 from compiler.learned.kernel_model import LearnedKernelCost, shipped_kernel_cost
 from compiler.learned.policy_folder import read_number, read_policy_folder, write_policy_folder
+from compiler.learned.rule_list import RuleList
 
-__all__ = ["FORMAT", "MOST_ACTIONS", "ChangeForest", "LearnedChanges", "action_seconds", "load_changes",
-           "offered_changes", "save_changes"]  # fmt: skip
+__all__ = ["FORMAT", "MOST_ACTIONS", "LearnedChanges", "action_seconds", "load_changes", "offered_changes",
+           "read_changes", "save_changes"]  # fmt: skip
 
 FORMAT = "hlogym-fusion-changes"
 MOST_ACTIONS = 40
@@ -49,37 +49,8 @@ MOST_INSTRUCTIONS = 2_000
 _RANKED = 3
 
 
-@dataclass(frozen=True, eq=False)
-class ChangeForest:
-    """Predicts the gain of an action, and says from which gain on it is taken.
-
-    Attributes:
-        forest: predicts the log of the speedup of the kernels that an action replaces.
-        margin: share of their time that an action must save by its lower bound.
-        errors: standard deviations between the prediction and its lower bound.
-        steps: greatest number of actions after the default ones.
-        costs: `LearnedKernelCost.digest` of the model of kernel times on which it was learned.
-        provenance: how it was made.
-    """
-
-    forest: Forest
-    margin: float
-    errors: float
-    steps: int
-    costs: str
-    provenance: Mapping[str, Any] = field(default_factory=dict)
-
-
-class Prediction(NamedTuple):
-    """An action with its predicted gain and the lower bound of that, as logs of speedups of its kernels."""
-
-    change: Change
-    mean: float
-    low: float
-
-
 class LearnedChanges:
-    """The default fusions, and after them the changes that a forest expects to be faster.
+    """The default fusions, and after them the changes that a forest, or rules, expect to be faster.
 
     Args:
         chooser: predicts.
@@ -87,7 +58,7 @@ class LearnedChanges:
         name: the name in plans.
     """
 
-    def __init__(self, chooser: ChangeForest, model: LearnedKernelCost, name: str = "learned") -> None:
+    def __init__(self, chooser: ChangeChooser, model: LearnedKernelCost, name: str = "learned") -> None:
         self.chooser, self.model, self.name = chooser, model, name
         self.provenance = chooser.provenance
         self._runs: WeakKeyDictionary[FusionState, _Run] = WeakKeyDictionary()  # compilations may run side by side
@@ -111,10 +82,7 @@ class LearnedChanges:
     def reason(self, p: Prediction) -> str:
         """Return what is expected of an action."""
         before, after = ", ".join(f"%{n}" for n in p.change.before), ", ".join(f"%{n}" for n in p.change.after)
-        return (
-            f"{p.change.action}: {after} instead of {before}, predicted {math.exp(p.mean):.2f}x (at least "
-            f"{math.exp(p.low):.2f}x); needed {1 + self.chooser.margin:.2f}x"
-        )
+        return f"{p.change.action}: {after} instead of {before}, {self.chooser.reason(p)}"
 
 
 class _Run:
@@ -163,20 +131,9 @@ class _Run:
             self._state.undo()
 
     def ranked(self) -> list[Prediction]:
-        """Return the actions that the forest knows about, the greatest lower bound first."""
+        """Return the actions of which something is expected, the greatest lower bound first."""
         found = offered_changes(self._changes)
-        if not found:
-            return []
-        chooser = self._policy.chooser
-        rows = [c.row for c in found]
-        mean, deviation = chooser.forest.predict(rows)
-        known = chooser.forest.knows(rows)
-        predicted = [
-            Prediction(c, float(m), float(m - chooser.errors * d))
-            for c, m, d, k in zip(found, mean, deviation, known, strict=True)
-            if k
-        ]
-        return sorted(predicted, key=lambda p: -p.low)
+        return sorted(self._policy.chooser.expected(found), key=lambda p: -p.low) if found else []
 
 
 def offered_changes(changes: FusionChanges) -> list[Change]:
@@ -222,13 +179,30 @@ def save_changes(folder: Path, chooser: ChangeForest) -> None:
         "errors": chooser.errors,
         "steps": chooser.steps,
         "kernel_costs": chooser.costs,
+        "rules": chooser.rules.to_json(),
         "provenance": dict(chooser.provenance),
     }
     write_policy_folder(folder, description, chooser.forest.to_arrays())
 
 
-def load_changes(folder: Path) -> LearnedChanges:
+def load_changes(folder: Path, readable: bool = False) -> LearnedChanges | None:
     """Return the policy of a folder.
+
+    Args:
+        folder: of the policy.
+        readable: decide by its rules instead of its forest; None if it has none.
+
+    Raises:
+        PolicyError: as in `read_changes`.
+    """
+    chooser, model = read_changes(folder)
+    if not readable:
+        return LearnedChanges(chooser, model)
+    return LearnedChanges(chooser.readable(), model) if chooser.rules.rules else None
+
+
+def read_changes(folder: Path) -> tuple[ChangeForest, LearnedKernelCost]:
+    """Return what decides in the policy of a folder, and the cost model of kernels that it needs.
 
     Raises:
         PolicyError: there is none, it is of another version, it was learned with another model of kernel times than the
@@ -243,7 +217,8 @@ def load_changes(folder: Path) -> LearnedChanges:
             raise PolicyError("it was learned with another cost model of kernels than the one that ships")
         margin, errors, steps = (read_number(data, name) for name in ("margin", "errors", "steps"))
         forest = Forest.from_arrays(weights, len(CHANGE_FEATURES))
+        rules = RuleList.from_json(data.get("rules", []), CHANGE_FEATURES)
     except PolicyError as error:
         raise PolicyError(f"the policy in {folder} cannot be used: {error}; train it again") from error
-    chooser = ChangeForest(forest, margin, errors, int(steps), str(data["kernel_costs"]), data["provenance"])
-    return LearnedChanges(chooser, model)
+    costs, provenance = str(data["kernel_costs"]), data["provenance"]
+    return ChangeForest(forest, margin, errors, int(steps), costs, provenance, rules), model

@@ -141,7 +141,7 @@ def _fusion_part(folder: Path, phase: str, readable: bool) -> object:
 def _changes_part(folder: Path, phase: str, readable: bool) -> object:
     if phase != "fusion":
         raise PolicyError(f"{folder} decides fusion and cannot be the part for {phase}")
-    return None if readable else load_changes(folder)
+    return load_changes(folder, readable)
 
 
 def _order_part(folder: Path, phase: str, readable: bool) -> object:

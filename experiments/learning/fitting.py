@@ -18,7 +18,7 @@ from experiments.learning.settings import TrainSettings
 from experiments.learning.trees import Leaf, grow_forest, grow_tree, merged_leaves
 from experiments.yardstick.rows import Row
 
-__all__ = ["NOISE", "Fitted", "Outcome", "Sample", "family_folds", "fit_bandit", "samples_of"]
+__all__ = ["NOISE", "Fitted", "Outcome", "Sample", "family_folds", "fit_bandit", "merged_bounds", "samples_of"]
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 LARGEST_LOG = 1.5
@@ -241,12 +241,12 @@ def _distilled(bandit: Bandit, samples: Sequence[Sample], phase: SitePhase, sett
 
         for leaf in merged_leaves(tree, supported):
             mean = float(np.average(logs[leaf.samples], weights=weights[leaf.samples]))
-            rules.append(Rule(choice, default, _merged(leaf.bounds), round(math.exp(mean), 3), len(leaf.samples)))
+            rules.append(Rule(choice, default, merged_bounds(leaf.bounds), round(math.exp(mean), 3), len(leaf.samples)))
     return RuleList(tuple(sorted(rules, key=lambda r: -r.speedup)), PHASE_FEATURES[phase])
 
 
-def _merged(bounds: Sequence[tuple[int, bool, float]]) -> tuple[Condition, ...]:
-    """Return the bounds of a leaf with the tightest of each kind only."""
+def merged_bounds(bounds: Sequence[tuple[int, bool, float]]) -> tuple[Condition, ...]:
+    """Return the bounds of a leaf as conditions, with the tightest of each kind only."""
     tightest: dict[tuple[int, bool], float] = {}
     for column, at_most, bound in bounds:
         known = tightest.get((column, at_most))

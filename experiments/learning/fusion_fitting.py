@@ -15,9 +15,10 @@ import numpy.typing as npt
 from agents.deviations import Deviation, PlanBuilder
 from compiler.fusion.actions import FusionAction
 from compiler.fusion.state import FusionState
+from compiler.learned.change_choosers import ChangeForest
 from compiler.learned.features.fusion_changes import CHANGE_FEATURES, FusionChanges
 from compiler.learned.forest import Forest
-from compiler.learned.fusion_changes import ChangeForest, offered_changes
+from compiler.learned.fusion_changes import offered_changes
 from compiler.learned.kernel_model import LearnedKernelCost
 from compiler.text import parse
 from env.suites import Program

@@ -11,8 +11,8 @@ import yaml
 
 from experiments.config import ConfigError
 
-__all__ = ["DEFAULT_FILE", "ChangeSettings", "CollectSettings", "FusionSettings", "LearningSettings", "TrainSettings",
-           "ValidateSettings", "read_settings"]  # fmt: skip
+__all__ = ["DEFAULT_FILE", "ChangeSettings", "CollectSettings", "FusionSettings", "LearningSettings", "RuleSettings",
+           "TrainSettings", "ValidateSettings", "read_settings"]  # fmt: skip
 
 DEFAULT_FILE = Path(__file__).parent / "learning.yaml"
 _T = TypeVar("_T")
@@ -117,6 +117,29 @@ class ChangeSettings:
 
 
 @dataclass(frozen=True)
+class RuleSettings:
+    """How the forest of changes of fusions is distilled into rules.
+
+    Attributes:
+        per_family: number of programs of each family at most, whose actions are looked at.
+        instructions: larger programs are left out.
+        depth: greatest number of conditions of a rule.
+        leaf: least number of actions behind a rule.
+        agreement: share of these that the forest would take at least.
+        emphasis: weight of an action that the forest would take, as against one that it would not.
+        folds: number of parts of cross-validation, each with families of its own.
+    """
+
+    per_family: int = 8
+    instructions: int = 400
+    depth: int = 5
+    leaf: int = 4
+    agreement: float = 0.75
+    emphasis: float = 5.0
+    folds: int = 6
+
+
+@dataclass(frozen=True)
 class ValidateSettings:
     """How a policy is compared with the rules.
 
@@ -145,6 +168,7 @@ class LearningSettings:
     fusion: FusionSettings = field(default_factory=FusionSettings)
     train: TrainSettings = field(default_factory=TrainSettings)
     changes: ChangeSettings = field(default_factory=ChangeSettings)
+    rules: RuleSettings = field(default_factory=RuleSettings)
     validate: ValidateSettings = field(default_factory=ValidateSettings)
 
 

@@ -12,14 +12,13 @@ from typing import Any, get_args
 from compiler.errors import HlogymError
 from compiler.learned.fusion_changes import save_changes
 from compiler.learned.kernel_model import shipped_kernel_cost
-from compiler.learned.policy_folder import describe_policy
-from compiler.learned.site_policy import FORMAT as SITE_FORMAT
-from compiler.learned.site_policy import Bandit, SitePhase, load_bandit, save_bandit
+from compiler.learned.site_policy import Bandit, SitePhase, save_bandit
 from compiler.learned.whole_folder import read_whole, write_whole
 from env.suites import load_suite
 from experiments.learning.bandits import drawn_data, fusion_data
 from experiments.learning.fitting import Fitted, fit_bandit, samples_of
 from experiments.learning.fusion_fitting import FittedChanges, change_samples, fit_changes
+from experiments.learning.model_card import FORMER, model_card
 from experiments.learning.settings import LearningSettings
 from experiments.provenance import provenance
 from experiments.results import ResultError
@@ -76,6 +75,7 @@ class Trained:
             "samples": {**self.former.get("samples", {}), **self.counts},
             "cross_validation": {**self.former.get("cross_validation", {}), **self._validated()},
             "programs": sorted({*self.former.get("programs", ()), *self.programs}),
+            **({"former": {n: self.former[n] for n in FORMER if n in self.former}} if self.former else {}),
         }
 
     def _validated(self) -> dict[str, Any]:
@@ -189,77 +189,7 @@ def write_policy(
                 f"no part is safe enough to be used ({trained.counts}); collect more deviations, or allow more slower "
                 "programs with train.slower"
             )
-        bandits: dict[str, Bandit] = dict(
-            load_bandit(f) for f in parts.values() if describe_policy(f)["format"] == SITE_FORMAT
-        )
-        card = _card(version, trained, sorted(parts), facts, bandits)
-        write_whole(folder, NAME, version, parts, [backend], default_for, facts, card)
-
-
-def _card(
-    version: str,
-    trained: Trained,
-    parts: Sequence[str],
-    facts: Mapping[str, Any],
-    bandits: Mapping[str, Bandit],
-) -> str:
-    lines = [
-        f"# Policy `{NAME}`, version {version}",
-        "",
-        f"Decides {', '.join(parts)} for the backend {trained.settings.backend}. The hand-written rules decide the "
-        "rest, and also where the lower bound of the predicted gain does not exceed the margin.",
-        "",
-        "## Training",
-        "",
-        f"- command: `{facts['command']}`",
-        *(f"- {name}: {facts[name]}" for name in ("commit", "date", "machine") if name in facts),
-        f"- data: deviations from the default plan, measured on {len(facts['programs'])} programs of "
-        f"{trained.settings.collect.suite}: " + ", ".join(f"{n} of {phase}" for phase, n in facts["samples"].items()),
-        "- model: a forest per part that predicts the log of the speedup from the site and the choice",
-        "",
-        "## Results",
-        "",
-        "Cross-validation over families, on the changed decisions that were measured:",
-        "",
-        "| part | sites | changed | speedup over all | of the changed | slower of the changed | best possible |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for phase, forms in facts["cross_validation"].items():
-        for form, o in forms.items():
-            lines.append(
-                f"| {phase}, {form} | {o['sites']:.0f} | {o['changed']:.1%} | {o['mean']:.3f}x "
-                f"| {o['changed_mean']:.3f}x | {o['slower']:.1%} | {o['possible']:.3f}x |"
-            )
-        if not forms:
-            lines.append(f"| {phase} | | | no part: no margin was safe | | | |")
-    lines += ["", "Validation against the rules, on programs of other draws and families:", ""]
-    lines += facts.get("validation", {}).get("lines", ["not validated yet, so the rules stay the default."])
-    lines += [
-        "",
-        "## Limits",
-        "",
-        f"- It was trained on one machine ({facts.get('machine', 'unknown')}) and small programs of at most "
-        f"{trained.settings.collect.instructions} instructions. Sites whose features lie beyond those of the samples "
-        "are left to the rules.",
-        "- The gain that is predicted for expansions and loops is that of the whole program in which a site was "
-        "measured; how large a share of it the site is varies. For fusion it is that of the kernels that change.",
-        *_former_lines(trained.former),
-        "- Test programs were not used.",
-        "",
-        "## Rules",
-        "",
-        'The readable form (`policy="learned:rules"`):',
-        "",
-    ]
-    for phase, bandit in bandits.items():
-        lines += [f"### {phase}", "", *(f"- {rule.text(bandit.rules.features)}" for rule in bandit.rules.rules), ""]
-    return "\n".join(lines)
-
-
-def _former_lines(former: Mapping[str, Any]) -> list[str]:
-    """Return where the parts come from that were taken over from another policy."""
-    known = ", ".join(str(former[name]) for name in ("commit", "date", "machine") if name in former)
-    return [f"- Other parts than fusion are those of the policy before, trained at: {known}."] if known else []
+        write_whole(folder, NAME, version, parts, [backend], default_for, facts, model_card(version, parts, facts))
 
 
 def next_version(folder: Path) -> str:

@@ -11,10 +11,12 @@ from compiler import compile
 from compiler.errors import PolicyError
 from compiler.fusion.actions import KINDS
 from compiler.interpreter import evaluate
-from compiler.learned.features.fusion_changes import CHANGE_FEATURES, FusionChanges
+from compiler.learned.change_choosers import UNCHANGED, ChangeForest
+from compiler.learned.features.fusion_changes import CHANGE_FEATURES, CHANGED_COLUMNS, FusionChanges
 from compiler.learned.forest import Forest
-from compiler.learned.fusion_changes import ChangeForest, LearnedChanges, load_changes, save_changes
+from compiler.learned.fusion_changes import LearnedChanges, load_changes, read_changes, save_changes
 from compiler.learned.kernel_model import LearnedKernelCost, shipped_kernel_cost
+from compiler.learned.rule_list import Condition, Rule, RuleList
 from compiler.policy import Policy
 from compiler.session import CompilationSession
 from compiler.text import parse
@@ -112,9 +114,25 @@ def test_it_says_what_it_expects() -> None:
 def test_a_folder_is_read_as_it_was_written(tmp_path: Path) -> None:
     chooser = _chooser(0.25, margin=0.07, steps=3)
     save_changes(tmp_path / "p", chooser)
-    found = load_changes(tmp_path / "p").chooser
+    found, _ = read_changes(tmp_path / "p")
     assert (found.margin, found.errors, found.steps) == (0.07, 0.0, 3)
     np.testing.assert_allclose(found.forest.mean, chooser.forest.mean)
+
+
+def test_rules_decide_in_the_readable_form(tmp_path: Path) -> None:
+    condition = Condition(CHANGED_COLUMNS["kernels before"], at_most=False, bound=0.5)
+    rules = RuleList((Rule("fission", UNCHANGED, (condition,), 1.5, 20),), CHANGE_FEATURES)
+    save_changes(tmp_path / "p", replace(_chooser(-0.3, steps=1), rules=rules))
+    policy = load_changes(tmp_path / "p", readable=True)
+    assert policy is not None
+    reason = policy.explain(_session().fusion)
+    assert "fission instead of the default fusions if kernels before is 1, above 0.5 kernels" in reason
+    assert "expected 1.50x, 20 samples" in reason
+    plan = compile(TEXT, policy=Policy("readable", fusion=policy)).plan
+    assert plan is not None
+    assert plan.fusions[-1].kind == "fission"  # the forest expects it to be slower
+    save_changes(tmp_path / "p", _chooser(0.3))
+    assert load_changes(tmp_path / "p", readable=True) is None
 
 
 def test_another_cost_model_of_kernels_is_refused(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from compiler.runtime.kernel_features import KINDS as KERNEL_KINDS
 from compiler.runtime.kernel_sites import KernelSite, KernelTarget
 from compiler.support.lru_dict import LruDict
 
-__all__ = ["CHANGE_FEATURES", "CHANGE_FEATURE_VERSION", "Change", "FusionChanges"]
+__all__ = ["CHANGED_COLUMNS", "CHANGE_FEATURES", "CHANGE_FEATURE_VERSION", "Change", "FusionChanges"]
 
 CHANGE_FEATURE_VERSION = 1
 """Changes with the meaning of any feature here; models learned on another version are refused."""
@@ -81,24 +81,31 @@ _SUMS = ("kernels", "analytic time", "predicted time", *_SUMMARY, *_NEST_SUMS)
 _COUNTS = (*(f"{kind} kernels" for kind in KERNEL_KINDS), "other kernels", *_OPS, "elementwise ops")
 """Numbers of kernels of which a row has the sums before and after."""
 _VALUES = ("elementwise", "expensive", *_OPS)
-_UNITS = {"analytic time": "ns", "predicted time": "ns", "bytes read": "bytes", "bytes written": "bytes"}
+_UNITS = {
+    "analytic time": "ns", "predicted time": "ns", "bytes read": "bytes", "bytes written": "bytes", "flops": "flops",
+    "loads": "elements", "nests": "nests", "outputs": "arrays", **dict.fromkeys(_NEST_SUMS, "operations"),
+    **dict.fromkeys((*_OPS, "elementwise ops"), "ops"), "vector iterations": "iterations", "loops": "loops",
+    "serial iterations": "iterations", "tasks": "tasks",
+    **dict.fromkeys(("expensive statements", "statements", "longest chain"), "statements"),
+}  # fmt: skip
+"""What the numbers count, where they do not count kernels."""
 
 CHANGE_FEATURES: tuple[Feature, ...] = (
     *(Feature(f"action is {kind}") for kind in KINDS),
-    *(Feature(f"{name} before", _UNITS.get(name, "")) for name in _SUMS),
+    *(Feature(f"{name} before", _UNITS.get(name, "kernels")) for name in _SUMS),
     *(Feature(f"change of {name}", "powers of two") for name in _SUMS),
-    *(Feature(f"{name} before") for name in _COUNTS),
-    *(Feature(f"{name} after") for name in _COUNTS),
+    *(Feature(f"{name} before", _UNITS.get(name, "kernels")) for name in _COUNTS),
+    *(Feature(f"{name} after", _UNITS.get(name, "kernels")) for name in _COUNTS),
     *(Feature(f"value is {name}") for name in _VALUES),
     Feature("value", "elements"),
     Feature("bits of the value", "bits"),
     Feature("innermost dimension of the value", "elements"),
     Feature("users of the value", "kernels"),
     Feature("largest array", "elements"),
-    Feature("value per largest array"),
+    Feature("value per largest array", "elements"),
     Feature("work per element before", "flops"),
     Feature("spread of the predicted change", "powers of two"),
-    Feature("share of the program"),
+    Feature("share of the program", "of its time"),
     Feature("inside a loop or branch"),
 )
 """The entries of a row."""

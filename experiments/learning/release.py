@@ -1,0 +1,94 @@
+"""Validate the policy in a folder again, and write there what came out: the card, and whether it may be the default.
+
+    python -m experiments.learning.release [--folder DIR] [--rules] [--default] [--no-validate]
+
+Its parts stay as they are. With `--rules`, the part for fusion gets a readable form, distilled from its forest; nothing
+is measured for that. After code generation has changed, this says whether what was learned before still holds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from compiler.learned.fusion_changes import FORMAT, read_changes, save_changes
+from compiler.learned.policy_folder import describe_policy
+from compiler.learned.whole_folder import SHIPPED, read_whole, write_whole
+from compiler.policy import load_whole
+from experiments.console import stdout
+from experiments.learning.bandits import learnable_programs
+from experiments.learning.fusion_rules import agreement, distilled_rules, offered
+from experiments.learning.model_card import model_card
+from experiments.learning.settings import DEFAULT_FILE, LearningSettings, read_settings
+from experiments.learning.validate import FOLDER, validate_policy, write_validation
+
+__all__ = ["main", "with_rules"]
+
+
+def with_rules(source: Path, target: Path, settings: LearningSettings) -> str:
+    """Write the part for fusion of a folder with rules that are distilled from it; return how well they agree with it.
+
+    Raises:
+        PolicyError: the part cannot be read, or the target cannot be written.
+    """
+    chooser, model = read_changes(source)
+    s = settings.rules
+    programs = learnable_programs(settings.fusion.suite, s.per_family, settings.seed)
+    actions = offered(programs, settings.backend, model, s.instructions)
+    rules, found = distilled_rules(chooser, actions, s), agreement(chooser, actions, s)
+    save_changes(target, replace(chooser, rules=rules))
+    return (
+        f"Rules for fusion: {len(rules.rules)}, distilled from what the forest expects of {len(actions)} actions of "
+        f"{len({a.program for a in actions})} training programs, of which it would take {found.taken}. Of the actions "
+        f"of families that they were not distilled from, they would take {found.found:.0%} of these; {found.right:.0%} "
+        f"of what they would take is among these, and the forest expects {found.slower:.0%} of it to be slower."
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run from the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add("--folder", type=Path, default=SHIPPED, help="of the policy (default: that of the policy that ships)")
+    add("--config", type=Path, default=DEFAULT_FILE, help="settings (default: %(default)s)")
+    add("--version", default=None, help="version (default: as before)")
+    add("--rules", action="store_true", help="distil the part for fusion into rules")
+    add("--no-validate", action="store_true", help="keep the result of the last validation")
+    add("--default", action="store_true", help="let the policy decide when none is named, if validation allows it")
+    add("--page", type=Path, default=FOLDER / "learned.md", help="page of the validation (default: %(default)s)")
+    o = parser.parse_args(arguments)
+    settings, whole = read_settings(o.config), read_whole(o.folder)
+    version, facts = o.version or whole.version, dict(whole.provenance)
+    with tempfile.TemporaryDirectory() as made:
+        parts = {phase: Path(shutil.copytree(o.folder / phase, Path(made) / phase)) for phase in whole.parts}
+        if o.rules and "fusion" in parts and describe_policy(parts["fusion"])["format"] == FORMAT:
+            facts["fusion_rules"] = with_rules(o.folder / "fusion", parts["fusion"], settings)
+        if not o.no_validate:
+            write_whole(
+                o.folder, whole.name, version, parts, whole.backends, (), facts, model_card(version, parts, facts)
+            )
+            facts["validation"] = _validation(o.folder, settings, o.page)
+        allowed = facts.get("validation", {}).get("passed") is True
+        default_for = [settings.backend] if o.default and allowed else []
+        card = model_card(version, parts, facts)
+        write_whole(o.folder, whole.name, version, parts, whole.backends, default_for, facts, card)
+    lines = facts.get("validation", {}).get("lines", [])
+    stdout.print("\n".join([*lines, facts.get("fusion_rules", "")]).strip(), markup=False, soft_wrap=True)
+
+
+def _validation(folder: Path, settings: LearningSettings, page: Path) -> dict[str, Any]:
+    """Validate the policy of a folder and write the page; return what its description records."""
+    s, policy = settings.validate, load_whole(folder)
+    found = validate_policy(policy, settings.backend, s, page.with_suffix(".jsonl"), settings.seed)
+    command = f"python -m experiments.learning.validate --policy {policy.name} --suite {s.suite}"
+    write_validation(found, policy.label, f"{command} --per-family {s.per_family}", page)
+    return found.to_json()
+
+
+if __name__ == "__main__":
+    main()

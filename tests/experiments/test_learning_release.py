@@ -1,0 +1,83 @@
+"""Readable forms of changes of fusions, and policies that are validated again."""
+
+import math
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from compiler.fusion.actions import FusionAction
+from compiler.learned.change_choosers import UNCHANGED, ChangeForest
+from compiler.learned.features.fusion_changes import CHANGE_FEATURES, CHANGED_COLUMNS, Change
+from compiler.learned.forest import Forest
+from compiler.learned.whole_folder import SHIPPED, read_whole
+from compiler.policy import resolve_policy
+from experiments.learning import release
+from experiments.learning.fusion_rules import Offered, agreement, distilled_rules
+from experiments.learning.settings import RuleSettings
+
+SIZE = CHANGED_COLUMNS["value"]
+SETTINGS = RuleSettings(leaf=3, folds=3)
+
+
+def _forest() -> ChangeForest:
+    """Return what expects a gain of 0.3 from values above 100 elements and a loss of 0.2 from others."""
+    none, bounds = np.zeros(3), np.full(len(CHANGE_FEATURES), 1e30)
+    forest = Forest(
+        np.array([0]), np.array([SIZE, -1, -1]), np.array([100.0, 0, 0]), np.array([1, 1, 2]), np.array([2, 1, 2]),
+        np.array([0, -0.2, 0.3]), none, -bounds, bounds,
+    )  # fmt: skip
+    return ChangeForest(forest, 0.07, 0.0, 2, "costs")
+
+
+def _actions(count: int = 60) -> list[Offered]:
+    rng = np.random.default_rng(0)
+    found = []
+    for n in range(count):
+        row = np.zeros(len(CHANGE_FEATURES))
+        row[SIZE] = rng.uniform(1, 200)
+        row[CHANGED_COLUMNS["largest array"]] = rng.uniform(1, 200)
+        action = FusionAction("fission" if n % 3 else "move", "main", "a", ("b",))
+        found.append(Offered(f"p{n}", f"f{n % 6}", Change(action, ("a",), ("b",), 1e-5, tuple(row.tolist()))))
+    return found
+
+
+def test_rules_repeat_what_a_forest_expects() -> None:
+    rules = distilled_rules(_forest(), _actions(), SETTINGS)
+    assert {r.choice for r in rules.rules} == {"fission", "move"}
+    for rule in rules.rules:
+        (condition,) = rule.conditions
+        assert (rule.default, condition.feature, condition.at_most) == (UNCHANGED, SIZE, False)
+        assert condition.bound == pytest.approx(100, abs=15)
+        assert rule.speedup == pytest.approx(math.exp(0.3), abs=1e-3)
+    assert distilled_rules(replace(_forest(), margin=0.5), _actions(), SETTINGS).rules == ()
+    assert distilled_rules(_forest(), [], SETTINGS).rules == ()
+
+
+def test_agreement_is_that_on_other_families() -> None:
+    found = agreement(_forest(), _actions(300), SETTINGS)
+    assert found.taken == sum(o.change.row[SIZE] > 100 for o in _actions(300))
+    assert found.found > 0.8
+    assert found.right > 0.8
+    none = agreement(replace(_forest(), margin=0.5), _actions(), SETTINGS)
+    assert (none.taken, none.found, none.right) == (0, 0, 0)
+
+
+def test_a_released_policy_says_what_is_known_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(release, "learnable_programs", lambda suite, per_family, seed: [])
+    monkeypatch.setattr(release, "offered", lambda programs, backend, model, instructions: _actions())
+    rules = distilled_rules(_forest(), _actions(), SETTINGS)
+    monkeypatch.setattr(release, "distilled_rules", lambda chooser, actions, settings: rules)
+    folder = shutil.copytree(SHIPPED, tmp_path / "policy")
+    release.main(["--folder", str(folder), "--rules", "--no-validate", "--version", "9", "--default"])
+    card = (folder / "README.md").read_text()
+    assert "Policy `learned`, version 9" in card
+    assert "fission instead of the default fusions if value above" in card
+    assert "Rules for fusion: 2, distilled" in card
+    whole = read_whole(folder)
+    assert whole.default_for == (("cpu",) if whole.provenance["validation"]["passed"] else ())
+    readable = resolve_policy(f"{folder}:rules", "cpu")
+    assert set(readable.parts) == {"expansions", "fusion"}
+    assert [p.name for p in tmp_path.iterdir()] == ["policy"]
