@@ -40,7 +40,7 @@ def _actions(count: int = 60) -> list[Offered]:
         row[SIZE] = rng.uniform(1, 200)
         row[CHANGED_COLUMNS["largest array"]] = rng.uniform(1, 200)
         action = FusionAction("fission" if n % 3 else "move", "main", "a", ("b",))
-        found.append(Offered(f"p{n}", f"f{n % 6}", Change(action, ("a",), ("b",), 1e-5, tuple(row.tolist()))))
+        found.append(Offered(f"p{n}", f"f{n % 5}", Change(action, ("a",), ("b",), 1e-5, tuple(row.tolist()))))
     return found
 
 
