@@ -68,10 +68,12 @@ class LearnedChanges:
         return self._run(state).next_action()
 
     def explain(self, state: FusionState) -> str:
-        """Return why actions were taken after the default ones, and what is expected of the best others."""
+        """Return why the next action will be taken, or why there is none; empty for an action of the default policy."""
         run = self._run(state)
-        found = [*run.reasons, *(f"not taken: {self.reason(p)}" for p in run.ranked()[:_RANKED])]
-        return "; ".join(found) or "the default fusions: there is nothing to change"
+        if run.expected_next() is None:
+            found = [f"not taken: {self.reason(p)}" for p in run.ranked()[:_RANKED]]
+            return "; ".join(found) or "the default fusions: there is nothing to change"
+        return run.reason
 
     def _run(self, state: FusionState) -> _Run:
         found = self._runs.get(state)
@@ -89,19 +91,31 @@ class _Run:
     """The decisions of a policy about one state.
 
     Attributes:
-        reasons: why each action after the default ones was taken.
+        reason: why the last action was chosen; empty for an action of the default policy.
     """
 
     def __init__(self, policy: LearnedChanges, state: FusionState) -> None:
-        self.reasons: list[str] = []
+        self.reason = ""
         self._policy, self._state = policy, state
         self._rules: FusionPolicy | None = make_policy(DEFAULT_POLICY)
         self._left = policy.chooser.steps
         self._changes = FusionChanges(state, policy.model)
         self._met: set[str] = set()
+        self._expected: tuple[str, FusionAction | None] | None = None
 
     def next_action(self) -> FusionAction | None:
         """Return the next fusion of the default policy, then the next change, and None to stop."""
+        known, self._expected = self._expected, None
+        return known[1] if known is not None and known[0] == self._state.fingerprint else self._choose()
+
+    def expected_next(self) -> FusionAction | None:
+        """Return what `next_action` will return in this state."""
+        if self._expected is None or self._expected[0] != self._state.fingerprint:
+            self._expected = self._state.fingerprint, self._choose()
+        return self._expected[1]
+
+    def _choose(self) -> FusionAction | None:
+        self.reason = ""
         action = None if self._rules is None else self._rules.choose(self._state)
         if action is not None:
             return action
@@ -118,7 +132,7 @@ class _Run:
             if p.low <= math.log1p(policy.chooser.margin):
                 break
             if self._leads_on(p.change.action):
-                self.reasons.append(policy.reason(p))
+                self.reason = policy.reason(p)
                 return p.change.action
         return None
 

@@ -231,7 +231,7 @@ def test_fused_hlo_is_printed_and_read_back(hlogym: Shell, chain: Path, tmp_path
 
 
 def test_run_explains_in_json(hlogym: Shell, chain: Path) -> None:
-    data = json.loads(hlogym("run", chain, "--backend", "cpu", "--json", "--explain").out)
+    data = json.loads(hlogym("run", chain, "--backend", "cpu", "--policy", "heuristic", "--json", "--explain").out)
     assert data["explanation"]["decided_by"]["fusion"] == "default"
     assert len(data["explanation"]["kernels"]) == len(data["kernels"])
 

@@ -104,6 +104,21 @@ def test_an_expected_gain_changes_fusions_and_no_result(steps: int) -> None:
         np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-3)
 
 
+def test_reasons_are_those_of_the_actions_after_the_default_ones() -> None:
+    session = CompilationSession(parse(TEXT))
+    session.run_passes()
+    policy, state = LearnedChanges(_chooser(0.3, steps=1), _model()), session.fusion.fork()
+    default = len(compile(TEXT, policy="heuristic").plan.fusions)  # type: ignore[union-attr]
+    reasons = []
+    while (reason := policy.explain(state)) is not None and (action := policy.choose(state)) is not None:
+        reasons.append(reason)
+        state.apply(action)
+    assert reasons[:default] == [""] * default
+    assert len(reasons) == default + 1
+    assert reasons[-1].startswith(str(state.history[-1]))
+    assert policy.explain(state).startswith("not taken: ")
+
+
 def test_it_says_what_it_expects() -> None:
     state = _session().fusion
     reason = LearnedChanges(_chooser(math.log(1.5)), _model()).explain(state)
