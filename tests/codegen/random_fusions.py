@@ -30,6 +30,20 @@ def random_fusion(rng: np.random.Generator) -> HloComputation:
     return writer.finish()
 
 
+def random_nests(rng: np.random.Generator) -> HloComputation:
+    """Return a random computation with reductions of one or two arrays, of which any values are outputs."""
+    writer = _Writer(rng)
+    for _ in range(int(rng.integers(1, 3))):
+        writer.reductions()
+    values = [v for v in writer.values if v.opcode is not Opcode.PARAMETER]
+    chosen = rng.choice(len(values), size=min(int(rng.integers(1, 5)), len(values)), replace=False)
+    outputs = [values[n] for n in chosen.tolist()]
+    body = writer.body
+    body.root = body.add(Opcode.TUPLE, outputs) if len(outputs) > 1 else outputs[0]
+    body.remove_dead(writer.values)
+    return body
+
+
 def reducer(op: Opcode, t: T) -> HloComputation:
     f = HloComputation(f"{op.text}_{t.text}")
     a, b = (f.add_parameter(k, Shape(t)) for k in range(2))
