@@ -107,3 +107,14 @@ def test_outputs_without_elements_are_built() -> None:
         ROOT s = f32[0] reduce(x, zero), dimensions={1}, to_apply=add""")
     assert is_certainly_built(fused.post_order(), roots_of(fused)) is not False
     assert not is_refused(fused)
+
+
+def test_a_short_reduction_that_starts_from_a_long_one_is_built() -> None:
+    fused = _fused("""
+        x = f32[4000] parameter(0)
+        y = f32[4] parameter(1)
+        zero = f32[] constant(0)
+        s = f32[] reduce(x, zero), dimensions={0}, to_apply=add
+        ROOT t = f32[] reduce(y, s), dimensions={0}, to_apply=add""")
+    assert is_certainly_built(fused.post_order(), roots_of(fused)) is not False
+    assert not is_refused(fused)

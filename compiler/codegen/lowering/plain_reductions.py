@@ -69,11 +69,12 @@ def _local_bytes(inside: Sequence[HloInstruction], outputs: Sequence[HloInstruct
         _RefusedError: there is no kernel.
         _UncertainError: it is not certain that there is one.
     """
-    level = _levels(inside, frozenset(looped_reductions(inside)))
+    looped = frozenset(looped_reductions(inside))
+    level = _levels(inside, looped)
     nests = []
     refused = False
     for group in nests_of(inside, outputs):
-        nest = _Nest(level, [outputs[n] for n in group])
+        nest = _Nest(looped, level, [outputs[n] for n in group])
         try:
             nest.walk()
         except _RefusedError:
@@ -90,13 +91,13 @@ def _local_bytes(inside: Sequence[HloInstruction], outputs: Sequence[HloInstruct
     return total + (SHARED_BYTES if any(n.shares for n in nests) else 0)
 
 
-def _levels(inside: Sequence[HloInstruction], heroes: frozenset[HloInstruction]) -> dict[HloInstruction, int]:
+def _levels(inside: Sequence[HloInstruction], looped: frozenset[HloInstruction]) -> dict[HloInstruction, int]:
     """Return the number of looped reductions on the longest chain down from each instruction, itself included."""
     level: dict[HloInstruction, int] = {}
     for i in inside:
         if not i.shape.is_array or 0 in i.shape.dimensions:
             raise _UncertainError
-        level[i] = max([level.get(o, 0) for o in i.operands], default=0) + (i in heroes)
+        level[i] = max([level.get(o, 0) for o in i.operands], default=0) + (i in looped)
         if i.opcode is Opcode.REDUCE:
             if len(i.operands) != 2 or combiner_of(i.attributes["to_apply"]) is None:
                 raise _UncertainError
@@ -112,7 +113,8 @@ class _Nest:
     """The walk over the instructions of one nest.
 
     Attributes:
-        level: of each instruction in the kernel.
+        looped: the reductions of the kernel that need a loop.
+        level: of each instruction in the kernel, see `_levels`.
         roots: the outputs of the nest.
         heroes: the reductions whose results it needs, in the order in which they are found.
         met: values, as a stage, an instruction and its index. The stage is that of reductions where the index runs over
@@ -123,6 +125,7 @@ class _Nest:
         big: whether there are outputs with all elements that are reduced.
     """
 
+    looped: frozenset[HloInstruction]
     level: dict[HloInstruction, int]
     roots: Sequence[HloInstruction]
     heroes: dict[HloInstruction, None] = field(default_factory=dict)
@@ -155,7 +158,7 @@ class _Nest:
         work, seen = list(self.roots), set(self.roots)
         while work:
             i = work.pop()
-            if i.opcode is Opcode.REDUCE and i in self.level and self.level[i] > self.level.get(i.operands[0], 0):
+            if i in self.looped:
                 self.heroes[i] = None
             for o in i.operands:
                 if o not in seen and self.level.get(o):

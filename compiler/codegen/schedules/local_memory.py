@@ -117,10 +117,9 @@ def _depth(s: lir.Stmt) -> int:
 
 
 def _edge_copies(kind: str, s: lir.Stmt, schedule: Schedule) -> int:
-    """Return the most copies of a statement that the split of its edges makes."""
-    inside = list(lir.walk((s,)))
-    tests = any(isinstance(x, lir.Let) and isinstance(x.value, lir.IndexTest) for x in inside)
-    return 1 + edges.MAX_STATEMENTS // len(inside) if tests and schedule.edges and kind in edges.KINDS else 1
+    """Return the most copies of the loops of a nest that the split of its edges makes: each has two statements."""
+    tests = any(isinstance(x, lir.Let) and isinstance(x.value, lir.IndexTest) for x in lir.walk((s,)))
+    return edges.MAX_STATEMENTS // 2 if tests and schedule.edges and kind in edges.KINDS else 1
 
 
 def _nest_bytes(s: lir.Stmt, copies: int, schedule: Schedule) -> float:
