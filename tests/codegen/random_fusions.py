@@ -299,9 +299,8 @@ class _Writer:
         gone = iter([d in reduced for d, n in enumerate(dims) if n != 1])
         over = tuple(d for d, n in enumerate(shape.dimensions) if (next(gone) if n != 1 else rng.random() < 0.5))
         if rng.random() < 0.5:
-            x = self.body.add(
-                Opcode.RESHAPE, [self.pick([v for v in self.values if v.shape.dimensions == dims])], shape
-            )
+            full = array_shape(t, *dims)
+            x = self.body.add(Opcode.RESHAPE, [self.pick([v for v in self.values if v.shape == full])], shape)
         else:
             x = self.parameter(shape)
         self._work(shape, int(rng.integers(0, 2)))
