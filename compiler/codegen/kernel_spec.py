@@ -12,6 +12,7 @@ from compiler.analysis.trip_count import trip_count_of
 from compiler.codegen.languages import C, default_schedule, find_language
 from compiler.codegen.lowering.lower import SCHEDULED_KINDS, lower, roots_of
 from compiler.codegen.nest import loop_ir as lir
+from compiler.codegen.schedules.bind_c import check_binding
 from compiler.codegen.schedules.schedule import COMPILER_FLAGS, Schedule
 from compiler.codegen.templates.loop_state import default_loop_schedule
 from compiler.errors import UnsupportedError
@@ -130,7 +131,7 @@ class LoweredKernel:
         """Check whether `bind` refuses a schedule. A kernel in C that can be bound can be printed, so it is not."""
         try:
             if self.language == C.name:
-                C.bind(self._nest(schedule), schedule)
+                check_binding(self._nest(schedule), schedule)
             else:
                 self.bind(schedule)
         except UnsupportedError:

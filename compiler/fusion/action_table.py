@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from compiler.analysis.order import STRIDE_BITS
 from compiler.fusion.actions import FusionAction
 from compiler.fusion.interval_grid import IntervalGrid
+from compiler.fusion.reach import ALL_BITS
 from compiler.fusion.rewriting import outputs_of
 from compiler.fusion.row_list import RowList
 from compiler.ir import HloInstruction
@@ -53,6 +54,7 @@ class _Row:
         legal: those that are legal; None if that is not known yet.
         savings: what these save; None if that is not known yet.
         watched: nodes on which it depends whether paths speak against an entry.
+        ends: the bits of the nodes to which these paths lead, see `Reach`.
     """
 
     entries: list[Entry]
@@ -60,6 +62,7 @@ class _Row:
     legal: list[Entry] | None = None
     savings: list[float] | None = None
     watched: tuple[HloInstruction, ...] = ()
+    ends: int = 0
 
 
 class ActionTable:
@@ -262,6 +265,10 @@ class ActionTable:
         row.free = [e for e in row.entries if not e.kind.needs_path or not e.kind.is_blocked(s, e)]
         if self._reach is None:
             self._set_span(key, row)
+        else:
+            row.ends = 0
+            for n in (*row.watched, *(e.consumer for e in row.entries if e.kind.needs_path)):
+                row.ends |= self._reach.bits(n)
 
     def _set_span(self, key: int, row: _Row) -> None:
         rank = self._sequence.order.rank
@@ -287,22 +294,28 @@ class ActionTable:
             self._judge_again(key, row)
 
     def _judge_watching(self, near: Iterable[HloInstruction], made: set[int]) -> None:
-        """Look again at rows that watch nodes whose users or whose dependent nodes changed.
+        """Look again at rows that watch nodes whose users changed, or on which other ends of their paths depend now.
 
         Args:
             near: nodes that changed, and those whose consumers did.
             made: keys of rows that were just made.
         """
-        nodes, watching = self._sequence.nodes.values, self._watching
-        sources = dict.fromkeys(near)
-        sources.update(self._moved)
+        nodes, watching, rows = self._sequence.nodes.values, self._watching, self._rows
+        keys: dict[int, None] = {}
+
+        def add(i: HloInstruction, bits: int) -> None:
+            if i in watching:
+                keys.update(dict.fromkeys([k for k in watching[i] if bits & rows[k].ends and k not in made]))
+
+        for sources in (dict.fromkeys(near, ALL_BITS), self._moved):
+            for i, bits in sources.items():
+                add(i, bits)
+                if i in nodes:
+                    for p in self._sequence.producers(i):
+                        add(p, bits)
         self._moved.clear()
-        for i in list(sources):
-            if i in nodes:
-                sources.update(dict.fromkeys(self._sequence.producers(i)))
-        keys = dict.fromkeys(k for i in sources if i in watching for k in watching[i] if k not in made)
         for key in keys:
-            self._judge_again(key, self._rows[key])
+            self._judge_again(key, rows[key])
 
     def _judge_again(self, key: int, row: _Row) -> None:
         before = row.free

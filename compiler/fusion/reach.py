@@ -17,6 +17,8 @@ from compiler.ir import HloInstruction
 
 MAX_NODES = 1024
 """Largest number of nodes with masks, whose size and number of updates grow with the sequence."""
+ALL_BITS = -1
+"""The bits of all nodes."""
 
 
 class Reach:
@@ -32,7 +34,7 @@ class Reach:
         self._bits: dict[int, int] = {}  # by revision, so that a node that comes back has its own again
         self._below: dict[HloInstruction, tuple[int, int]] = {}  # the bits of each node, and those that depend on it
         self._changed: dict[HloInstruction, None] = dict.fromkeys(nodes.values)
-        self._listeners: list[dict[HloInstruction, None]] = []
+        self._listeners: list[dict[HloInstruction, int]] = []
         self._next = 0
 
     def reaches(self, first: HloInstruction, last: HloInstruction) -> bool:
@@ -67,9 +69,12 @@ class Reach:
         self._changed.update(dict.fromkeys(changed))
         self._changed.update(dict.fromkeys(around))
 
-    def listen(self) -> dict[HloInstruction, None]:
-        """Return a collection to which `update` adds the nodes whose masks change from now on."""
-        found: dict[HloInstruction, None] = {}
+    def listen(self) -> dict[HloInstruction, int]:
+        """Return a collection to which `update` adds the nodes whose masks change from now on.
+
+        Each comes with the bits of the nodes of which it changed whether they depend on it, or with `ALL_BITS`.
+        """
+        found: dict[HloInstruction, int] = {}
         self._listeners.append(found)
         return found
 
@@ -80,7 +85,7 @@ class Reach:
 
     def update(self) -> None:
         """Bring all masks up to date."""
-        below, moved, nodes, rank = self._below, dict[HloInstruction, None](), self._nodes.values, self._order.rank
+        below, moved, nodes, rank = self._below, dict[HloInstruction, int](), self._nodes.values, self._order.rank
         if self._next > 2 * len(nodes) + 256:
             self._bits, self._next = {}, 0
             self._changed.update(dict.fromkeys(nodes))
@@ -90,7 +95,7 @@ class Reach:
                 todo[i] = None
                 todo.update(dict.fromkeys(producers_of(i)))
             elif below.pop(i, None) is not None:
-                moved[i] = None
+                moved[i] = ALL_BITS
         self._changed = {}
         # From the last rank to the first, so that each node is looked at after all that depends on it.
         heap = [(-rank(i), n, i) for n, i in enumerate(todo)]
@@ -99,18 +104,19 @@ class Reach:
         while heap:
             i = heappop(heap)[2]
             mask = self._mask(i)
-            now = (self.bits(i), mask)
-            if below.get(i) == now:
+            now, before = (self.bits(i), mask), below.get(i)
+            if before == now:
                 continue
             below[i] = now
-            moved[i] = None
+            moved[i] = ALL_BITS if before is None or before[0] != now[0] else before[1] ^ mask
             for p in (*producers_of(i), *i.control_predecessors) if i.control_predecessors else producers_of(i):
                 if p not in todo:
                     todo[p] = None
                     heappush(heap, (-rank(p), count, p))
                     count += 1
         for listener in self._listeners:
-            listener.update(moved)
+            for i, bits in moved.items():
+                listener[i] = listener.get(i, 0) | bits
 
     def _mask(self, i: HloInstruction) -> int:
         below, mask = self._below, 0

@@ -30,6 +30,20 @@ def random_fusion(rng: np.random.Generator) -> HloComputation:
     return writer.finish()
 
 
+def random_nests(rng: np.random.Generator) -> HloComputation:
+    """Return a random computation with reductions of one or two arrays, of which any values are outputs."""
+    writer = _Writer(rng)
+    for _ in range(int(rng.integers(1, 3))):
+        writer.reductions()
+    values = [v for v in writer.values if v.opcode is not Opcode.PARAMETER]
+    chosen = rng.choice(len(values), size=min(int(rng.integers(1, 5)), len(values)), replace=False)
+    outputs = [values[n] for n in chosen.tolist()]
+    body = writer.body
+    body.root = body.add(Opcode.TUPLE, outputs) if len(outputs) > 1 else outputs[0]
+    body.remove_dead(writer.values)
+    return body
+
+
 def reducer(op: Opcode, t: T) -> HloComputation:
     f = HloComputation(f"{op.text}_{t.text}")
     a, b = (f.add_parameter(k, Shape(t)) for k in range(2))
@@ -285,9 +299,8 @@ class _Writer:
         gone = iter([d in reduced for d, n in enumerate(dims) if n != 1])
         over = tuple(d for d, n in enumerate(shape.dimensions) if (next(gone) if n != 1 else rng.random() < 0.5))
         if rng.random() < 0.5:
-            x = self.body.add(
-                Opcode.RESHAPE, [self.pick([v for v in self.values if v.shape.dimensions == dims])], shape
-            )
+            full = array_shape(t, *dims)
+            x = self.body.add(Opcode.RESHAPE, [self.pick([v for v in self.values if v.shape == full])], shape)
         else:
             x = self.parameter(shape)
         self._work(shape, int(rng.integers(0, 2)))

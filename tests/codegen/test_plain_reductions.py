@@ -4,10 +4,11 @@ import numpy as np
 
 from compiler.codegen.buildability import is_refused, kernel_refusal
 from compiler.codegen.lowering.lower import roots_of
+from compiler.codegen.lowering.nests import nests_of
 from compiler.codegen.lowering.plain_reductions import is_certainly_built
 from compiler.ir import HloComputation
 from compiler.text import parse
-from tests.codegen.random_fusions import random_fusion
+from tests.codegen.random_fusions import random_fusion, random_nests
 
 SUM = "add { a = f32[] parameter(0)\n b = f32[] parameter(1)\n ROOT r = f32[] add(a, b) }"
 
@@ -21,6 +22,17 @@ def test_certain_answers_are_those_of_the_code_generator() -> None:
         answers.append(built)
     assert True in answers
     assert None in answers
+
+
+def test_certain_answers_about_several_nests_are_those_of_the_code_generator() -> None:
+    answers = []
+    for seed in range(150):
+        fused = random_nests(np.random.default_rng(seed))
+        outputs = roots_of(fused)
+        built = is_certainly_built(fused.post_order(), outputs)
+        assert built in (None, kernel_refusal(fused) is None)
+        answers.append((built, len(nests_of(fused.post_order(), outputs)) > 1))
+    assert {(True, False), (True, True), (None, True)} <= set(answers)
 
 
 def _fused(body: str) -> HloComputation:
@@ -58,3 +70,51 @@ def test_reductions_of_other_dimensions_are_certainly_refused() -> None:
         b = f32[64,100] broadcast(s), dimensions={0}
         ROOT t = f32[100] reduce(b, zero), dimensions={0}, to_apply=add""")
     assert is_certainly_built(fused.post_order(), roots_of(fused)) is False
+
+
+def test_reductions_over_one_element_are_certain_to_be_built() -> None:
+    fused = _fused("""
+        x = f32[1,1000] parameter(0)
+        y = f32[1000] parameter(1)
+        zero = f32[] constant(0)
+        s = f32[1000] reduce(x, zero), dimensions={0}, to_apply=add
+        ROOT d = f32[1000] multiply(s, y)""")
+    assert is_certainly_built(fused.post_order(), roots_of(fused)) is True
+    assert not is_refused(fused)
+
+
+def test_gradients_of_a_layer_norm_in_two_nests_are_certain_to_be_built() -> None:
+    fused = _fused("""
+        x = f32[2048,1024] parameter(0)
+        g = f32[2048,1024] parameter(1)
+        zero = f32[] constant(0)
+        xg = f32[2048,1024] multiply(x, g)
+        rows = f32[2048] reduce(xg, zero), dimensions={1}, to_apply=add
+        kept = f32[2048,1] reshape(rows)
+        over = f32[2048,1024] broadcast(rows), dimensions={0}
+        dx = f32[2048,1024] subtract(g, over)
+        columns = f32[1024] reduce(xg, zero), dimensions={0}, to_apply=add
+        bias = f32[1024] reduce(g, zero), dimensions={0}, to_apply=add
+        ROOT t = (f32[2048,1024], f32[1024], f32[2048,1], f32[1024]) tuple(dx, columns, kept, bias)""")
+    assert is_certainly_built(fused.post_order(), roots_of(fused)) is True
+    assert not is_refused(fused)
+
+
+def test_outputs_without_elements_are_built() -> None:
+    fused = _fused("""
+        x = f32[0,100] parameter(0)
+        zero = f32[] constant(0)
+        ROOT s = f32[0] reduce(x, zero), dimensions={1}, to_apply=add""")
+    assert is_certainly_built(fused.post_order(), roots_of(fused)) is not False
+    assert not is_refused(fused)
+
+
+def test_a_short_reduction_that_starts_from_a_long_one_is_built() -> None:
+    fused = _fused("""
+        x = f32[4000] parameter(0)
+        y = f32[4] parameter(1)
+        zero = f32[] constant(0)
+        s = f32[] reduce(x, zero), dimensions={0}, to_apply=add
+        ROOT t = f32[] reduce(y, s), dimensions={0}, to_apply=add""")
+    assert is_certainly_built(fused.post_order(), roots_of(fused)) is not False
+    assert not is_refused(fused)

@@ -134,10 +134,10 @@ class _Lowering:
         if dot is not None:
             self._refuse_reductions(dot)
             return lower_product(self.fused, self.roots, dot, self.schedule.product)
-        groups = nests_of(self.fused, self.roots)
+        groups = nests_of(self.fused.post_order(), self.roots)
         if len(groups) > 1 and not self._updated_parameters():
             return self._one_after_the_other(groups)
-        return self._nest(looped_reductions(self.fused))
+        return self._nest(looped_reductions(self.fused.post_order()))
 
     def _nest(self, heroes: list[HloInstruction]) -> lir.Kernel:
         if all(0 in r.shape.dimensions for r in self.roots):
@@ -150,7 +150,7 @@ class _Lowering:
 
     def _one_after_the_other(self, groups: list[list[int]]) -> lir.Kernel:
         """Emit a nest for each group of outputs."""
-        heroes, roots, outputs = looped_reductions(self.fused), self.roots, self.outputs
+        heroes, roots, outputs = looped_reductions(self.fused.post_order()), self.roots, self.outputs
         first = len(self.fused.parameters)
         kernels: list[lir.Kernel] = []
         bodies: list[lir.Body] = []

@@ -7,18 +7,17 @@ one domain. Outputs that have nothing in common may also differ in these: they t
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 
 from compiler.codegen.lowering.reductions import UNROLL_LIMIT, Domain
-from compiler.ir.computation import HloComputation
 from compiler.ir.instruction import HloInstruction
 from compiler.ir.opcodes import Opcode
 
 
-def looped_reductions(fused: HloComputation) -> list[HloInstruction]:
-    """Return the reductions that need a loop, in post order."""
+def looped_reductions(inside: Iterable[HloInstruction]) -> list[HloInstruction]:
+    """Return those of some instructions that are reductions which need a loop, in the same order."""
     found = []
-    for i in fused.post_order():
+    for i in inside:
         if i.opcode is Opcode.REDUCE:
             full = i.operands[0].shape.dimensions
             if math.prod(full[d] for d in i.dimensions) > UNROLL_LIMIT:
@@ -26,19 +25,24 @@ def looped_reductions(fused: HloComputation) -> list[HloInstruction]:
     return found
 
 
-def nests_of(fused: HloComputation, roots: Sequence[HloInstruction]) -> list[list[int]]:
+def nests_of(inside: Sequence[HloInstruction], roots: Sequence[HloInstruction]) -> list[list[int]]:
     """Return the positions of the outputs that share a loop nest, in order of the first of each.
 
     Outputs without reductions join those of a reduction if they have their elements.
+
+    Args:
+        inside: what the kernel computes, operands first; the operands of these that are not among them are read.
+        roots: the outputs.
     """
     everything = [list(range(len(roots)))]
     if len(roots) == 1:
         return everything
-    reductions = looped_reductions(fused)
+    reductions = looped_reductions(inside)
     if not reductions and len({_long(r) for r in roots}) == 1:
         return everything
     domains = dict.fromkeys(Domain.of(h) for h in reductions)
-    cones = [_cone(r) for r in roots]
+    computed = frozenset(inside)
+    cones = [_cone(r, computed) for r in roots]
     needs = [next((Domain.of(h) for h in reductions if h in cone), None) for cone in cones]
     if len(domains) == 1:
         (domain,) = domains
@@ -74,13 +78,13 @@ def _sizes(domain: Domain) -> tuple[int, ...]:
     return domain.result_and_operand if domain.is_by_rows else domain.result_and_operand[:1]
 
 
-def _cone(root: HloInstruction) -> set[HloInstruction]:
+def _cone(root: HloInstruction, inside: frozenset[HloInstruction]) -> set[HloInstruction]:
     """Return what an output is computed from, without parameters and constants."""
     found: set[HloInstruction] = set()
     work = [root]
     while work:
         i = work.pop()
-        if i not in found and i.opcode not in (Opcode.PARAMETER, Opcode.CONSTANT):
+        if i in inside and i not in found and i.opcode not in (Opcode.PARAMETER, Opcode.CONSTANT):
             found.add(i)
             work += i.operands
     return found

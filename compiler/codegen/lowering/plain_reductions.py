@@ -1,34 +1,40 @@
 """Whether plain reductions can be one kernel, found without lowering them.
 
-Plain are reductions of one domain with elementwise ops and broadcasts around them, as in normalizations and softmax.
-The walk follows the order in which `lower` emits them, with labels of dimensions in the place of indices. It answers
-only where the answer is certain.
+Plain are reductions with elementwise ops and broadcasts around them, as in normalizations and softmax. The walk follows
+the order in which `lower` emits them, nest by nest, with labels of dimensions in the place of indices. It answers only
+where the answer is certain.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TypeAlias
 
 from compiler.codegen.lowering.emission import STATEMENT_LIMIT
 from compiler.codegen.lowering.lower import BASE_STATEMENTS, STATEMENTS_PER_INSTRUCTION
-from compiler.codegen.lowering.reductions import UNROLL_LIMIT, Domain, combiner_of
-from compiler.codegen.nest.scalar_ops import is_supported_type
-from compiler.codegen.schedules.bind_c import COPIES, WIDEST, accumulator_bytes
+from compiler.codegen.lowering.nests import looped_reductions, nests_of
+from compiler.codegen.lowering.reductions import Domain, combiner_of
+from compiler.codegen.nest.scalar_ops import COMPUTE_BYTES, is_supported_type
 from compiler.codegen.schedules.distribution import VALUE_BYTES
+from compiler.codegen.schedules.lane_accumulators import lane_bytes_bound
+from compiler.codegen.schedules.lanes import lanes_of_tiles
+from compiler.codegen.schedules.local_memory import SPLIT_COPIES, TILE_COPIES
 from compiler.codegen.schedules.row_cache import ROW_CACHE_BYTES
 from compiler.codegen.schedules.schedule import LOCAL_BYTES, Schedule
 from compiler.codegen.schedules.shared_values import SHARED_BYTES
-from compiler.codegen.schedules.short_rows import DIVISION_BYTES
-from compiler.codegen.schedules.splits import ENOUGH_TASKS, MAX_PARTS, PARTIAL_BYTES, may_be_split
+from compiler.codegen.schedules.short_rows import DIVISION_BYTES, FLAT_ROW, ROWS
+from compiler.codegen.schedules.splits import PARTIAL_BYTES, partial_bytes_bound
 from compiler.codegen.schedules.stages import BLOCK, MAX_ARRAYS, is_long
 from compiler.ir import HloInstruction, Opcode
 
 _Labels: TypeAlias = tuple[int, ...]
-"""An index: for each dimension the dimension of the domain that it runs over, or -1 for one of size 1."""
-_MOST_PARTS = ENOUGH_TASKS // 4 + 1
+"""An index: for each dimension the loop that it runs over, -1 for one of size 1, or -2 - k for the number k."""
+_MOVING = frozenset({Opcode.PARAMETER, Opcode.CONSTANT, Opcode.BROADCAST, Opcode.RESHAPE})
+_DEFAULT = Schedule()
 
 
 class _UncertainError(Exception):
@@ -49,94 +55,144 @@ def is_certainly_built(inside: Sequence[HloInstruction], outputs: Sequence[HloIn
         outputs: those of them that the kernel yields.
     """
     try:
-        return _Plain(inside, outputs).local_bytes() <= LOCAL_BYTES or None
+        return _local_bytes([i for i in inside if i.opcode is not Opcode.TUPLE], outputs) <= LOCAL_BYTES or None
     except _RefusedError:
         return False
     except _UncertainError:
         return None
 
 
+def _local_bytes(inside: Sequence[HloInstruction], outputs: Sequence[HloInstruction]) -> float:
+    """Return a bound of the local memory of a kernel.
+
+    Raises:
+        _RefusedError: there is no kernel.
+        _UncertainError: it is not certain that there is one.
+    """
+    looped = frozenset(looped_reductions(inside))
+    level = _levels(inside, looped)
+    nests = []
+    refused = False
+    for group in nests_of(inside, outputs):
+        nest = _Nest(looped, level, [outputs[n] for n in group])
+        try:
+            nest.walk()
+        except _RefusedError:
+            refused = True  # unless the walk of another one shows that the instructions are not plain
+        nests.append(nest)
+    if refused:
+        raise _RefusedError
+    statements = sum(n.statements for n in nests)
+    if statements > min(STATEMENT_LIMIT, BASE_STATEMENTS + STATEMENTS_PER_INSTRUCTION * len(inside)):
+        raise _UncertainError
+    total = sum(n.local_bytes() for n in nests)
+    if len(nests) > 1:
+        total += sum(n.top_loops for n in nests) // 2 * ROW_CACHE_BYTES  # two loops of one extent share values
+    return total + (SHARED_BYTES if any(n.shares for n in nests) else 0)
+
+
+def _levels(inside: Sequence[HloInstruction], looped: frozenset[HloInstruction]) -> dict[HloInstruction, int]:
+    """Return the number of looped reductions on the longest chain down from each instruction, itself included."""
+    level: dict[HloInstruction, int] = {}
+    for i in inside:
+        if not i.shape.is_array or 0 in i.shape.dimensions:
+            raise _UncertainError
+        level[i] = max([level.get(o, 0) for o in i.operands], default=0) + (i in looped)
+        if i.opcode is Opcode.REDUCE:
+            if len(i.operands) != 2 or combiner_of(i.attributes["to_apply"]) is None:
+                raise _UncertainError
+            if not is_supported_type(i.shape.element_type) or 0 in i.operands[0].shape.dimensions:
+                raise _UncertainError
+        elif i.opcode not in _MOVING and not (i.opcode.is_elementwise and i.opcode is not Opcode.MAP):
+            raise _UncertainError
+    return level
+
+
 @dataclass
-class _Plain:
-    """The walk over the instructions of one kernel.
+class _Nest:
+    """The walk over the instructions of one nest.
 
     Attributes:
-        level: number of reductions on the longest chain of them down from each instruction, itself included.
-        met: instructions with their indices, and the stage of reductions where the index runs over reduced dimensions.
+        looped: the reductions of the kernel that need a loop.
+        level: of each instruction in the kernel, see `_levels`.
+        roots: the outputs of the nest.
+        heroes: the reductions whose results it needs, in the order in which they are found.
+        met: values, as a stage, an instruction and its index. The stage is that of reductions where the index runs over
+            reduced dimensions, else 0.
+        more: statements besides those of these values.
+        dims: extents of the loops; of a nest with reductions these are its domain.
+        kept, reduced: the loops around reductions, and those of them.
+        big: whether there are outputs with all elements that are reduced.
     """
 
-    inside: Sequence[HloInstruction]
+    looped: frozenset[HloInstruction]
+    level: dict[HloInstruction, int]
     roots: Sequence[HloInstruction]
-    heroes: list[HloInstruction] = field(default_factory=list)
-    level: dict[HloInstruction, int] = field(default_factory=dict)
+    heroes: dict[HloInstruction, None] = field(default_factory=dict)
     met: set[tuple[int, HloInstruction, _Labels]] = field(default_factory=set)
+    more: int = 0
+    dims: tuple[int, ...] = ()
+    kept: tuple[int, ...] = ()
+    reduced: frozenset[int] = frozenset()
+    big: bool = False
 
-    def local_bytes(self) -> float:
-        """Return a bound of the local memory of the kernel.
+    def walk(self) -> None:
+        """Find what is computed.
 
         Raises:
-            _RefusedError: there is no kernel.
-            _UncertainError: it is not certain that there is one.
+            _RefusedError: it cannot be one nest.
+            _UncertainError: it is not certain that it can.
         """
-        self._find_reductions()
-        domain = Domain.of(self.heroes[0])
-        if 0 in domain.sizes:
-            raise _RefusedError
-        for h in self.heroes[1:]:
-            if Domain.of(h) != domain:
-                if len(self.roots) == 1:
-                    raise _RefusedError
-                raise _UncertainError  # they may be in different nests
-        kept = domain.kept
-        by_rows = domain.is_by_rows
-        dims = tuple(domain.sizes[k] for k in kept)
-        count, _ = sizes = domain.result_and_operand
-        if any(r.shape.num_elements not in sizes for r in self.roots):
-            if len(self.roots) == 1:
-                raise _RefusedError
-            raise _UncertainError  # it may be in another nest
-        self.kept, self.reduced = kept, domain.reduced
-        big = False
+        self._find_heroes()
+        if self.heroes:
+            self._walk_reductions()
+            return
+        self.dims = _long(self.roots[0])
+        self.kept = tuple(range(len(self.dims)))
         for r in self.roots:
-            if r.shape.dimensions == dims:
-                self._need(0, r, kept)
-            elif r.shape.dimensions == domain.sizes and (by_rows or self.level[r]):
-                self._need(0, r, tuple(range(len(domain.sizes))))
-                big = True
+            if _long(r) != self.dims:
+                raise _UncertainError
+            self._need(0, r, _with_units(self.kept, r))
+
+    def _find_heroes(self) -> None:
+        work, seen = list(self.roots), set(self.roots)
+        while work:
+            i = work.pop()
+            if i in self.looped:
+                self.heroes[i] = None
+            for o in i.operands:
+                if o not in seen and self.level.get(o):
+                    seen.add(o)
+                    work.append(o)
+
+    def _walk_reductions(self) -> None:
+        domain, *others = dict.fromkeys(Domain.of(h) for h in self.heroes)
+        count, total = domain.result_and_operand
+        if others or any(r.shape.num_elements not in (count, total) for r in self.roots):
+            raise _RefusedError
+        self.dims, self.kept, self.reduced = domain.sizes, domain.kept, domain.reduced
+        results, everything = tuple(self.dims[k] for k in self.kept), tuple(range(len(self.dims)))
+        for r in self.roots:
+            if _long(r) == results:
+                self._need(0, r, _with_units(self.kept, r))
+            elif _long(r) == self.dims and (domain.is_by_rows or self.level[r]):
+                self._need(0, r, _with_units(everything, r))
+                self.big = True
             else:
                 raise _UncertainError
+        if not domain.is_by_rows and len(self.dims) - 1 in self.reduced:
+            raise _UncertainError
         for h in self.heroes:
-            self._need(self.level[h], h.operands[0], _with_units(tuple(range(len(domain.sizes))), h.operands[0]))
+            self._need(self.level[h], h.operands[0], _with_units(everything, h.operands[0]))
             self._need(0, h.operands[1], ())
-        statements = 6 * len(self.met) + 8 * len(self.heroes) + 8 * len(domain.sizes)
-        if statements > min(STATEMENT_LIMIT, BASE_STATEMENTS + STATEMENTS_PER_INSTRUCTION * len(self.inside)):
-            raise _UncertainError
-        return self._row_bytes(big, count, domain) if by_rows else self._column_bytes(big, count, domain)
-
-    def _find_reductions(self) -> None:
-        level = self.level
-        for i in self.inside:
-            level[i] = max([level.get(o, 0) for o in i.operands], default=0)
-            if i.opcode is Opcode.REDUCE:
-                full = i.operands[0].shape.dimensions
-                if len(i.operands) != 2 or math.prod(full[d] for d in i.dimensions) <= UNROLL_LIMIT:
-                    raise _UncertainError
-                if combiner_of(i.attributes["to_apply"]) is None or not is_supported_type(i.shape.element_type):
-                    raise _UncertainError
-                self.heroes.append(i)
-                level[i] += 1
-            elif i.opcode not in _MOVING and not (i.opcode.is_elementwise and i.opcode is not Opcode.MAP):
-                raise _UncertainError
-        if not self.heroes:
-            raise _UncertainError
 
     def _need(self, stage: int, start: HloInstruction, labels: _Labels) -> None:
         """Walk from an instruction at an index to all that it is computed from, up to reductions."""
         work, met = [(start, labels)], self.met
         while work:
             i, at = work.pop()
-            if i.opcode is Opcode.REDUCE and i in self.level:
-                if tuple([k for k in at if k >= 0]) != self.kept:
+            if i in self.heroes:
+                if tuple([k for k, n in zip(at, i.shape.dimensions, strict=True) if n != 1]) != self.kept:
                     raise _UncertainError  # it may be computed more than once
                 continue
             key = (stage if any(k in self.reduced for k in at) else 0, i, at)
@@ -156,12 +212,11 @@ class _Plain:
                 work.append((i.operands[0], tuple([at[d] for d in i.dimensions])))
             elif op is Opcode.RESHAPE:
                 o = i.operands[0]
-                long = [n for n in o.shape.dimensions if n != 1]
-                if self.level[i] or long != [n for n in i.shape.dimensions if n != 1]:
+                if _long(o) != _long(i):
                     raise _UncertainError
-                work.append((o, _with_units(tuple([k for k in at if k >= 0]), o)))
-            elif op is Opcode.TUPLE:
-                raise _UncertainError
+                work.append((o, _with_units([k for k, n in zip(at, i.shape.dimensions, strict=True) if n != 1], o)))
+            elif op is Opcode.REDUCE:
+                self.more += self._need_elements(i, at, work)
             else:
                 dims = i.shape.dimensions
                 for o in i.operands:
@@ -172,57 +227,132 @@ class _Plain:
                     else:
                         raise _UncertainError
 
-    # ---- local memory, as in `bind_c.local_bytes_bound`
+    @staticmethod
+    def _need_elements(i: HloInstruction, at: _Labels, work: list[tuple[HloInstruction, _Labels]]) -> int:
+        """Add the elements that a short reduction combines at an index to `work`, and return their number."""
+        source, start = i.operands
+        work.append((start, ()))
+        full, kept = source.shape.dimensions, iter(at)
+        choices: list[Sequence[int]] = []
+        for d, n in enumerate(full):
+            if d not in i.dimensions:
+                choices.append((next(kept),))
+            else:
+                choices.append((-1,) if n == 1 else range(-2, -2 - n, -1))
+        found = list(itertools.product(*choices))
+        work += [(source, labels) for labels in found]
+        return len(found)
 
-    def _row_bytes(self, big: bool, results: int, domain: Domain) -> float:
-        levels = max(self.level[h] for h in self.heroes)
-        total = (
-            (levels + big) // 2 * ROW_CACHE_BYTES
-            + levels * accumulator_bytes(len(self.heroes))
-            + (levels + big) * self._stage_bytes()
-        )
-        if not domain.kept:  # each loop is one at the top
-            return total + levels * min(PARTIAL_BYTES, (MAX_PARTS + 1) * len(self.heroes) * WIDEST)
-        if big or levels > 1:  # a nest with several loops inside is not split
+    # ---- size
+
+    @property
+    def statements(self) -> int:
+        """A bound of the number of statements."""
+        return 6 * len(self.met) + self.more + 8 * len(self.heroes) + 8 * len(self.dims)
+
+    @property
+    def shares(self) -> bool:
+        """Whether iterations of the outermost loop may share values that take work."""
+        return bool(self._shared_indices)
+
+    @cached_property
+    def _shared_indices(self) -> set[frozenset[int]]:
+        outer = self.kept[0] if self.kept else 0
+        found = (frozenset(k for k in at if k >= 0) for _, i, at in self.met if _takes_work(i))
+        return {loops for loops in found if loops and outer not in loops}
+
+    @property
+    def top_loops(self) -> int:
+        """The number of loops outside of all others."""
+        return 1 if self.kept else self._sweeps
+
+    @property
+    def _sweeps(self) -> int:
+        """The number of loops over what is reduced."""
+        return len(self._by_level) + self.big
+
+    @cached_property
+    def _by_level(self) -> dict[int, list[int]]:
+        """The sizes of the results of the reductions that share a loop, by level."""
+        found: dict[int, list[int]] = {}
+        for h in self.heroes:
+            found.setdefault(self.level[h], []).append(COMPUTE_BYTES[h.shape.element_type])
+        return found
+
+    def local_bytes(self) -> float:
+        """Return a bound of the local memory of the nest, as `local_memory.local_bytes_bound` of the lowered nest.
+
+        It leaves out what is kept for the whole kernel, of which `_local_bytes` adds up the parts.
+        """
+        partial = self._partial_bytes()
+        copies = SPLIT_COPIES if partial else 1
+        total = partial + len(self._shared_indices) * ROW_CACHE_BYTES
+        total += sum(copies * lane_bytes_bound(len(sizes), _DEFAULT) for sizes in self._by_level.values())
+        total += copies * (self._division_bytes() + TILE_COPIES * self._stage_bytes())
+        if not self.heroes:
             return total
-        tiles = -(-results // Schedule().columns)
-        split = self._split_bytes(results, domain) if tiles < ENOUGH_TASKS // 8 else 0
-        return total + (split + self._tile_bytes() if split else 0)
+        elements = math.prod(self.dims[k] for k in self.reduced)
+        in_rows = [i for _, i, at in self.met if not self.reduced.isdisjoint(at)]
+        if self._sweeps > 1:
+            total += min(ROW_CACHE_BYTES, elements * sum(map(_bytes_of, in_rows)))
+        results = math.prod(self.dims[k] for k in self.kept)
+        held = sum(_bytes_of(i) for _, i, at in self.met if at and self.reduced.isdisjoint(at))
+        held += sum(map(sum, self._by_level.values()))
+        nests = self._sweeps if self._may_be_distributed else 1
+        if nests > 1:
+            total += min(VALUE_BYTES, results * held)
+        return total + (copies * nests * lanes_of_tiles(results, _DEFAULT) * held if self.kept else 0)
 
-    def _column_bytes(self, big: bool, results: int, domain: Domain) -> float:
-        if len(domain.sizes) - 1 not in domain.kept:
-            raise _UncertainError
-        sweeps = max(self.level[h] for h in self.heroes) + big
-        return (
-            ROW_CACHE_BYTES
-            + accumulator_bytes(len(self.heroes))
-            + sweeps * self._stage_bytes()
-            + self._split_bytes(results, domain)
-            + (VALUE_BYTES if sweeps > 1 else 0)
-            + self._tile_bytes()
-        )
+    @property
+    def _may_be_distributed(self) -> bool:
+        """Whether its loops may become nests of their own, as they do if they do not run along rows."""
+        return bool(self.kept) and self.kept != tuple(range(len(self.kept))) and self._sweeps > 1
+
+    def _partial_bytes(self) -> float:
+        results, elements = (math.prod(self.dims[k] for k in of) for of in (self.kept, self.reduced))
+        if self.kept and self._sweeps > 1 and not self._may_be_distributed:
+            return 0  # a nest with several loops inside is not split
+        parts = (partial_bytes_bound(results, elements, sum(sizes), _DEFAULT) for sizes in self._by_level.values())
+        return min(PARTIAL_BYTES, sum(parts)) if self.kept else sum(parts)
+
+    def _division_bytes(self) -> int:
+        """Return a bound of what is kept where loops over short rows are divided."""
+        inner = [self.dims[k] for k in sorted(self.reduced)] or list(self.dims[1:])
+        if not inner:
+            return 0
+        has_elements = self.big or not self.heroes
+        total = DIVISION_BYTES if has_elements and min(inner) < FLAT_ROW else ROWS * MAX_ARRAYS * max(_BYTES)
+        if len(self.reduced) > 1 and inner[-1] < FLAT_ROW:
+            total += len(self._by_level) * DIVISION_BYTES
+        return total
 
     def _stage_bytes(self) -> int:
-        """Return a bound of what the stages of one loop hold, which only chains of expensive operations have."""
-        chain = sum(i.opcode.is_elementwise and is_long(i.opcode) for i in self.inside) > 1
-        return SHARED_BYTES + DIVISION_BYTES + (COPIES * MAX_ARRAYS * BLOCK * WIDEST if chain else 0)
-
-    def _split_bytes(self, results: int, domain: Domain) -> int:
-        extent = domain.sizes[min(domain.reduced)]
-        if not may_be_split(results, extent):
+        """Return a bound of what the stages of all loops pass on, which only chains of expensive operations have."""
+        long = sum(i.opcode.is_elementwise and is_long(i.opcode) for _, i, _ in self.met)
+        if long < 2:
             return 0
-        return min(PARTIAL_BYTES, _MOST_PARTS * results * len(self.heroes) * WIDEST)
-
-    def _tile_bytes(self) -> int:
-        """Return a bound of what a tile of adjacent results holds: every value outside of the reductions."""
-        held = sum(1 for _, _, at in self.met if at and self.reduced.isdisjoint(at))
-        return COPIES * Schedule().columns * (held + len(self.roots) + 2 * len(self.heroes)) * WIDEST
+        widest = sorted(_bytes_of(i) for _, i, _ in self.met)[-MAX_ARRAYS:]
+        return (self._sweeps + 1) * BLOCK * sum(widest)
 
 
-_MOVING = frozenset({Opcode.PARAMETER, Opcode.CONSTANT, Opcode.BROADCAST, Opcode.RESHAPE, Opcode.TUPLE})
+_BYTES = COMPUTE_BYTES.values()
 
 
-def _with_units(labels: _Labels, i: HloInstruction) -> _Labels:
+def _bytes_of(i: HloInstruction) -> int:
+    return COMPUTE_BYTES[i.shape.element_type]
+
+
+def _takes_work(i: HloInstruction) -> bool:
+    """Check for what is more than a load or a constant."""
+    return i.opcode.is_elementwise or i.opcode is Opcode.REDUCE
+
+
+def _long(i: HloInstruction) -> tuple[int, ...]:
+    """Return the dimensions of an array that are not of size 1."""
+    return tuple([n for n in i.shape.dimensions if n != 1])
+
+
+def _with_units(labels: Sequence[int], i: HloInstruction) -> _Labels:
     """Return an index into an array, given the labels of its dimensions that are not of size 1."""
     rest = iter(labels)
     return tuple([-1 if n == 1 else next(rest) for n in i.shape.dimensions])

@@ -15,11 +15,11 @@ from compiler.codegen.nest.index import IndexExpr, Var
 from compiler.codegen.nest.loop_ir import Body, For, LoopKind, work_of
 from compiler.codegen.nest.scalar_ops import COMPUTE_BYTES
 from compiler.codegen.schedules import accumulators, lane_accumulators, stages, streams
-from compiler.codegen.schedules.distribution import VALUE_BYTES
 from compiler.codegen.schedules.edges import split_edges
-from compiler.codegen.schedules.lanes import NEAR, tile_columns
+from compiler.codegen.schedules.lane_accumulators import MAX_ACCUMULATORS
+from compiler.codegen.schedules.lanes import tile_columns
+from compiler.codegen.schedules.local_memory import local_bytes_bound
 from compiler.codegen.schedules.loop_transforms import (
-    MAX_STAGED,
     Tiling,
     collapse,
     has_loop,
@@ -30,24 +30,17 @@ from compiler.codegen.schedules.loop_transforms import (
 from compiler.codegen.schedules.near_angles import select_near_angles
 from compiler.codegen.schedules.pairs import pair_elements
 from compiler.codegen.schedules.rare_work import separate_rare_work
-from compiler.codegen.schedules.row_cache import ROW_CACHE_BYTES, cache_rows
+from compiler.codegen.schedules.row_cache import cache_rows
 from compiler.codegen.schedules.scans import expand_scans
 from compiler.codegen.schedules.scatter_parts import split_scatters
 from compiler.codegen.schedules.schedule import FIELD_RANGES, LOCAL_BYTES, Schedule
 from compiler.codegen.schedules.selected_offsets import select_offsets
 from compiler.codegen.schedules.separate_columns import separate_columns
-from compiler.codegen.schedules.shared_values import SHARED_BYTES, share_values
+from compiler.codegen.schedules.shared_values import share_values
 from compiler.codegen.schedules.short_loops import merge_narrow_columns, unroll_short_loops
-from compiler.codegen.schedules.short_rows import rows_bound, split_rows
+from compiler.codegen.schedules.short_rows import split_rows
 from compiler.codegen.schedules.single_elements import hide_single_elements
-from compiler.codegen.schedules.splits import (
-    ENOUGH_TASKS,
-    MAX_PARTS,
-    PARTIAL_BYTES,
-    THREAD_GRAINS,
-    may_be_split,
-    split_reductions,
-)
+from compiler.codegen.schedules.splits import THREAD_GRAINS, split_reductions
 from compiler.codegen.schedules.stored_values import store_in_reductions
 from compiler.codegen.schedules.tails import split_tails
 from compiler.errors import UnsupportedError
@@ -70,28 +63,10 @@ SPARSE = 16
 """Distance of the elements of adjacent iterations from which on vector instructions should not separate them."""
 LANE_BYTES = 4
 """Size of the elements for which the lanes of an unrolled loop are counted."""
-MAX_ACCUMULATORS = 16
-"""Maximum number of vectors of all accumulators of a loop, half of the registers of AVX-512."""
 SHORTEST, SHORT_REPEATS = 5, 4
 """Least number of elements of a short innermost loop of a reduction, and of its repetitions, for which it has lanes."""
 SHORT_VECTORS = 8
 """Vectors in a loop from which on the elements that remain over do not matter."""
-WIDEST = max(COMPUTE_BYTES.values())
-"""Size of the largest element of a local array."""
-BOUNDED = (
-    lir.Let,
-    lir.Store,
-    lir.Accumulator,
-    lir.Assign,
-    lir.LocalArray,
-    lir.LocalStore,
-    lir.If,
-    lir.For,
-    lir.Reduce,
-)
-"""The statements for which the local memory that binding needs is bounded without binding."""
-COPIES = 6
-"""Maximum number of copies of a split reduction: whole parts, the last part, their results; each with a remainder."""
 
 
 def bind_c(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
@@ -152,86 +127,10 @@ def _steps(extent: int, lanes: int) -> int:
     return extent // lanes + rest // (lanes // 2) + rest % (lanes // 2)
 
 
-def local_bytes_bound(kernel: lir.Kernel) -> float:
-    """Return an upper bound of the local memory that `bind_c` needs with the default schedule, without binding.
-
-    Each term is the maximum of one of the rewrites of `bind_c` and is counted whether or not the rewrite applies. For
-    statements whose rewrites are not counted, such as scans, the bound is infinite.
-    """
-    schedule = Schedule()
-    statements = list(lir.walk(kernel.body))
-    if not all(isinstance(s, BOUNDED) for s in statements):
-        return math.inf
-    total = SHARED_BYTES + common_bytes_bound(kernel, statements)
-    if kernel.kind == "loop":  # staged tiles
-        total += len(kernel.body) * MAX_STAGED * schedule.tile**2 * WIDEST
-    columns = column_variables(statements)
-    for s in kernel.body:
-        nest = perfect_nest(s)
-        reductions = [r for r in (nest[-1].body if nest else (s,)) if isinstance(r, lir.Reduce)]
-        results = math.prod(f.var.extent for f in nest)
-        if nest and sum(isinstance(x, For | lir.Reduce) for x in nest[-1].body) > 1:
-            total += VALUE_BYTES
-        if any(may_be_split(results, math.prod(v.extent for v in r.vars)) for r in reductions):
-            parts = MAX_PARTS if results == 1 else ENOUGH_TASKS // 4
-            values = sum(len(r.reductions) for r in reductions)
-            total += min(PARTIAL_BYTES, (parts + 1) * results * values * WIDEST)
-            columns.update(f.var for f in nest[-1:])  # the parts of adjacent results are adjacent
-    for s in statements:
-        if isinstance(s, lir.Reduce):
-            total += accumulator_bytes(len(s.reductions))
-        if isinstance(s, For | lir.Reduce):
-            total += rows_bound(s)
-        if isinstance(s, For | lir.Reduce) and not has_loop(s.body):
-            total += COPIES * stages.bytes_bound(s.body)
-        if isinstance(s, For) and s.var in columns:
-            total += COPIES * schedule.columns * held_per_column(s) * WIDEST
-    return total
-
-
-def accumulator_bytes(reductions: int) -> int:
-    """Return an upper bound of the local memory that the accumulators of one loop and their halves need."""
-    return COPIES * 3 * max(MAX_ACCUMULATORS, reductions) * FIELD_RANGES["vector"][-1] // 8
-
-
-def common_bytes_bound(kernel: lir.Kernel, statements: Sequence[lir.Stmt]) -> int:
-    """Return an upper bound of the local arrays that a nest has and of the values of rows that `cache_rows` keeps.
-
-    Args:
-        kernel: the nest, bound with the default level of the row cache.
-        statements: all of its statements.
-    """
-    total = sum(s.size * COMPUTE_BYTES[s.type] for s in statements if isinstance(s, lir.LocalArray))
-    lets = (s for s in statements if isinstance(s, lir.Let))
-    if any(isinstance(s.value, lir.Apply) and s.value.op.is_expensive for s in lets):
-        for body in (kernel.body, *(b for s in statements for b in lir.bodies_of(s))):
-            sweeps = sum(isinstance(s, For | lir.Reduce) for s in body)
-            total += sweeps // 2 * ROW_CACHE_BYTES  # only what two loops of one extent share is kept
-    return total
-
-
-def column_variables(statements: Sequence[lir.Stmt]) -> set[Var]:
-    """Return the variables of the loops that `tile_columns` may tile."""
-    return {
-        s.var
-        for s in statements
-        if isinstance(s, For) and any(isinstance(x, lir.Reduce) and _reads_along(x, s.var) for x in s.body)
-    }
-
-
-def held_per_column(s: For) -> int:
-    """Return the number of values that a tiled loop over columns keeps for each column at most."""
-    return sum(len(x.reductions) if isinstance(x, lir.Reduce) else 1 for x in s.body)
-
-
 def check_binding(kernel: lir.Kernel, schedule: Schedule) -> None:
     """Raise UnsupportedError if `bind_c` does; the nest is only bound if the bound of its memory is too large."""
-    if schedule != Schedule() or local_bytes_bound(kernel) > LOCAL_BYTES:
+    if local_bytes_bound(kernel, schedule) > LOCAL_BYTES:
         bind_c(kernel, schedule)
-
-
-def _reads_along(reduce: lir.Reduce, var: Var) -> bool:
-    return any(0 < abs(i.coefficient(var)) <= NEAR for i in lir.indices_in(reduce.body))
 
 
 def check_local_bytes(body: Body) -> None:

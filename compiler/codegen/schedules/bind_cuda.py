@@ -17,17 +17,11 @@ from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.loop_ir import Body, For, LoopKind, Scope
 from compiler.codegen.nest.scalar_ops import COMPUTE_BYTES
 from compiler.codegen.schedules import accumulators
-from compiler.codegen.schedules.bind_c import (
-    BOUNDED,
-    WIDEST,
-    check_local_bytes,
-    column_variables,
-    common_bytes_bound,
-    held_per_column,
-)
-from compiler.codegen.schedules.lanes import tile_columns
+from compiler.codegen.schedules.bind_c import check_local_bytes
+from compiler.codegen.schedules.lanes import column_bytes_bound, tile_columns
+from compiler.codegen.schedules.local_memory import BOUNDED, declared_bytes, reads_along_columns
 from compiler.codegen.schedules.loop_transforms import Tiling, collapse, tile_transposes, without_dead_code
-from compiler.codegen.schedules.row_cache import cache_rows
+from compiler.codegen.schedules.row_cache import cache_rows, kept_bytes_bound
 from compiler.codegen.schedules.schedule import Schedule
 from compiler.errors import UnsupportedError
 
@@ -77,10 +71,12 @@ def binds_surely(kernel: lir.Kernel, schedule: Schedule) -> bool:
         return False
     if any(isinstance(s, For) and s.kind is LoopKind.ATOMIC for s in statements):
         return False
-    columns = column_variables(statements)
-    held = sum(held_per_column(s) for s in statements if isinstance(s, For) and s.var in columns)
-    # Of each loop over columns there may be a tile and a remainder.
-    return common_bytes_bound(kernel, statements) + 2 * schedule.columns * held * WIDEST <= SHARED_BYTES
+    width = schedule.columns + 1  # or more, of which there are a tile and a rest
+    total = declared_bytes(statements) + kept_bytes_bound(kernel.body, schedule.cache)
+    for s in statements:
+        if isinstance(s, For) and any(isinstance(x, lir.Reduce) for x in s.body) and reads_along_columns(s):
+            total += column_bytes_bound(s, width, schedule)
+    return total <= SHARED_BYTES
 
 
 # ---- loop kinds

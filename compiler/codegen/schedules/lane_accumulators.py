@@ -9,6 +9,17 @@ from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import IndexExpr, Var
 from compiler.codegen.nest.loop_ir import Body, For, LoopKind
 from compiler.codegen.schedules import accumulators
+from compiler.codegen.schedules.schedule import Schedule
+
+MAX_ACCUMULATORS = 16
+"""Maximum number of vectors of all accumulators of a loop, half of the registers of AVX-512."""
+
+
+def lane_bytes_bound(reductions: int, schedule: Schedule) -> int:
+    """Return an upper bound of the bytes of the lanes of one loop that reduces several values, and of their halves."""
+    merged = reductions * max(1, schedule.short)  # a few adjacent columns may be reduced by one loop
+    vectors = max(MAX_ACCUMULATORS, merged)
+    return 3 * vectors * schedule.vector // 8
 
 
 def long_reduction(s: lir.Reduce, lanes: int, vector: int) -> list[lir.Stmt]:

@@ -10,6 +10,7 @@ from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import IndexExpr, IndexSymbol, Var
 from compiler.codegen.nest.loop_ir import Body, For, LoopKind
+from compiler.codegen.nest.scalar_ops import COMPUTE_BYTES
 
 MAX_STAGED = 8
 """Maximum number of arrays whose tiles one nest transposes."""
@@ -130,6 +131,15 @@ class Tiling:
 def tile_transposes(body: Body, tiling: Tiling) -> Body:
     """Tile each perfect nest in which some access is contiguous along an outer loop and strided inside."""
     return tuple(_tile(s, tiling) for s in body)
+
+
+def staged_bytes_bound(s: lir.Stmt, tiling: Tiling) -> int:
+    """Return an upper bound of the bytes of the tiles that a nest of at least two loops stages."""
+    if not isinstance(s, For) or not has_loop(s.body):
+        return 0
+    loads = [COMPUTE_BYTES[x.type] for x in lir.walk((s,)) if isinstance(x, lir.Let) and isinstance(x.value, lir.Load)]
+    height, width = tiling.edges
+    return height * width * sum(sorted(loads)[-MAX_STAGED:])
 
 
 def _tile(s: lir.Stmt, tiling: Tiling) -> lir.Stmt:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+import math
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
@@ -12,6 +13,7 @@ from compiler.codegen.nest.index import Var
 from compiler.codegen.nest.loop_ir import Body, For, LoopKind
 from compiler.codegen.nest.scalar_ops import COMPUTE_BYTES
 from compiler.codegen.schedules.lanes import is_column_loop
+from compiler.codegen.schedules.loop_transforms import perfect_nest
 from compiler.ir.opcodes import Opcode
 from compiler.ir.types import PrimitiveType
 
@@ -37,6 +39,54 @@ def cache_rows(body: Body, level: int) -> Body:
     for extent in dict.fromkeys(v.extent for s in sweeps if (v := _var_of(s)) is not None):
         body = _cache_one(body, extent, level)
     return body
+
+
+def kept_bytes_bound(body: Body, level: int) -> int:
+    """Return an upper bound of the bytes that `cache_rows` keeps, also if nests are merged before."""
+    if level == 0:
+        return 0
+    total = sum(kept_bytes_bound(inner, level) for s in body for inner in lir.bodies_of(s))
+    values: dict[int, list[int]] = {}
+    costly: set[int] = set()
+    for s in body:
+        found = _elements(s)
+        if found is not None:
+            extent, inside = found
+            lets = [x for x in inside if isinstance(x, lir.Let)]
+            values.setdefault(extent, []).append(sum(COMPUTE_BYTES[x.type] for x in lets))
+            if level >= LOADED or has_expensive(lets):
+                costly.add(extent)
+    for extent, sizes in values.items():
+        if len(sizes) > 1 and extent in costly:
+            total += min(ROW_CACHE_BYTES, extent * (sum(sizes) - min(sizes)))
+    return total
+
+
+def has_expensive(lets: Iterable[lir.Let]) -> bool:
+    """Check whether any of the values that one loop computes, operands first, may be expensive."""
+    work: dict[str, int] = {}
+    for x in lets:
+        if isinstance(x.value, lir.Apply):
+            own = work[x.name] = _work_of(x.value) + sum(work.get(a, 0) for a in set(x.value.args))
+            if own >= MUCH_WORK or _is_costly(x.value):
+                return True
+    return False
+
+
+def _elements(s: lir.Stmt) -> tuple[int, Body] | None:
+    """Return the number of elements of a sweep once its loops are merged, and its statements; None for others."""
+    if isinstance(s, lir.Reduce):
+        return math.prod(v.extent for v in s.vars), s.body
+    nest = perfect_nest(s)
+    return (math.prod(f.var.extent for f in nest), nest[-1].body) if nest else None
+
+
+def _is_costly(v: lir.Apply) -> bool:
+    return v.op.is_expensive and v.op.opcode is not Opcode.DIVIDE
+
+
+def _work_of(v: lir.Apply) -> int:
+    return ROUNDED_WORK if v.op.type in (PrimitiveType.BF16, PrimitiveType.F16) else 1
 
 
 def _is_by_columns(s: lir.Stmt) -> bool:
@@ -97,10 +147,8 @@ class _Numbers:
         found[name] = number = self.number((v.op, parts))
         if not self.varying.isdisjoint(parts):
             self.varying.add(number)
-        costly = v.op.is_expensive and v.op.opcode is not Opcode.DIVIDE
-        own = ROUNDED_WORK if v.op.type in (PrimitiveType.BF16, PrimitiveType.F16) else 1
-        self.work[number] = min(MUCH_WORK, own + sum(self.work.get(p, 0) for p in set(parts) & self.varying))
-        if costly or self.work[number] >= MUCH_WORK or not self.expensive.isdisjoint(parts):
+        self.work[number] = min(MUCH_WORK, _work_of(v) + sum(self.work.get(p, 0) for p in set(parts) & self.varying))
+        if _is_costly(v) or self.work[number] >= MUCH_WORK or not self.expensive.isdisjoint(parts):
             self.expensive.add(number)
 
 

@@ -44,9 +44,21 @@ def split_rows(body: Body) -> Body:
 
 
 def rows_bound(s: For | lir.Reduce) -> int:
-    """Return an upper bound of the local memory that dividing one loop needs, in bytes."""
-    nested = len(s.vars) > 1 if isinstance(s, lir.Reduce) else has_loop(s.body)
-    return DIVISION_BYTES if nested and lir.work_of(s.body) >= MIN_WORK else 0
+    """Return an upper bound of the local memory that dividing one loop needs, in bytes, also if nests are merged."""
+    if isinstance(s, lir.Reduce):
+        is_divided = len(s.vars) > 1 and s.vars[-1].extent < FLAT_ROW and lir.work_of(s.body) >= MIN_WORK
+        return DIVISION_BYTES if is_divided else 0
+    if not has_loop(s.body) or lir.work_of(s.body) < MIN_WORK:
+        return 0
+    flat = any(isinstance(x, For) and x.var.extent < FLAT_ROW for x in s.body)
+    return DIVISION_BYTES if flat else min(DIVISION_BYTES, ROWS * _widest(s.body))
+
+
+def _widest(body: Body) -> int:
+    """Return the bytes of the most values of a row that are passed on."""
+    types = [x.type for x in body if isinstance(x, lir.Let)]
+    types += [r.type for x in body if isinstance(x, lir.Reduce) for r in x.reductions]
+    return sum(sorted(COMPUTE_BYTES[t] for t in types)[-MAX_ARRAYS:])
 
 
 def _needed(

@@ -84,8 +84,10 @@ def stages_of(s: For, depth: int) -> Stages | None:
 
 def bytes_bound(body: Body) -> int:
     """Return an upper bound of the local memory that the stages of a loop with this body need, in bytes."""
-    long = [x for x in body if isinstance(x, lir.Let) and _is_long(x)]
-    return MAX_ARRAYS * BLOCK * max(COMPUTE_BYTES.values()) if len(long) > 1 else 0
+    lets = [x for x in body if isinstance(x, lir.Let)]
+    if sum(map(_is_long, lets)) < 2:
+        return 0
+    return BLOCK * sum(sorted(COMPUTE_BYTES[x.type] for x in lets)[-MAX_ARRAYS:])
 
 
 def staged(s: For, stages: Stages, leaf: Callable[[For], For]) -> For:

@@ -44,12 +44,22 @@ def loop_refusal(loop: HloInstruction, target: BuildTarget = C_TARGET) -> str | 
     reason: str | None = None
     for schedule in _tried(target):
         try:
-            make_loop_kernel(loop, target.language, schedule)
+            _check(loop, target.language, schedule)
         except UnsupportedError as e:
             reason = reason or str(e)
         else:
             return None
     return reason
+
+
+def _check(loop: HloInstruction, language: str, schedule: Schedule | None) -> None:
+    """Raise UnsupportedError if `make_loop_kernel` does, without printing the kernel where that cannot fail."""
+    check = find_language(language).check
+    if check is None:
+        make_loop_kernel(loop, language, schedule)
+    else:
+        kernel, _, schedule = _lowered(loop, language, schedule)
+        check(kernel, schedule)
 
 
 def _tried(target: BuildTarget) -> Iterator[Schedule | None]:

@@ -108,6 +108,8 @@ class ModuleFeatures:
         self._instructions = [i for c in weights for i in c.instructions]
         self._seconds: dict[HloInstruction, float] = {}
         self._total: float | None = None
+        self._kernels: int | None = None
+        self._shown: dict[tuple[HloInstruction, float], list[float]] = {}
 
     def seconds(self, node: HloInstruction) -> float:
         """Return the estimated time of one execution."""
@@ -130,7 +132,13 @@ class ModuleFeatures:
         return self._total
 
     def row(self, node: HloInstruction, total: float) -> list[float]:
-        """Return `node_row`, from the cache if there is an equal instruction in it."""
+        """Return `node_row`, from the cache if there is an equal instruction in it; the list must not be changed."""
+        found = self._shown.get((node, total))
+        if found is None:
+            found = self._shown[node, total] = self._row(node, total)
+        return found
+
+    def _row(self, node: HloInstruction, total: float) -> list[float]:
         if node.opcode is Opcode.FUSION:
             return node_row(node, self, total)
         key = summary_key(node), len(consumers_of(node)), node.is_root, self.weight(node)
@@ -145,7 +153,9 @@ class ModuleFeatures:
 
     def counts(self) -> tuple[int, int]:
         """Return the number of instructions in all sequences, and of those that take time."""
-        return len(self._instructions), sum(self.seconds(i) > 0 for i in self._instructions)
+        if self._kernels is None:
+            self._kernels = sum(self.seconds(i) > 0 for i in self._instructions)
+        return len(self._instructions), self._kernels
 
     def instructions(self) -> Sequence[HloInstruction]:
         """Return every instruction of every sequence, callees first."""

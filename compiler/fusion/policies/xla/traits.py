@@ -49,7 +49,7 @@ def loops_refusal(kind: str, first: HloInstruction, second: HloInstruction) -> s
     alike = x.dimensions == y.dimensions
     if has_reduction(first) or has_reduction(second):
         body = trial_fusion(kind, first, second)
-        alike = len(nests_of(body, roots_of(body))) == 1
+        alike = len(nests_of(body.post_order(), roots_of(body))) == 1
     return None if alike else f"%{first.name} ({x}) and %{second.name} ({y}) need loops of different shapes"
 
 
