@@ -1,4 +1,4 @@
-"""Convolution expansion: matrix products over patches of the input (im2col), or scaled and added slices."""
+"""Convolution expansion: matrix products over patches of the input (im2col), or sums of products with its slices."""
 
 from __future__ import annotations
 
@@ -29,8 +29,9 @@ class ConvolutionToPatches(RewritePass):
 
     The parts that are concatenated are the input's slices under each kernel element or, if these are fewer, under each
     window position. The patches of windows that do not overlap, as of patch embeddings, are a transpose of the input.
-    With one input and one output feature per group, the slices are scaled and added instead. If there are too many
-    elements, the batch is divided. Only for f32 and f64.
+    With one input and one output feature per group, the slices are scaled and added instead. In the gradient of such a
+    kernel, which is a convolution with groups of the batch, each slice is multiplied by the other array and summed. If
+    there are too many elements, the batch is divided. Only for f32 and f64.
 
     Attributes:
         max_parts: maximum number of parts per convolution.
@@ -61,6 +62,8 @@ class ConvolutionToPatches(RewritePass):
             return None
         if form.is_depthwise and math.prod(form.kernel) <= self.max_parts:
             return form.scaled_and_added(b)
+        if form.is_depthwise_gradient and math.prod(form.positions) <= self.max_parts:
+            return form.multiplied_and_summed(b)
         fewer = min(math.prod(form.kernel), math.prod(form.positions))
         if not form.is_tiled and fewer > self.max_parts:
             return None
@@ -130,6 +133,11 @@ class _Form:
         return self.groups > 1 and not self.by_batch and self.features == self.outputs == 1
 
     @property
+    def is_depthwise_gradient(self) -> bool:
+        """Whether each result reads one input of the batch and one kernel, as in the gradient of a depthwise kernel."""
+        return self.by_batch and self.batch == self.outputs == 1
+
+    @property
     def is_tiled(self) -> bool:
         """Whether the windows are tiles of the input, without padding, dilation or overlap."""
         return all(
@@ -142,7 +150,7 @@ class _Form:
         """Number of elements of all patches."""
         return self.groups * self.batch * math.prod(self.positions) * math.prod(self.kernel) * self.features
 
-    # ---- the two expansions
+    # ---- the expansions
 
     def product(self, b: Builder) -> HloInstruction:
         """Build the patches and their matrix product with the kernel."""
@@ -150,7 +158,7 @@ class _Form:
         group: tuple[int, ...] = () if self.groups == 1 else (self.groups,)
         dims = DotDims((2,), (0,), (0,), (1,)) if group else DotDims((1,), (0,))
         patches = b.reshape(self._patches(self._padded(b), b), (*group, rows, length))
-        weights = b.reshape(self._weights(b), (length, *group, self.outputs))
+        weights = b.reshape(self._kernel(b), (length, *group, self.outputs))
         precision = {k: v for k, v in self.instruction.attributes.items() if k == "operand_precision"}
         made = b.add(Opcode.DOT, patches, weights, shape=Shape(self._type), **dims.attributes(), **precision)
         if self.groups == 1:
@@ -166,7 +174,7 @@ class _Form:
         x = b.transpose(self.instruction.operands[0], [self._labels.lhs.index(c) for c in order])
         pads = dict(zip(self._digits, edges(self.window), strict=True))
         x = b.pad(x, b.scalar(0, self._type), [pads.get(c, PadDim(0, 0)) for c in order])
-        weights = b.reshape(self._weights(b), (math.prod(self.kernel), self.groups))
+        weights = b.reshape(self._kernel(b), (math.prod(self.kernel), self.groups))
         total: HloInstruction | None = None
         for n, at in enumerate(self._elements()):
             under = dict(zip(self._digits, under_element(at, self.window, self.positions), strict=True))
@@ -179,6 +187,21 @@ class _Form:
         if total is None:
             raise ValueError(f"the kernel of %{self.instruction.name} has no elements")
         return total
+
+    def multiplied_and_summed(self, b: Builder) -> HloInstruction:
+        """Build the sums of the input's slices times the kernel, one slice per window position."""
+        x = b.transpose(self.instruction.operands[0], [self._labels.lhs.index(c) for c in f"f{self._digits}b"])
+        none = PadDim(0, 0)
+        x = b.pad(x, b.scalar(0, self._type), (none, *edges(self.window), none))
+        kernel = b.transpose(self._kernel(b), [f"{self._digits}io".index(c) for c in f"i{self._digits}o"])
+        whole, inner = (SliceDim(0, self.features), SliceDim(0, self.groups)), range(1 + len(self.space))
+        sums = []
+        for position in itertools.product(*map(range, self.positions)):
+            part = b.slice(x, (whole[0], *at_position(position, self.window), whole[1]))
+            total = b.sum(b.add(Opcode.MULTIPLY, part, kernel), inner)
+            sums.append(b.reshape(total, (1, self.groups)))
+        made = b.reshape(b.concatenate(sums, 0), (1, *self.positions, self.groups))
+        return self._as_result(made, b)
 
     def in_batches(self, parts: int, b: Builder) -> HloInstruction:
         """Build the same convolution of each of several equal parts of the batch."""
@@ -222,7 +245,7 @@ class _Form:
         none = PadDim(0, 0)
         return b.pad(x, b.scalar(0, self._type), (none, none, *edges(self.window), none))
 
-    def _weights(self, b: Builder) -> HloInstruction:
+    def _kernel(self, b: Builder) -> HloInstruction:
         """Return [space..., features, groups * outputs], with reversed dimensions flipped."""
         order = [self._labels.rhs.index(c) for c in f"{self._digits}io"]
         kernel = b.transpose(self.instruction.operands[1], order)
