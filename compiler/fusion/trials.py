@@ -135,6 +135,8 @@ class Trials:
         found = self._bodies.get(pair)
         if found is None:
             if len(self._bodies) >= MAX_BODIES:
+                for body in self._bodies.values():
+                    body.dissolve()
                 self._bodies.clear()
             found = self._bodies[pair] = trial_fusion(kind, first, second)
         return found
