@@ -110,7 +110,42 @@ ENTRY main {
     assert difference(evaluate(module, args), want) is None
 
 
-def test_a_batch_that_cannot_be_divided_stays() -> None:
+@pytest.mark.parametrize(
+    ("image", "kernel", "result", "limit", "parts", "attributes"),
+    [
+        ("1,3,5,7", "3,3,3,4", "1,4,5,7", 500, 3, "window={size=3x3 pad=1_1x1_1}, dim_labels=bf01_01io->bf01"),
+        (
+            "1,5,9,3", "4,3,3,2", "8,4,6,1", 220, 4,
+            "window={size=3x2 stride=2x1 pad=1_4x-1_2 lhs_dilate=2x1 rhs_dilate=1x2 rhs_reversal=1x0},"
+            " dim_labels=b01f_oi01->1f0b",
+        ),
+        (
+            "4,6,5,3", "4,4,3,6", "6,3,3,1", 432, 3,
+            "window={size=4x3}, dim_labels=f01b_i01o->f01b, batch_group_count=3",
+        ),
+    ],
+)  # fmt: skip
+def test_positions_are_divided_where_the_batch_cannot_be(
+    image: str, kernel: str, result: str, limit: int, parts: int, attributes: str
+) -> None:
+    module = parse(f"""
+HloModule m
+ENTRY main {{
+  x = f32[{image}] parameter(0)
+  k = f32[{kernel}] parameter(1)
+  ROOT c = f32[{result}] convolution(x, k), {attributes}
+}}""")
+    rng = np.random.default_rng(0)
+    args = [rng.normal(size=s.dimensions).astype(np.float32) for s in module.parameter_shapes]
+    want = reference(module, args)
+    assert make_pass(f"convolution-to-patches{{max_elements={limit}}}").run(module)
+    assert check_module(module) == []
+    assert sum(i.opcode is Opcode.DOT for i in module.entry.instructions) == parts
+    assert all(i.opcode is not Opcode.CONVOLUTION for i in module.entry.instructions)
+    assert difference(evaluate(module, args), want) is None
+
+
+def test_a_convolution_with_too_many_parts_stays() -> None:
     text = """
 HloModule m
 ENTRY main {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from compiler.ir import HloInstruction, Opcode, PrimitiveType, Shape
@@ -31,19 +31,20 @@ class ConvolutionToPatches(RewritePass):
     window position. The patches of windows that do not overlap, as of patch embeddings, are a transpose of the input.
     With one input and one output feature per group, the slices are scaled and added instead. In the gradient of such a
     kernel, which is a convolution with groups of the batch, each slice is multiplied by the other array and summed. If
-    there are too many elements, the batch is divided. Only for f32 and f64.
+    there are too many elements, the batch is divided, or else the positions of the window along one dimension. Only for
+    f32 and f64.
 
     Attributes:
         max_parts: maximum number of parts per convolution.
-        max_elements: maximum number of elements of all patches of a part of the batch.
-        max_batches: maximum number of parts of a batch.
+        max_elements: maximum number of elements of all patches of a part of the batch, or of the positions.
+        max_batches: maximum number of such parts.
     """
 
     name: ClassVar[str] = "convolution-to-patches"
     rules: ClassVar[RuleSet] = RULES
     max_parts: int = number_option(128, 0, 4096)
     max_elements: int = number_option(1 << 26, 0, 1 << 30)
-    max_batches: int = number_option(16, 1, 256)
+    max_batches: int = number_option(64, 1, 256)
 
     def rules_of(self) -> RulesOf:
         """Return the rules of the pass."""
@@ -72,11 +73,16 @@ class ConvolutionToPatches(RewritePass):
         return form.product(b)
 
     def _divided(self, form: _Form, b: Builder) -> HloInstruction | None:
-        """Return the convolutions of parts of the batch, concatenated, each with few enough elements."""
-        sizes = range(2, min(form.batch, self.max_batches) + 1)
-        fitting = (n for n in sizes if form.batch % n == 0 and form.patch_elements <= n * self.max_elements)
-        parts = None if form.by_batch else next(fitting, None)
-        return None if parts is None else form.in_batches(parts, b)
+        """Return the convolutions of parts of the batch or of the positions, concatenated, each with few elements."""
+        if not form.by_batch:
+            for parts in range(2, min(form.batch, self.max_batches) + 1):
+                if form.batch % parts == 0 and form.patch_elements <= parts * self.max_elements:
+                    return form.in_batches(parts, b)
+        most = max(form.positions)
+        # The rows of patches at one position along the longest dimension; the parts have as many such rows as fit.
+        rows = self.max_elements // (form.patch_elements // most)
+        parts = -(-most // rows) if rows else most + 1
+        return form.in_positions(parts, b) if 1 < parts <= min(most, self.max_batches) else None
 
 
 @dataclass(frozen=True)
@@ -216,6 +222,27 @@ class _Form:
                 for d, n in enumerate(x.shape.dimensions)
             ]
             made.append(b.with_operands(i, [b.slice(x, within), kernel], Shape(self._type, dims)))
+        return b.concatenate(made, to)
+
+    def in_positions(self, parts: int, b: Builder) -> HloInstruction:
+        """Build the same convolution for each of several parts of its positions along the longest dimension."""
+        i = self.instruction
+        x, kernel = i.operands
+        d = self.positions.index(max(self.positions))
+        w, axis, to = self.window[d], self._labels.lhs.index(self._digits[d]), self._labels.out.index(self._digits[d])
+        none = PadDim(0, 0)
+        x = b.pad(x, b.scalar(0, self._type), [edges((w,))[0] if n == axis else none for n in range(x.shape.rank)])
+        unpadded = replace(w, pad_low=0, pad_high=0, lhs_dilate=1)
+        attributes = {k: v for k, v in i.attributes.items() if k != "control-predecessors"}
+        attributes["window"] = Window((*self.window[:d], unpadded, *self.window[d + 1 :]))
+        made = []
+        for k in range(parts):
+            first, end = self.positions[d] * k // parts, self.positions[d] * (k + 1) // parts
+            read = SliceDim(first * w.stride, (end - 1) * w.stride + (w.size - 1) * w.rhs_dilate + 1)
+            within = [read if n == axis else SliceDim(0, size) for n, size in enumerate(x.shape.dimensions)]
+            dims = tuple(end - first if n == to else size for n, size in enumerate(i.shape.dimensions))
+            part = b.slice(x, within)
+            made.append(b.add(i.opcode, part, kernel, shape=Shape(self._type, dims), **attributes))
         return b.concatenate(made, to)
 
     # ---- operands
