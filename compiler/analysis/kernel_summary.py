@@ -54,23 +54,23 @@ class Input:
     @property
     def bytes(self) -> float:
         """Distinct bytes that are read."""
-        distinct = sum(u.distinct for u in self.contexts.values())
+        distinct = sum([u.distinct for u in self.contexts.values()])
         return min(float(self.elements), distinct) * self.element_bytes
 
     @property
     def sweeps(self) -> int:
         """Number of loops over the columns of a block that read it, each from the first to the last element."""
-        return max(1, sum(_SWEEP - _MAX_SWEEPS <= c <= _SWEEP for c in self.contexts))
+        return max(1, len([c for c in self.contexts if _SWEEP - _MAX_SWEEPS <= c <= _SWEEP]))
 
     @property
     def loads(self) -> float:
         """Total number of element loads."""
-        return sum(u.evaluations for u in self.contexts.values())
+        return sum([u.evaluations for u in self.contexts.values()])
 
     @property
     def copies(self) -> int:
         """Number of loads in the code, which is the number of different indices."""
-        return sum(u.copies for u in self.contexts.values())
+        return sum([u.copies for u in self.contexts.values()])
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,10 +267,10 @@ class _Walk:
                 statements += 1
                 self._propagate_template(i)
                 continue
-            evaluations = sum(u.evaluations for u in contexts.values())
+            evaluations = sum([u.evaluations for u in contexts.values()])
             flops += evaluations * flops_per_element(i)
             if i.opcode is not Opcode.CONSTANT:
-                statements += sum(u.copies for u in contexts.values()) * _unrolled(i)
+                statements += sum([u.copies for u in contexts.values()]) * _unrolled(i)
             if i in updates:
                 self._propagate_update(i, contexts)
             else:
@@ -480,6 +480,10 @@ _INDEXING = {
 }  # fmt: skip
 """Index arithmetic and branches of data movement, in scalar operations per element."""
 
+_FLOPS = {
+    op: _INDEXING.get(op, 0.0) if op.has(Trait.MOVEMENT) or op is Opcode.IOTA else float(op.row.flops) for op in Opcode
+}
+
 
 def flops_per_element(i: HloInstruction) -> float:
     """Return the scalar operations per element of the result."""
@@ -487,9 +491,7 @@ def flops_per_element(i: HloInstruction) -> float:
         return reduced_elements(i) * _callee_flops(i)
     if i.opcode is Opcode.MAP:
         return _callee_flops(i)
-    if i.opcode.has(Trait.MOVEMENT) or i.opcode is Opcode.IOTA:
-        return _INDEXING.get(i.opcode, 0.0)
-    return float(i.opcode.row.flops)
+    return _FLOPS[i.opcode]
 
 
 def _callee_flops(i: HloInstruction) -> float:

@@ -20,14 +20,16 @@ from compiler.fusion.nodes import Nodes
 from compiler.fusion.rewriting import is_inlined_constant, is_multi_output
 from compiler.ir import HloComputation, HloInstruction, Opcode
 
-MAX_VALUES = 1024
+MAX_VALUES = 16_384
 """Largest number of values of a sequence whose nodes have contents."""
+MAX_BITS = 1 << 29
+"""Bits of the contents of nodes that are kept, of which each has as many as the sequence has values."""
 MAX_KERNELS = 10_000
 """Number of kernels whose facts are kept."""
 MAX_USES = 50_000
 """Number of uses of inputs in the summaries that are kept."""
 MAX_NODES = 50_000
-"""Number of nodes whose contents are kept."""
+"""Number of nodes whose contents are kept, if they are not too long."""
 _NOT_INSIDE = TEMPLATE_OPS | {Opcode.FUSION, Opcode.DYNAMIC_UPDATE_SLICE, Opcode.PARAMETER, Opcode.TUPLE}
 """Opcodes of values that have no content: an update in place depends on who reads what it updates, and the kernels of
 templates are always made."""
@@ -96,6 +98,7 @@ class Contents:
         self._kernels: dict[Content, _Kernel] = {}
         self._uses = 0
         self._known: dict[int, int | None] = {}  # by revision
+        self._most = min(MAX_NODES, MAX_BITS // max(1, count))
 
     def _exclude(self, values: Sequence[int]) -> None:
         for v in values:
@@ -161,7 +164,7 @@ class Contents:
         self._remember(nodes.revision(node), inside)
 
     def _remember(self, revision: int, inside: int | None) -> None:
-        if len(self._known) >= MAX_NODES:
+        if len(self._known) >= self._most:
             self._known.clear()  # the fusions of now have no content any more
         self._known[revision] = inside
 
@@ -215,7 +218,7 @@ class Contents:
     def _kernel(self, content: Content) -> _Kernel:
         found = self._kernels.get(content)
         if found is None:
-            if len(self._kernels) >= MAX_KERNELS:
+            if len(self._kernels) >= min(MAX_KERNELS, self._most):
                 self._kernels.clear()
             found = self._kernels[content] = _Kernel()
         return found

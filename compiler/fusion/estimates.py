@@ -15,12 +15,20 @@ from compiler.support.bounded_table import BoundedTable
 
 
 class _Known:
-    """Seconds by the revisions of nodes, and of kernels by the pairs that they compute; forks share them."""
+    """Seconds by the revisions of nodes, and of kernels by the pairs that they compute; forks share them.
+
+    Attributes:
+        times: of nodes.
+        savings: of pairs, by their kind.
+        kernels: of the kernels of pairs, by the number of their structure.
+        broadcasts: which operands of a node are broadcasts of constants.
+    """
 
     def __init__(self, most: int) -> None:
         self.times: BoundedTable[int, float] = BoundedTable(most)
         self.savings: BoundedTable[tuple[str, int, int], float] = BoundedTable(most)
         self.kernels: BoundedTable[int, float] = BoundedTable(most)
+        self.broadcasts: BoundedTable[int, tuple[int, ...]] = BoundedTable(most)
 
 
 class Estimates:
@@ -58,15 +66,25 @@ class Estimates:
 
     def unused_constants(self, fused: Sequence[HloInstruction]) -> float:
         """Return the seconds of broadcasts of constants that only these instructions read: fusions copy them."""
+        constants = {i.operands[n]: None for i in fused for n in self._broadcasts(i)}
+        if not constants:
+            return 0.0
         gone = set(fused)
-        constants = dict.fromkeys(
-            o for i in fused for o in i.operands if o.opcode is Opcode.BROADCAST and is_inlined_constant(o)
-        )
         return sum(
             self.time_of(o)
             for o in constants
             if len(o.users) <= len(gone) and o not in gone and gone.issuperset(o.users)
         )
+
+    def _broadcasts(self, i: HloInstruction) -> tuple[int, ...]:
+        """Return which operands of a node are broadcasts of constants."""
+        known, revision = self._known.broadcasts, self._nodes.revision(i)
+        found = known.get(revision)
+        if found is None:
+            operands = enumerate(i.operands)
+            found = tuple([n for n, o in operands if o.opcode is Opcode.BROADCAST and is_inlined_constant(o)])
+            known[revision] = found
+        return found
 
     def edge(self, producer: HloInstruction, consumer: HloInstruction) -> float:
         """Return the seconds the consumer saves by computing the producer itself; mostly negative, as it does more."""

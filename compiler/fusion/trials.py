@@ -135,6 +135,8 @@ class Trials:
         found = self._bodies.get(pair)
         if found is None:
             if len(self._bodies) >= MAX_BODIES:
+                for body in self._bodies.values():
+                    body.dissolve()
                 self._bodies.clear()
             found = self._bodies[pair] = trial_fusion(kind, first, second)
         return found
@@ -204,14 +206,16 @@ class Trials:
 
     def _key(self, kind: str, first: HloInstruction, second: HloInstruction) -> Hashable:
         outer: dict[HloInstruction, int] = {}
-        wires: list[Hashable] = [outer.setdefault(o, len(outer)) for o in first.operands]
+        place = outer.setdefault
+        wires: list[Hashable] = [place(o, len(outer)) for o in first.operands]
+        several = is_multi_output(first)
         for o in second.operands:
             if o is first:
                 wires.append("first")
-            elif o.opcode is Opcode.GET_TUPLE_ELEMENT and o.operands[0] is first and is_multi_output(first):
+            elif several and o.opcode is Opcode.GET_TUPLE_ELEMENT and o.operands[0] is first:
                 wires.append(("first", o.attributes["index"]))
             else:
-                wires.append(outer.setdefault(o, len(outer)))
+                wires.append(place(o, len(outer)))
         structure = self.structure
         constants = [
             (n, structure(o), *map(structure, o.operands))

@@ -375,6 +375,16 @@ class HloComputation:
                 work.extend(i.operands)
         return gone
 
+    def dissolve(self) -> None:
+        """Take the computation apart, which nothing may use any more, so that its memory is free at once.
+
+        Operands and users refer to each other, and only the garbage collector would find that nothing else does.
+        """
+        for i in self._instructions:
+            i.users, i.operands, i.parent = {}, (), None
+        self._instructions, self._notable, self._parameters, self._by_name = {}, {}, {}, {}
+        self._root = self._successors = None
+
     def reorder(self) -> None:
         """Sort the stored instructions into post order."""
         if self.order_is_known:

@@ -311,9 +311,13 @@ class Opcode(enum.Enum):
     is_elementwise: bool
     """Whether output element i depends on the operand elements i only."""
 
+    traits: int
+    """The traits of the row, as bits."""
+
     def has(self, trait: Trait) -> bool:
         """Check whether the opcode has all of these traits."""
-        return trait in self.row.traits
+        bits = trait._value_
+        return self.traits & bits == bits
 
     def __repr__(self) -> str:
         return f"Opcode.{self._name_}"
@@ -322,6 +326,7 @@ class Opcode(enum.Enum):
 # Plain attributes, not properties: they are read very often.
 for _op in Opcode:
     _op.row = _op.value
+    _op.traits = _op.value.traits.value
     _op.text = _op.row.text
     _op.is_elementwise = _op.has(Trait.ELEMENTWISE)
 

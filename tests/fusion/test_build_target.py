@@ -112,6 +112,28 @@ def test_loops_are_judged_for_a_target_and_remembered_by_it() -> None:
     assert len(known) == 2
 
 
+ONE_WINDOW = """HloModule one_window
+%second (a: f32[], b: f32[]) -> f32[] {
+  %a = f32[] parameter(0)
+  ROOT %b = f32[] parameter(1)
+}
+ENTRY %main (x: f32[40,8], i: s32[1], v: f32[3,8]) -> f32[40,8] {
+  %x = f32[40,8] parameter(0)
+  %i = s32[1] parameter(1)
+  %v = f32[3,8] parameter(2)
+  %n = f32[40,8] negate(%x)
+  ROOT %s = f32[40,8] scatter(%n, %i, %v), update_window_dims={0,1}, inserted_window_dims={},
+    scatter_dims_to_operand_dims={0}, index_vector_dim=0, to_apply=%second
+}"""
+
+
+def test_a_scatter_without_a_loop_over_updates_is_judged_as_others_are() -> None:
+    action = FusionAction("producer-consumer", "main", "n", ("s",))
+    reason = CompilationSession(parse(ONE_WINDOW), "cuda", pipeline=[]).why_not(action)
+    assert reason is not None and "blocks of a GPU do not wait" in reason
+    assert CompilationSession(parse(ONE_WINDOW), "cpu", pipeline=[]).why_not(action) is None
+
+
 @pytest.fixture
 def _misjudged(monkeypatch: pytest.MonkeyPatch) -> None:
     """Legality that accepts kernels that need more memory than there is."""

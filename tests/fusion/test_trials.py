@@ -1,5 +1,7 @@
 """Tests of trial fusions and of candidates, against fusing for real."""
 
+import gc
+import weakref
 from dataclasses import replace
 
 import numpy as np
@@ -9,6 +11,8 @@ from compiler.analysis.kernel_summary import KernelSummary, summarize_body
 from compiler.codegen.buildability import kernel_refusal
 from compiler.fusion.rewriting import trial_fusion
 from compiler.fusion.state import FusionState
+from compiler.fusion import trials
+from compiler.ir import HloComputation, HloInstruction
 from tests.fusion.programs import optimized, random_graph
 
 
@@ -27,12 +31,33 @@ def test_answers_by_structure_are_those_of_each_pair(seed: int) -> None:
         state.apply(actions[int(rng.integers(len(actions)))])
 
 
+def test_bodies_of_trials_are_freed_without_the_garbage_collector(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[weakref.ref[HloComputation]] = []
+
+    def noted(kind: str, first: HloInstruction, second: HloInstruction) -> HloComputation:
+        body = trial_fusion(kind, first, second)
+        made.append(weakref.ref(body))
+        return body
+
+    monkeypatch.setattr(trials, "trial_fusion", noted)
+    monkeypatch.setattr(trials, "MAX_BODIES", 1)
+    state = FusionState(random_graph(3, 20))
+    gc.disable()
+    try:
+        for a in state.candidates():
+            state.why_not(a)
+        alive = sum(body() is not None for body in made)
+    finally:
+        gc.enable()
+    assert len(made) > 1 and alive <= 1
+
+
 @pytest.mark.parametrize("program", ["layer_norm_backward", 3, 4])
 def test_kernels_known_by_what_they_compute_are_those_of_the_bodies(program: str | int) -> None:
     module = random_graph(program, 20) if isinstance(program, int) else optimized(program)
     state, rng = FusionState(module), np.random.default_rng(0)
     sequence = state.sequences[module.entry.name]
-    trials, known = sequence.legality.trials, 0
+    tried, known = sequence.legality.trials, 0
     for _ in range(8):
         candidates = [a for a in state.candidates() if len(a.consumers) == 1]
         for a in candidates:
@@ -40,9 +65,9 @@ def test_kernels_known_by_what_they_compute_are_those_of_the_bodies(program: str
             pair = [state.find(a.computation, n) for n in (a.producer, a.consumer)]
             first, second = sequence.nodes.sorted(pair) if kind == "sibling" else pair
             body = trial_fusion(kind, first, second)
-            assert trials.is_refused(kind, first, second) == (kernel_refusal(body) is not None)
-            assert _facts(trials.summary(kind, first, second))[0] == _facts(summarize_body(body))[0]
-            known += trials.content(kind, first, second) is not None
+            assert tried.is_refused(kind, first, second) == (kernel_refusal(body) is not None)
+            assert _facts(tried.summary(kind, first, second))[0] == _facts(summarize_body(body))[0]
+            known += tried.content(kind, first, second) is not None
         legal = state.actions()
         if state.can_undo and rng.random() < 0.2:
             state.undo()

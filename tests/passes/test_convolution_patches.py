@@ -63,6 +63,34 @@ ENTRY main {{
     assert Opcode.CONCATENATE not in opcodes and Opcode.CONVOLUTION not in opcodes
 
 
+@pytest.mark.parametrize(
+    ("image", "result", "attributes"),
+    [
+        ("4,7,6,3", "3,2,1,3", "window={size=5x5 pad=0_0x1_0}, dim_labels=f01b_i01o->01bf"),
+        ("4,7,6,3", "2,1,3,2", "window={size=5x5 stride=2x1 rhs_reversal=1x0}, dim_labels=f01b_i01o->0bf1"),
+        ("3,6,7,4", "1,3,3,3", "window={size=5x5 lhs_dilate=1x2 pad=2_1x-2_-2 stride=2x1}, dim_labels=b10f_i10o->b10f"),
+        ("4,9,9,3", "1,3,3,3", "window={size=5x5 rhs_dilate=2x2 pad=1_1x1_1}, dim_labels=f01b_i01o->b01f"),
+    ],
+)
+def test_gradients_of_depthwise_kernels_are_sums(image: str, result: str, attributes: str) -> None:
+    module = parse(f"""
+HloModule m
+ENTRY main {{
+  x = f32[{image}] parameter(0)
+  g = f32[4,5,5,3] parameter(1)
+  ROOT c = f32[{result}] convolution(x, g), {attributes}, batch_group_count=3
+}}""")
+    rng = np.random.default_rng(0)
+    args = [rng.normal(size=s.dimensions).astype(np.float32) for s in module.parameter_shapes]
+    want = reference(module, args)
+    # The limit of elements is one of patches, of which there are none.
+    assert make_pass("convolution-to-patches{max_elements=1}").run(module)
+    assert check_module(module) == []
+    assert difference(evaluate(module, args), want) is None
+    opcodes = [i.opcode for i in module.entry.instructions]
+    assert Opcode.DOT not in opcodes and Opcode.CONVOLUTION not in opcodes
+
+
 def test_a_large_batch_is_divided() -> None:
     module = parse("""
 HloModule m
@@ -82,7 +110,42 @@ ENTRY main {
     assert difference(evaluate(module, args), want) is None
 
 
-def test_a_batch_that_cannot_be_divided_stays() -> None:
+@pytest.mark.parametrize(
+    ("image", "kernel", "result", "limit", "parts", "attributes"),
+    [
+        ("1,3,5,7", "3,3,3,4", "1,4,5,7", 500, 3, "window={size=3x3 pad=1_1x1_1}, dim_labels=bf01_01io->bf01"),
+        (
+            "1,5,9,3", "4,3,3,2", "8,4,6,1", 220, 4,
+            "window={size=3x2 stride=2x1 pad=1_4x-1_2 lhs_dilate=2x1 rhs_dilate=1x2 rhs_reversal=1x0},"
+            " dim_labels=b01f_oi01->1f0b",
+        ),
+        (
+            "4,6,5,3", "4,4,3,6", "6,3,3,1", 432, 3,
+            "window={size=4x3}, dim_labels=f01b_i01o->f01b, batch_group_count=3",
+        ),
+    ],
+)  # fmt: skip
+def test_positions_are_divided_where_the_batch_cannot_be(
+    image: str, kernel: str, result: str, limit: int, parts: int, attributes: str
+) -> None:
+    module = parse(f"""
+HloModule m
+ENTRY main {{
+  x = f32[{image}] parameter(0)
+  k = f32[{kernel}] parameter(1)
+  ROOT c = f32[{result}] convolution(x, k), {attributes}
+}}""")
+    rng = np.random.default_rng(0)
+    args = [rng.normal(size=s.dimensions).astype(np.float32) for s in module.parameter_shapes]
+    want = reference(module, args)
+    assert make_pass(f"convolution-to-patches{{max_elements={limit}}}").run(module)
+    assert check_module(module) == []
+    assert sum(i.opcode is Opcode.DOT for i in module.entry.instructions) == parts
+    assert all(i.opcode is not Opcode.CONVOLUTION for i in module.entry.instructions)
+    assert difference(evaluate(module, args), want) is None
+
+
+def test_a_convolution_with_too_many_parts_stays() -> None:
     text = """
 HloModule m
 ENTRY main {

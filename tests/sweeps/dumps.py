@@ -35,8 +35,7 @@ def sweep(rows: dict[str, Row], options: argparse.Namespace) -> Iterator[Row]:
     end = time.monotonic() + options.seconds
     made = {k: v for k, v in provenance().items() if k in ("commit", "date", "machine")}
     for path, copies in programs(options).items():
-        row = rows.setdefault(path.stem, {"program": path.stem, "bytes": path.stat().st_size})
-        row["copies"] = copies
+        row = rows.setdefault(path.stem, {"program": path.stem, "bytes": path.stat().st_size, "copies": copies})
         for backend in options.backends:
             if time.monotonic() > end:
                 return
@@ -130,8 +129,9 @@ def summary(rows: Sequence[Row]) -> list[str]:
 
 
 def page(rows: Sequence[Row], arguments: Sequence[str]) -> str:
-    """Return the page."""
+    """Return the page; dumps without a result are listed at its end."""
     made = provenance()
+    rows, missing = [r for r in rows if _has_result(r)], [r for r in rows if not _has_result(r)]
     short = " ".join(Path(a).name if a.startswith("/") else a for a in arguments)
     commits = Counter(r[b]["commit"].split()[0] for r in rows for b in BACKENDS if r.get(b))
     lines = [
@@ -150,7 +150,13 @@ def page(rows: Sequence[Row], arguments: Sequence[str]) -> str:
         HEADER,
         *map(line, rows),
     ]
+    if missing:
+        lines += ["", f"Not reached yet, {len(missing)} dumps:", "", *(f"- {r['program']}" for r in missing)]
     return "\n".join(lines) + "\n"
+
+
+def _has_result(row: Row) -> bool:
+    return any(b in row for b in BACKENDS)
 
 
 def main() -> int:
@@ -172,15 +178,17 @@ def main() -> int:
     if file.is_file():
         rows = {r["program"]: r for r in json.loads(file.read_text(encoding="utf-8"))["rows"]}
 
+    for path, copies in programs(options).items():
+        rows.setdefault(path.stem, {"program": path.stem, "bytes": path.stat().st_size})["copies"] = copies
+
     def ordered() -> list[Row]:
         return sorted(rows.values(), key=lambda r: (r["bytes"], r["program"]))
 
     for row in sweep(rows, options):
         print(line(row), flush=True)
-        found = [r for r in ordered() if any(b in r for b in BACKENDS)]
-        write_text(file, json.dumps({"rows": found}, indent=1) + "\n")
-        write_text(options.out / "dumps.md", page(found, sys.argv[1:]))
-    print("\n".join(summary(ordered())))
+        write_text(file, json.dumps({"rows": list(filter(_has_result, ordered()))}, indent=1) + "\n")
+        write_text(options.out / "dumps.md", page(ordered(), sys.argv[1:]))
+    print("\n".join(summary(list(filter(_has_result, ordered())))))
     return int(any(r[b]["error"] for r in rows.values() for b in BACKENDS if r.get(b)))
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.sweeps import dumps
-from tests.sweeps.dumps import line, summary, sweep
+from tests.sweeps.dumps import line, page, summary, sweep
 
 FOUND: dict[str, Any] = {
     "error": "", "instructions": 3, "seconds": {"fusion": 90.0}, "cpu_seconds": {"passes": 50.0, "fusion": 12.0},
@@ -43,3 +43,11 @@ def test_the_table_names_what_was_refused_and_what_is_over_the_limits() -> None:
     text = "\n".join(summary([row]))
     assert "2 files, 1 of them distinct" in text and "cuda: 1 tried, 0 compile, 1 do not" in text
     assert "1 took over 60" in text and "1 took over 10 s" in text
+
+
+def test_the_page_lists_what_was_not_reached() -> None:
+    made = FOUND | {"commit": "0"}
+    rows: list[dict[str, Any]] = [{"program": "a", "copies": [], "cpu": made}, {"program": "b", "copies": []}]
+    table, _, rest = page(rows, []).partition("Not reached yet, 1 dumps:")
+    assert "| a |" in table and "| b |" not in table and "1 files, 1 of them distinct" in table
+    assert rest.split() == ["-", "b"]

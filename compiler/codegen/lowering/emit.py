@@ -8,7 +8,9 @@ elements come from several operands becomes a branch (`select_regions`).
 
 from __future__ import annotations
 
-from compiler.codegen.lowering.emission import STATEMENT_LIMIT, EmissionState
+from functools import cached_property
+
+from compiler.codegen.lowering.emission import EmissionState
 from compiler.codegen.lowering.reductions import reduce_values
 from compiler.codegen.lowering.select_regions import REGION_OPS, RegionSelector, sliced_index
 from compiler.codegen.nest import index as ix
@@ -17,7 +19,6 @@ from compiler.codegen.nest.index import Index
 from compiler.codegen.nest.indexing_maps import INDEXING_MAPS
 from compiler.codegen.nest.scalar_ops import conversion, is_supported_type, scalar_op_of
 from compiler.errors import UnsupportedError
-from compiler.ir.computation import HloComputation
 from compiler.ir.instruction import HloInstruction
 from compiler.ir.opcodes import Opcode
 from compiler.ir.types import PrimitiveType as T
@@ -26,9 +27,10 @@ from compiler.ir.types import PrimitiveType as T
 class Emitter(EmissionState):
     """The emitter of the statements of one fused computation."""
 
-    def __init__(self, fused: HloComputation, limit: int = STATEMENT_LIMIT) -> None:
-        super().__init__(fused, limit)
-        self._regions = RegionSelector(self)
+    @cached_property
+    def _regions(self) -> RegionSelector:
+        # Made when it is needed: the two refer to each other, and the garbage collector would have to find that.
+        return RegionSelector(self)
 
     def values(self, i: HloInstruction, index: Index) -> tuple[str, ...]:
         """Implement `EmissionState.values`: compute each element once, hoisted as far as its index allows."""

@@ -12,6 +12,7 @@ import enum
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from compiler.codegen.nest.index import IndexExpr, Var
 from compiler.codegen.nest.order_method import OrderMethod
@@ -598,19 +599,22 @@ class Kernel:
 # ---- traversal and rewriting
 
 
+_BODIES: dict[type, Callable[[Any], tuple[Body, ...]]] = {
+    For: lambda s: (s.body,),
+    Reduce: lambda s: (s.body,),
+    Scan: lambda s: (s.body,),
+    If: lambda s: (s.then, s.otherwise),
+    While: lambda s: (s.test, s.body),
+    SortByKey: lambda s: (s.read, s.body),
+    ForFlagged: lambda s: (s.body, s.ordered),
+    Sort: lambda s: (s.compare, s.body),
+}
+
+
 def bodies_of(s: Stmt) -> tuple[Body, ...]:
     """Return the statement lists nested in a statement."""
-    if isinstance(s, For | Reduce | Scan):
-        return (s.body,)
-    if isinstance(s, If):
-        return (s.then, s.otherwise)
-    if isinstance(s, While):
-        return (s.test, s.body)
-    if isinstance(s, SortByKey):
-        return (s.read, s.body)
-    if isinstance(s, ForFlagged):
-        return (s.body, s.ordered)
-    return (s.compare, s.body) if isinstance(s, Sort) else ()
+    found = _BODIES.get(type(s))
+    return () if found is None else found(s)
 
 
 def map_bodies(s: Stmt, f: Callable[[Body], Body]) -> Stmt:

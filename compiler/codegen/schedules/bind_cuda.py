@@ -69,7 +69,8 @@ def binds_surely(kernel: lir.Kernel, schedule: Schedule) -> bool:
     statements = list(lir.walk(kernel.body))
     if kernel.nests > 1 or schedule.tile or schedule.cache > 1 or not all(isinstance(s, BOUNDED) for s in statements):
         return False
-    if any(isinstance(s, For) and s.kind is LoopKind.ATOMIC for s in statements):
+    # Not every scatter has a loop over its updates: there may be one window alone.
+    if kernel.kind == "scatter" or any(isinstance(s, For) and s.kind is LoopKind.ATOMIC for s in statements):
         return False
     width = schedule.columns + 1  # or more, of which there are a tile and a rest
     total = declared_bytes(statements) + kept_bytes_bound(kernel.body, schedule.cache)

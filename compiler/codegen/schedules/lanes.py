@@ -158,22 +158,24 @@ class _Lanes:
     def _recomputation(self, name: str, arrays: Iterable[str]) -> list[lir.Let] | None:
         """Return the definitions that recompute a value in order, or None if they are too many or too expensive."""
         order: dict[str, lir.Let] = {}
-        kept = set(arrays)
+        return list(order.values()) if self._can_recompute(name, set(arrays), order) else None
 
-        def visit(name: str) -> bool:
-            let = self.definitions.get(name)
-            if let is None or name in order or name in kept:
-                return True
-            if isinstance(let.value, lir.Apply) and let.value.op.is_expensive:
-                return False
-            if isinstance(let.value, lir.Current | lir.LocalLoad):
-                return False
-            if not all(visit(n) for n in lir.names_used((let,))):
-                return False
-            order[name] = let
-            return len(order) <= MAX_RECOMPUTED
+    def _can_recompute(self, name: str, kept: set[str], order: dict[str, lir.Let]) -> bool:
+        """Check whether a value can be recomputed from those that are kept; add the definitions that do so to `order`.
 
-        return list(order.values()) if visit(name) else None
+        Not a function inside of another: one that calls itself is freed by the garbage collector alone.
+        """
+        let = self.definitions.get(name)
+        if let is None or name in order or name in kept:
+            return True
+        if isinstance(let.value, lir.Apply) and let.value.op.is_expensive:
+            return False
+        if isinstance(let.value, lir.Current | lir.LocalLoad):
+            return False
+        if not all(self._can_recompute(n, kept, order) for n in lir.names_used((let,))):
+            return False
+        order[name] = let
+        return len(order) <= MAX_RECOMPUTED
 
     def _reduction(self, r: lir.Reduce) -> list[lir.Stmt]:
         first: list[lir.Stmt] = []

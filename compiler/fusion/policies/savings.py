@@ -43,13 +43,13 @@ class SavingsFusion:
             self._round = self._list(state)
 
     def _list(self, state: FusionState) -> list[FusionAction]:
-        """Return the actions that save time, the best last; of equal ones, the first listed comes last."""
+        """Return the actions that save time, the best last; of equal ones, the first listed comes last.
+
+        Whether they are legal is asked when they are taken: until then, many have lost their nodes to others, and no
+        kernel has to be made to judge them.
+        """
         actions = state.candidates(self.kinds)
-        scored = [
-            (saved, -n)
-            for n, a in enumerate(actions)
-            if (saved := state.estimate(a)) > LEAST_SAVING and state.is_legal(a)
-        ]
+        scored = [(saved, -n) for n, a in enumerate(actions) if (saved := state.estimate(a)) > LEAST_SAVING]
         return [actions[-n] for _, n in sorted(scored)]
 
 

@@ -1,11 +1,11 @@
-"""Convolution expansion: matrix products over patches of the input (im2col), or scaled and added slices."""
+"""Convolution expansion: matrix products over patches of the input (im2col), or sums of products with its slices."""
 
 from __future__ import annotations
 
 import itertools
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from compiler.ir import HloInstruction, Opcode, PrimitiveType, Shape
@@ -29,20 +29,22 @@ class ConvolutionToPatches(RewritePass):
 
     The parts that are concatenated are the input's slices under each kernel element or, if these are fewer, under each
     window position. The patches of windows that do not overlap, as of patch embeddings, are a transpose of the input.
-    With one input and one output feature per group, the slices are scaled and added instead. If there are too many
-    elements, the batch is divided. Only for f32 and f64.
+    With one input and one output feature per group, the slices are scaled and added instead. In the gradient of such a
+    kernel, which is a convolution with groups of the batch, each slice is multiplied by the other array and summed. If
+    there are too many elements, the batch is divided, or else the positions of the window along one dimension. Only for
+    f32 and f64.
 
     Attributes:
         max_parts: maximum number of parts per convolution.
-        max_elements: maximum number of elements of all patches of a part of the batch.
-        max_batches: maximum number of parts of a batch.
+        max_elements: maximum number of elements of all patches of a part of the batch, or of the positions.
+        max_batches: maximum number of such parts.
     """
 
     name: ClassVar[str] = "convolution-to-patches"
     rules: ClassVar[RuleSet] = RULES
     max_parts: int = number_option(128, 0, 4096)
     max_elements: int = number_option(1 << 26, 0, 1 << 30)
-    max_batches: int = number_option(16, 1, 256)
+    max_batches: int = number_option(64, 1, 256)
 
     def rules_of(self) -> RulesOf:
         """Return the rules of the pass."""
@@ -61,6 +63,8 @@ class ConvolutionToPatches(RewritePass):
             return None
         if form.is_depthwise and math.prod(form.kernel) <= self.max_parts:
             return form.scaled_and_added(b)
+        if form.is_depthwise_gradient and math.prod(form.positions) <= self.max_parts:
+            return form.multiplied_and_summed(b)
         fewer = min(math.prod(form.kernel), math.prod(form.positions))
         if not form.is_tiled and fewer > self.max_parts:
             return None
@@ -69,11 +73,16 @@ class ConvolutionToPatches(RewritePass):
         return form.product(b)
 
     def _divided(self, form: _Form, b: Builder) -> HloInstruction | None:
-        """Return the convolutions of parts of the batch, concatenated, each with few enough elements."""
-        sizes = range(2, min(form.batch, self.max_batches) + 1)
-        fitting = (n for n in sizes if form.batch % n == 0 and form.patch_elements <= n * self.max_elements)
-        parts = None if form.by_batch else next(fitting, None)
-        return None if parts is None else form.in_batches(parts, b)
+        """Return the convolutions of parts of the batch or of the positions, concatenated, each with few elements."""
+        if not form.by_batch:
+            for parts in range(2, min(form.batch, self.max_batches) + 1):
+                if form.batch % parts == 0 and form.patch_elements <= parts * self.max_elements:
+                    return form.in_batches(parts, b)
+        most = max(form.positions)
+        # The rows of patches at one position along the longest dimension; the parts have as many such rows as fit.
+        rows = self.max_elements // (form.patch_elements // most)
+        parts = -(-most // rows) if rows else most + 1
+        return form.in_positions(parts, b) if 1 < parts <= min(most, self.max_batches) else None
 
 
 @dataclass(frozen=True)
@@ -130,6 +139,11 @@ class _Form:
         return self.groups > 1 and not self.by_batch and self.features == self.outputs == 1
 
     @property
+    def is_depthwise_gradient(self) -> bool:
+        """Whether each result reads one input of the batch and one kernel, as in the gradient of a depthwise kernel."""
+        return self.by_batch and self.batch == self.outputs == 1
+
+    @property
     def is_tiled(self) -> bool:
         """Whether the windows are tiles of the input, without padding, dilation or overlap."""
         return all(
@@ -142,7 +156,7 @@ class _Form:
         """Number of elements of all patches."""
         return self.groups * self.batch * math.prod(self.positions) * math.prod(self.kernel) * self.features
 
-    # ---- the two expansions
+    # ---- the expansions
 
     def product(self, b: Builder) -> HloInstruction:
         """Build the patches and their matrix product with the kernel."""
@@ -150,7 +164,7 @@ class _Form:
         group: tuple[int, ...] = () if self.groups == 1 else (self.groups,)
         dims = DotDims((2,), (0,), (0,), (1,)) if group else DotDims((1,), (0,))
         patches = b.reshape(self._patches(self._padded(b), b), (*group, rows, length))
-        weights = b.reshape(self._weights(b), (length, *group, self.outputs))
+        weights = b.reshape(self._kernel(b), (length, *group, self.outputs))
         precision = {k: v for k, v in self.instruction.attributes.items() if k == "operand_precision"}
         made = b.add(Opcode.DOT, patches, weights, shape=Shape(self._type), **dims.attributes(), **precision)
         if self.groups == 1:
@@ -166,7 +180,7 @@ class _Form:
         x = b.transpose(self.instruction.operands[0], [self._labels.lhs.index(c) for c in order])
         pads = dict(zip(self._digits, edges(self.window), strict=True))
         x = b.pad(x, b.scalar(0, self._type), [pads.get(c, PadDim(0, 0)) for c in order])
-        weights = b.reshape(self._weights(b), (math.prod(self.kernel), self.groups))
+        weights = b.reshape(self._kernel(b), (math.prod(self.kernel), self.groups))
         total: HloInstruction | None = None
         for n, at in enumerate(self._elements()):
             under = dict(zip(self._digits, under_element(at, self.window, self.positions), strict=True))
@@ -179,6 +193,21 @@ class _Form:
         if total is None:
             raise ValueError(f"the kernel of %{self.instruction.name} has no elements")
         return total
+
+    def multiplied_and_summed(self, b: Builder) -> HloInstruction:
+        """Build the sums of the input's slices times the kernel, one slice per window position."""
+        x = b.transpose(self.instruction.operands[0], [self._labels.lhs.index(c) for c in f"f{self._digits}b"])
+        none = PadDim(0, 0)
+        x = b.pad(x, b.scalar(0, self._type), (none, *edges(self.window), none))
+        kernel = b.transpose(self._kernel(b), [f"{self._digits}io".index(c) for c in f"i{self._digits}o"])
+        whole, inner = (SliceDim(0, self.features), SliceDim(0, self.groups)), range(1 + len(self.space))
+        sums = []
+        for position in itertools.product(*map(range, self.positions)):
+            part = b.slice(x, (whole[0], *at_position(position, self.window), whole[1]))
+            total = b.sum(b.add(Opcode.MULTIPLY, part, kernel), inner)
+            sums.append(b.reshape(total, (1, self.groups)))
+        made = b.reshape(b.concatenate(sums, 0), (1, *self.positions, self.groups))
+        return self._as_result(made, b)
 
     def in_batches(self, parts: int, b: Builder) -> HloInstruction:
         """Build the same convolution of each of several equal parts of the batch."""
@@ -193,6 +222,27 @@ class _Form:
                 for d, n in enumerate(x.shape.dimensions)
             ]
             made.append(b.with_operands(i, [b.slice(x, within), kernel], Shape(self._type, dims)))
+        return b.concatenate(made, to)
+
+    def in_positions(self, parts: int, b: Builder) -> HloInstruction:
+        """Build the same convolution for each of several parts of its positions along the longest dimension."""
+        i = self.instruction
+        x, kernel = i.operands
+        d = self.positions.index(max(self.positions))
+        w, axis, to = self.window[d], self._labels.lhs.index(self._digits[d]), self._labels.out.index(self._digits[d])
+        none = PadDim(0, 0)
+        x = b.pad(x, b.scalar(0, self._type), [edges((w,))[0] if n == axis else none for n in range(x.shape.rank)])
+        unpadded = replace(w, pad_low=0, pad_high=0, lhs_dilate=1)
+        attributes = {k: v for k, v in i.attributes.items() if k != "control-predecessors"}
+        attributes["window"] = Window((*self.window[:d], unpadded, *self.window[d + 1 :]))
+        made = []
+        for k in range(parts):
+            first, end = self.positions[d] * k // parts, self.positions[d] * (k + 1) // parts
+            read = SliceDim(first * w.stride, (end - 1) * w.stride + (w.size - 1) * w.rhs_dilate + 1)
+            within = [read if n == axis else SliceDim(0, size) for n, size in enumerate(x.shape.dimensions)]
+            dims = tuple(end - first if n == to else size for n, size in enumerate(i.shape.dimensions))
+            part = b.slice(x, within)
+            made.append(b.add(i.opcode, part, kernel, shape=Shape(self._type, dims), **attributes))
         return b.concatenate(made, to)
 
     # ---- operands
@@ -222,7 +272,7 @@ class _Form:
         none = PadDim(0, 0)
         return b.pad(x, b.scalar(0, self._type), (none, none, *edges(self.window), none))
 
-    def _weights(self, b: Builder) -> HloInstruction:
+    def _kernel(self, b: Builder) -> HloInstruction:
         """Return [space..., features, groups * outputs], with reversed dimensions flipped."""
         order = [self._labels.rhs.index(c) for c in f"{self._digits}io"]
         kernel = b.transpose(self.instruction.operands[1], order)

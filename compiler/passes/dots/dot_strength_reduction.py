@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from compiler.ir import HloComputation, HloInstruction, HloModule, Opcode
+from compiler.ir import HloInstruction, Opcode
 from compiler.passes.dots.dot_properties import DotDims, is_uniform_dot
 from compiler.passes.infrastructure.base import number_option
 from compiler.passes.infrastructure.builder import Builder
@@ -80,11 +80,7 @@ def _multiply(i: HloInstruction, dims: DotDims, contracted: list[int], b: Builde
     product = b.add(Opcode.MULTIPLY, x, y)
     if all(n == 1 for n in contracted):
         return b.reshape(product, result)
-    module = b.computation.parent
-    if module is None:
-        raise ValueError("a computation outside of a module cannot have a reducer")
-    over = range(at, at + len(contracted))
-    return b.reduce(product, b.scalar(0, i.shape.element_type), tuple(over), _sum_of(i, module))
+    return b.sum(product, range(at, at + len(contracted)))
 
 
 def _summed_at(i: HloInstruction, dims: DotDims) -> int:
@@ -107,16 +103,3 @@ def _summed_at(i: HloInstruction, dims: DotDims) -> int:
 
 def _spread(x: HloInstruction, sizes: tuple[int, ...], where: dict[int, int], b: Builder) -> HloInstruction:
     return b.broadcast(x, sizes, [where[d] for d in range(x.shape.rank)]) if sizes else x
-
-
-def _sum_of(i: HloInstruction, module: HloModule) -> HloComputation:
-    """Return a scalar addition of the element type, which is added to the module if it does not exist."""
-    scalar = i.shape.with_dimensions(())
-    name = f"add_{i.shape.element_type.text}"
-    found = module.find(name)
-    if found is not None and found.root.opcode is Opcode.ADD and len(found) == 3 and found.result_shape == scalar:
-        return found
-    function = HloComputation(name)
-    parameters = [function.add_parameter(n, scalar) for n in (0, 1)]
-    function.root = function.add(Opcode.ADD, parameters)
-    return module.add(function)

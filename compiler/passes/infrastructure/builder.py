@@ -104,6 +104,29 @@ class Builder:
         """Add a reduction of one operand."""
         return self.add(Opcode.REDUCE, x, init, dimensions=tuple(dims), to_apply=function)
 
+    def sum(self, x: HloInstruction, dims: Sequence[int]) -> HloInstruction:
+        """Add the sum over some dimensions; its reducer is added to the module if it does not exist.
+
+        Raises:
+            ValueError: the computation is in no module.
+        """
+        module = self.computation.parent
+        if module is None:
+            raise ValueError("a computation outside of a module cannot have a reducer")
+        scalar = x.shape.with_dimensions(())
+        name = f"add_{x.shape.element_type.text}"
+        function = module.find(name)
+        if function is None or function.root.opcode is not Opcode.ADD or not _is_binary(function, scalar):
+            function = HloComputation(name)
+            function.root = function.add(Opcode.ADD, [function.add_parameter(n, scalar) for n in range(2)])
+            module.add(function)
+        return self.reduce(x, self.scalar(0, x.shape.element_type), dims, function)
+
     def _keep(self, instruction: HloInstruction) -> HloInstruction:
         self.made.append(instruction)
         return instruction
+
+
+def _is_binary(function: HloComputation, scalar: Shape) -> bool:
+    """Check whether a computation is one op on its two parameters, which yields a scalar of a shape."""
+    return len(function) == 3 and function.result_shape == scalar
