@@ -1,4 +1,4 @@
-"""Bounds of the floats of a kernel that follow from its code, such as those of a quantized value before its conversion."""
+"""Bounds of the floats of a kernel that follow from its code, such as those of a value that is quantized."""
 
 from __future__ import annotations
 

@@ -27,8 +27,8 @@ class DotStrengthReduction(RewritePass):
         max_contracted: maximum number of contracted elements; 1 restricts it to outer products.
         max_elements: maximum number of elements of the multiplied array; outer products have no such limit.
         max_multiplications: maximum number of multiplications per batch element; outer products have no such limit.
-        half_vectors: whether the limits do not apply to products of vectors with matrices that are converted from f16 or
-            bf16. They take as long as the matrix needs to be read, which a kernel converts as it reads it.
+        half_vectors: whether the limits do not apply to products of vectors with matrices that are converted from f16
+            or bf16. They take as long as the matrix needs to be read, which a kernel converts as it reads it.
     """
 
     name: ClassVar[str] = "dot-strength-reduction"
@@ -65,7 +65,7 @@ class DotStrengthReduction(RewritePass):
 
 
 def _is_half_vector_product(i: HloInstruction, total: int, batch: int) -> bool:
-    """Check for a batch of products of matrices that are converted from a half type with vectors of `total` elements."""
+    """Check for a batch of products of matrices, converted from a half type, with vectors of `total` elements."""
     vectors, matrices = sorted(i.operands, key=lambda x: x.shape.num_elements)
     if vectors.shape.num_elements != batch * total or matrices.opcode is not Opcode.CONVERT:
         return False
