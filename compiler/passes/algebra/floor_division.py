@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -31,48 +30,26 @@ class FloorDivision(RewritePass):
 
 
 @RULES.on(Opcode.SELECT)
-def _remainder(i: HloInstruction, b: Builder) -> HloInstruction | None:
-    """Rewrite r < 0 and r != 0 ? r + c : r, where r is x rem c."""
-    test, corrected, r = i.operands
-    c = _positive_divisor(r, Opcode.REMAINDER)
-    if c is None or not is_op(corrected, Opcode.ADD) or not _adds(corrected, r, c):
+def _round_down(i: HloInstruction, b: Builder) -> HloInstruction | None:
+    """Rewrite r < 0 ? q - 1 : q and r < 0 ? r + c : r, where q is x / c and r is x rem c, in the forms of frontends."""
+    test, corrected, found = i.operands
+    c = _positive_divisor(found)
+    if c is None or not is_op(corrected, Opcode.ADD):
         return None
-    x, tests = r.operands[0], _conjuncts(test)
-    if not any(_compares(t, r, "LT", 0) for t in tests):
+    divides = found.opcode is Opcode.DIVIDE
+    r = _negative_remainder(test, found.operands[0], c) if _adds(corrected, found, -1 if divides else c) else None
+    if r is None:
         return None
-    if not all(_compares(t, r, "LT", 0) or _compares(t, r, "NE", 0) for t in tests):
-        return None
-    if _shift(c) is not None:
-        return b.add(Opcode.AND, x, b.splat(c - 1, i.shape))
-    return None if len(tests) == 1 else b.add(Opcode.SELECT, _is_negative(r, b), corrected, r)
+    if c & (c - 1) != 0:
+        return None if is_op(test, Opcode.COMPARE) else b.add(Opcode.SELECT, _is_negative(r, b), corrected, found)
+    if divides:
+        return b.add(Opcode.SHIFT_RIGHT_ARITHMETIC, found.operands[0], b.splat(c.bit_length() - 1, i.shape))
+    return b.add(Opcode.AND, found.operands[0], b.splat(c - 1, i.shape))
 
 
-@RULES.on(Opcode.SELECT)
-def _quotient(i: HloInstruction, b: Builder) -> HloInstruction | None:
-    """Rewrite sign(x) != 1 and x rem c != 0 ? q - 1 : q, where q is x / c."""
-    test, corrected, q = i.operands
-    c = _positive_divisor(q, Opcode.DIVIDE)
-    if c is None or not is_op(corrected, Opcode.ADD) or not _adds(corrected, q, -1):
-        return None
-    x, tests = q.operands[0], _conjuncts(test)
-    for sign, rest in (tests, tests[::-1]) if len(tests) == 2 else ():
-        r = rest.operands[0]
-        is_remainder = is_op(r, Opcode.REMAINDER) and r.operands[0] is x and is_splat(r.operands[1], c)
-        s = sign.operands[0]
-        if not (is_remainder and _compares(rest, r, "NE", 0) and is_op(s, Opcode.SIGN) and s.operands[0] is x):
-            continue
-        if not _compares(sign, s, "NE", 1):
-            continue
-        shift = _shift(c)
-        if shift is not None:
-            return b.add(Opcode.SHIFT_RIGHT_ARITHMETIC, x, b.splat(shift, i.shape))
-        return b.add(Opcode.SELECT, _is_negative(r, b), corrected, q)
-    return None
-
-
-def _positive_divisor(i: HloInstruction, opcode: Opcode) -> int | None:
-    """Return the constant by which a signed integer is divided by an op if it is positive, otherwise None."""
-    if not is_op(i, opcode) or not i.shape.element_type.is_signed:
+def _positive_divisor(i: HloInstruction) -> int | None:
+    """Return the constant by which a quotient or remainder of signed integers divides if it is positive."""
+    if not is_op(i, Opcode.DIVIDE, Opcode.REMAINDER) or not i.shape.element_type.is_signed:
         return None
     value = splat_value(i.operands[1])
     return int(value) if value is not None and value > 0 else None
@@ -82,19 +59,26 @@ def _adds(i: HloInstruction, x: HloInstruction, value: int) -> bool:
     return any(p is x and is_splat(q, value) for p, q in (i.operands, i.operands[::-1]))
 
 
-def _conjuncts(test: HloInstruction) -> Sequence[HloInstruction]:
-    return test.operands if is_op(test, Opcode.AND) else [test]
+def _negative_remainder(test: HloInstruction, x: HloInstruction, c: int) -> HloInstruction | None:
+    """Return r = x rem c if a test says whether it is negative: r < 0, or r != 0 and sign(x) != 1, or all of them."""
+    remainder, said = None, set[str]()
+    for t in test.operands if is_op(test, Opcode.AND) else [test]:
+        if not is_op(t, Opcode.COMPARE):
+            return None
+        left, right, direction = *t.operands, t.attributes["direction"]
+        if is_op(left, Opcode.SIGN) and left.operands[0] is x and direction == "NE" and is_splat(right, 1):
+            said.add("sign")
+        elif _is_remainder(left, x, c) and direction in ("LT", "NE") and is_splat(right, 0):
+            said.add(direction)
+            remainder = left
+        else:
+            return None
+    return remainder if "LT" in said or said == {"sign", "NE"} else None
 
 
-def _compares(test: HloInstruction, x: HloInstruction, direction: str, value: int) -> bool:
-    if not is_op(test, Opcode.COMPARE) or test.attributes["direction"] != direction:
-        return False
-    return test.operands[0] is x and is_splat(test.operands[1], value)
+def _is_remainder(i: HloInstruction, x: HloInstruction, c: int) -> bool:
+    return is_op(i, Opcode.REMAINDER) and i.operands[0] is x and is_splat(i.operands[1], c)
 
 
 def _is_negative(x: HloInstruction, b: Builder) -> HloInstruction:
     return b.compare(x, b.splat(0, x.shape), "LT")
-
-
-def _shift(c: int) -> int | None:
-    return c.bit_length() - 1 if c & (c - 1) == 0 else None
