@@ -85,6 +85,7 @@ LOWERING = (
     "select-and-scatter-expander", "scan-expander",
     "reduce-window-rewriter", "reduce-window-to-slices", "operand-upcaster", "convolution-to-dot",
     "convolution-to-patches", "topk-by-rank", "scatter-expander{simple=false}", "argmax-rewriter",
+    "loop-vector-weights{max_multiplications=4096}",
     "dot-strength-reduction{max_contracted=4096,max_multiplications=4096,half_vectors=true}",
 )  # fmt: skip
 """Expanders of ops that kernels cannot compute, of dots so small that a library call takes longer than the dot (about a
