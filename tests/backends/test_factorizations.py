@@ -120,7 +120,7 @@ def test_reflectors_and_q_equal_the_interpreter(
     reflected, _, q = check(qr_text(element, batch, rows, columns, complete), [a])
     width = min(rows, columns)
     r = np.triu(reflected[..., :width, :])
-    np.testing.assert_allclose(np.asarray(q)[..., :width] @ r, a, atol=1e-4)
+    np.testing.assert_allclose(np.asarray(q)[..., :width] @ r, np.asarray(a, np.float64), atol=1e-4)
     unit = np.broadcast_to(np.eye(q.shape[-1]), (*sizes, q.shape[-1], q.shape[-1]))
     np.testing.assert_allclose(np.swapaxes(q, -1, -2) @ q, unit, atol=1e-4)
 
