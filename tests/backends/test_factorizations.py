@@ -83,6 +83,73 @@ def test_pivots_and_status_of_lu_equal_the_interpreter() -> None:
     assert list(status) == [0, 0, 5, 0]
 
 
+def qr_text(element: str, batch: str, rows: int, columns: int, complete: bool) -> str:
+    """Return a program whose results are the reflectors of a QR factorization, their factors, and Q."""
+    k, letter = min(rows, columns), {"f32": "s", "f64": "d"}[element]
+    width = rows if complete else k
+    a, tau, q = f"{element}[{batch}{rows},{columns}]", f"{element}[{batch}{k}]", f"{element}[{batch}{rows},{width}]"
+    rank = 2 + batch.count(",")
+    if width <= columns:
+        sizes = [*batch.split(",")[:-1], str(rows), str(width)]
+        reflectors = f"%p = {q} slice(%g), slice={{{', '.join(f'[0:{n}]' for n in sizes)}}}"
+    else:
+        padding = "x".join([*["0_0"] * (rank - 1), f"0_{width - columns}"])
+        reflectors = f"%z = {element}[] constant(0)\n  %p = {q} pad(%g, %z), padding={padding}"
+    return entry(
+        f"({a}, {tau}, {q})",
+        f"a: {a}",
+        f"  %a = {a} parameter(0)\n"
+        f'  %f = ({a}, {tau}) custom-call(%a), custom_call_target="lapack_{letter}geqrf_ffi", '
+        f"api_version=API_VERSION_TYPED_FFI\n"
+        f"  %g = {a} get-tuple-element(%f), index=0\n  %t = {tau} get-tuple-element(%f), index=1\n  {reflectors}\n"
+        f'  %q = {q} custom-call(%p, %t), custom_call_target="lapack_{letter}orgqr_ffi", '
+        f"api_version=API_VERSION_TYPED_FFI\n"
+        f"  ROOT %x = ({a}, {tau}, {q}) tuple(%g, %t, %q)",
+    )
+
+
+@pytest.mark.parametrize("complete", [False, True])
+@pytest.mark.parametrize(("rows", "columns"), [(1, 1), (3, 3), (7, 4), (4, 7), (40, 3), (33, 33)])
+@pytest.mark.parametrize(("element", "batch"), [("f32", "300,"), ("f64", "2,3,"), ("f64", "")])
+def test_reflectors_and_q_equal_the_interpreter(
+    element: str, batch: str, rows: int, columns: int, complete: bool
+) -> None:
+    sizes = tuple(int(n) for n in batch.split(",")[:-1])
+    dtype = np.float32 if element == "f32" else np.float64
+    a = np.random.default_rng(5).standard_normal((*sizes, rows, columns)).astype(dtype)
+    reflected, _, q = check(qr_text(element, batch, rows, columns, complete), [a])
+    width = min(rows, columns)
+    r = np.triu(reflected[..., :width, :])
+    np.testing.assert_allclose(np.asarray(q)[..., :width] @ r, np.asarray(a, np.float64), atol=1e-4)
+    unit = np.broadcast_to(np.eye(q.shape[-1]), (*sizes, q.shape[-1], q.shape[-1]))
+    np.testing.assert_allclose(np.swapaxes(q, -1, -2) @ q, unit, atol=1e-4)
+
+
+@pytest.mark.parametrize("columns", [4, 2])
+def test_qr_of_zeros_and_of_large_and_small_values(columns: int) -> None:
+    a = np.random.default_rng(6).standard_normal((5, 9, columns)).astype(np.float32)
+    a[0] = 0
+    a[1, 3:] = 0
+    a[2] = np.triu(a[2])
+    a[3] *= 1e30
+    a[4] *= 1e-30
+    check(qr_text("f32", "5,", 9, columns, False), [a / np.abs(a).max((1, 2), keepdims=True, initial=1)])
+    reflected, tau, q = (np.asarray(x, np.float64) for x in compile(parse(qr_text("f32", "5,", 9, columns, False)))(a))
+    assert not tau[0].any()
+    assert not tau[2].any()
+    for n in range(5):
+        np.testing.assert_allclose(q[n] @ np.triu(reflected[n, :columns]), a[n], atol=1e-5 * float(np.abs(a[n]).max()))
+
+
+def test_a_qr_factorization_with_nan_has_nan() -> None:
+    a = np.ones((2, 6, 3), np.float32)
+    a[0, 4, 0] = np.nan
+    _, tau, q = compile(parse(qr_text("f32", "2,", 6, 3, False)))(a)
+    assert np.isnan(tau[0]).any()
+    assert np.isnan(q[0]).any()
+    assert np.isfinite(q[1]).all()
+
+
 @pytest.mark.parametrize("uplo", ["L", "U"])
 def test_lapack_cholesky_keeps_the_other_triangle(uplo: str) -> None:
     a = matrix(7, (4,)).astype(np.float32)

@@ -9,9 +9,9 @@ import pytest
 
 from compiler.analysis.kernel_summary import KernelSummary, summarize_body
 from compiler.codegen.buildability import kernel_refusal
+from compiler.fusion import trials
 from compiler.fusion.rewriting import trial_fusion
 from compiler.fusion.state import FusionState
-from compiler.fusion import trials
 from compiler.ir import HloComputation, HloInstruction
 from tests.fusion.programs import optimized, random_graph
 

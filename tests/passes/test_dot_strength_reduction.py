@@ -1,5 +1,6 @@
 """Dots rewritten as multiplications and sums."""
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -40,3 +41,48 @@ def test_only_products_within_the_limits_become_loops() -> None:
     assert make_pass("dot-strength-reduction{max_contracted=3,max_multiplications=24}").run(parse(text))
     assert not make_pass("dot-strength-reduction{max_contracted=3,max_multiplications=23}").run(parse(text))
     assert not make_pass("dot-strength-reduction{max_contracted=2}").run(parse(text))
+
+
+HALF_VECTORS = "dot-strength-reduction{max_contracted=4,max_multiplications=4,half_vectors=true}"
+
+
+def product_text(matrix: str, vector: str, result: str, contracting: str, batch: str = "") -> str:
+    a, b = f"f32[{matrix}]", f"f32[{vector}]"
+    return (
+        f"HloModule m\nENTRY e {{ x = bf16[{matrix}] parameter(0) a = {a} convert(x) b = {b} parameter(1)\n"
+        f"ROOT d = f32[{result}] dot(a, b), {batch}{contracting} }}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("matrix", "vector", "result", "dims", "batch", "subscripts"),
+    [
+        ("9,70", "70", "9", (1, 0), "", "ij,j->i"),
+        ("70,9", "70", "9", (0, 0), "", "ji,j->i"),
+        ("9,70", "1,70", "9,1", (1, 1), "", "ij,kj->ik"),
+        ("3,9,70", "3,70", "3,9", (2, 1), "lhs_batch_dims={0}, rhs_batch_dims={0}, ", "bij,bj->bi"),
+    ],
+)
+def test_half_matrices_times_vectors_become_sums_of_products(
+    matrix: str, vector: str, result: str, dims: tuple[int, int], batch: str, subscripts: str
+) -> None:
+    contracting = f"lhs_contracting_dims={{{dims[0]}}}, rhs_contracting_dims={{{dims[1]}}}"
+    module = parse(product_text(matrix, vector, result, contracting, batch))
+    rng = np.random.default_rng(2)
+    a, b = (rng.standard_normal([int(n) for n in sizes.split(",")]).astype(np.float32) for sizes in (matrix, vector))
+    x = a.astype(ml_dtypes.bfloat16)
+
+    assert make_pass(HALF_VECTORS).run(module)
+
+    assert check_module(module) == []
+    assert all(i.opcode is not Opcode.DOT for i in module.entry.instructions)
+    want = np.einsum(subscripts, x.astype(np.float32), b)
+    np.testing.assert_allclose(evaluate(module, [x, b])[0], want, rtol=1e-4, atol=1e-4)
+
+
+def test_other_products_keep_their_limits_beside_half_vectors() -> None:
+    contracting = "lhs_contracting_dims={1}, rhs_contracting_dims={0}"
+    wide = product_text("9,70", "70,2", "9,2", contracting)
+    single = product_text("9,70", "70", "9", contracting).replace("bf16", "f32").replace("convert", "negate")
+    assert not make_pass(HALF_VECTORS).run(parse(wide))
+    assert not make_pass(HALF_VECTORS).run(parse(single))

@@ -1,4 +1,4 @@
-"""Small factorizations and triangular solves as kernels: LU, Cholesky and substitution, for which LAPACK costs a call.
+"""Small factorizations and triangular solves as kernels: LU, QR, Cholesky, substitution; LAPACK costs a call.
 
 LAPACK runs outside of the compiled program, in the interpreter, which takes longer than the work on small matrices. The
 matrices of a batch are computed in parallel.
@@ -95,6 +95,96 @@ _CLEAN = """\
       if (failed) a[i * ROWS + j] = NAN;
       else if (OUTSIDE) a[i * ROWS + j] = 0;
 """
+_REFLECT_ROWS = """\
+    real sums[COLUMNS];
+    #pragma omp simd
+    for (int j = k + 1; j < COLUMNS; j++) sums[j] = a[AT(k, j)];
+    for (int i = k + 1; i < ROWS; i++) {
+      #pragma omp simd
+      for (int j = k + 1; j < COLUMNS; j++) sums[j] += v[i] * a[AT(i, j)];
+    }
+    #pragma omp simd
+    for (int j = k + 1; j < COLUMNS; j++) a[AT(k, j)] -= sums[j] *= tau[k];
+    for (int i = k + 1; i < ROWS; i++) {
+      #pragma omp simd
+      for (int j = k + 1; j < COLUMNS; j++) a[AT(i, j)] -= v[i] * sums[j];
+    }
+"""
+"""Reflects the columns after `k`: A -= tau v (v' A), where v[k] is 1 and not stored."""
+_REFLECT_COLUMNS = """\
+    for (int j = k + 1; j < COLUMNS; j++) {
+      real sum = a[AT(k, j)];
+      #pragma omp simd reduction(+: sum)
+      for (int i = k + 1; i < ROWS; i++) sum += v[i] * a[AT(i, j)];
+      sum *= tau[k];
+      a[AT(k, j)] -= sum;
+      #pragma omp simd
+      for (int i = k + 1; i < ROWS; i++) a[AT(i, j)] -= v[i] * sum;
+    }
+"""
+"""The same with vectors along columns, of a matrix that is stored by columns."""
+_IN_ROWS = """\
+  real *const a = result;
+  if (a != x) memcpy(a, x, sizeof(real) * ROWS * COLUMNS);
+WORK
+"""
+_IN_COLUMNS = """\
+  real a[ROWS * COLUMNS];
+  for (int i = 0; i < ROWS; i++)
+    for (int j = 0; j < COLUMNS; j++) a[AT(i, j)] = x[i * COLUMNS + j];
+WORK
+  for (int i = 0; i < ROWS; i++)
+    for (int j = 0; j < COLUMNS; j++) result[i * COLUMNS + j] = a[AT(i, j)];
+"""
+TALL = 4
+"""A matrix with that many times as many rows as columns is reflected by columns."""
+_QR = """\
+  const real *const x = (const real *)arguments[0] + item * ROWS * COLUMNS;
+  real *const result = (real *)arguments[1] + item * ROWS * COLUMNS;
+  real *const tau = (real *)arguments[2] + item * REFLECTORS;
+"""
+_QR_WORK = """\
+  for (int k = 0; k < REFLECTORS; k++) {
+    real v[ROWS];
+    const real top = a[AT(k, k)];
+    real largest = ABS(top);
+    int zeros = 1;
+    for (int i = k + 1; i < ROWS; i++) {
+      v[i] = a[AT(i, k)];
+      if (ABS(v[i]) > largest) largest = ABS(v[i]);
+      zeros &= v[i] == 0;
+    }
+    tau[k] = 0;
+    if (zeros) continue;
+    if (largest == 0) largest = 1; /* among NaN */
+    real squares = (top / largest) * (top / largest); /* which do not overflow */
+    #pragma omp simd reduction(+: squares)
+    for (int i = k + 1; i < ROWS; i++) squares += (v[i] / largest) * (v[i] / largest);
+    const real diagonal = -__builtin_copysign(largest * SQRT(squares), top);
+    tau[k] = (diagonal - top) / diagonal;
+    a[AT(k, k)] = diagonal;
+    #pragma omp simd
+    for (int i = k + 1; i < ROWS; i++) a[AT(i, k)] = v[i] /= top - diagonal;
+REFLECT
+  }
+"""
+_Q = """\
+  const real *const x = (const real *)arguments[0] + item * ROWS * COLUMNS;
+  const real *const tau = (const real *)arguments[1] + item * REFLECTORS;
+  real *const result = (real *)arguments[2] + item * ROWS * COLUMNS;
+"""
+_Q_WORK = """\
+  for (int i = 0; i < ROWS; i++)
+    for (int j = REFLECTORS; j < COLUMNS; j++) a[AT(i, j)] = i == j;
+  for (int k = REFLECTORS - 1; k >= 0; k--) {
+    real v[ROWS];
+    for (int i = k + 1; i < ROWS; i++) v[i] = a[AT(i, k)];
+REFLECT
+    for (int i = 0; i < k; i++) a[AT(i, k)] = 0;
+    a[AT(k, k)] = 1 - tau[k];
+    for (int i = k + 1; i < ROWS; i++) a[AT(i, k)] = -tau[k] * v[i];
+  }
+"""
 _SOLVE_ROWS = """\
   const real *const a = (const real *)arguments[0] + item * ROWS * ROWS;
   const real *const x = (const real *)arguments[1] + item * ROWS * COLUMNS;
@@ -151,11 +241,19 @@ const real found = UNIT ? v[i] : v[i] / a[i * ROWS + i], *const column = a + i *
 
 @dataclass(frozen=True)
 class _Work:
-    """What an instruction computes for each matrix of a batch: C text with its macros, and arithmetic operations."""
+    """What an instruction computes for each matrix of a batch.
+
+    Attributes:
+        text: C text.
+        macros: the macros of the text.
+        operations: number of arithmetic operations.
+        in_place: number of the operand that may share its memory with the first result; -1 is the last one.
+    """
 
     text: str
     macros: dict[str, str | int]
     operations: int
+    in_place: int = -1
 
 
 def factorizations_of(backend: str) -> KernelImplementation:
@@ -164,7 +262,7 @@ def factorizations_of(backend: str) -> KernelImplementation:
     def refusal(i: HloInstruction, target: str) -> str | None:
         if target != backend:
             return f"it is a kernel of the {backend} backend"
-        return None if _work(i) is not None else "it is no LU, Cholesky or triangular solve of small real matrices"
+        return None if _work(i) is not None else "it is no LU, QR, Cholesky or triangular solve of small real matrices"
 
     return KernelImplementation("factorization", refusal, _emit, prefers=lambda i, target: True)
 
@@ -214,13 +312,13 @@ def _kernel(i: HloInstruction) -> KernelSpec:
         outputs=outputs,
         bytes=sum(s.byte_size for s in (*inputs, *outputs)),
         flops=batch * work.operations,
-        in_place=((len(inputs) - 1, len(inputs)),),
+        in_place=((work.in_place % len(inputs), len(inputs)),),
     )
 
 
 def _work(i: HloInstruction) -> _Work | None:
     """Return what an instruction computes, or None if it is computed otherwise."""
-    if not i.operands or not all(_is_small(o.shape) for o in i.operands) or len(distinct_operands(i)) < len(i.operands):
+    if not i.operands or not _is_small(i.operand(0).shape) or len(distinct_operands(i)) < len(i.operands):
         return None
     a = i.operand(0).shape
     if i.opcode is Opcode.CHOLESKY:
@@ -239,6 +337,12 @@ def _work(i: HloInstruction) -> _Work | None:
     if target == f"lapack_{letter}getrf_ffi":
         rows, columns = a.dimensions[-2:]
         return _Work(_LU, {"ROWS": rows, "COLUMNS": columns}, rows * columns * min(rows, columns))
+    if target == f"lapack_{letter}geqrf_ffi":
+        rows, columns = a.dimensions[-2:]
+        return _reflections(_QR, _QR_WORK, rows, columns, min(rows, columns))
+    if target == f"lapack_{letter}orgqr_ffi":
+        (rows, columns), reflectors = a.dimensions[-2:], i.operand(1).shape.dimensions[-1]
+        return _reflections(_Q, _Q_WORK, rows, columns, reflectors) if rows >= columns >= reflectors else None
     if target == f"lapack_{letter}potrf_ffi":
         return _cholesky(a, is_set("uplo", "L"), custom=True)
     if target == f"lapack_{letter}trsm_ffi":
@@ -264,8 +368,22 @@ def _cholesky(a: Shape, lower: bool, custom: bool) -> _Work:
     return _Work(_CHOLESKY + (_KEEP_STATUS if custom else _CLEAN), macros, rows**3 // 3)
 
 
-def _solve(a: Shape, b: Shape, left: bool, lower: bool, unit: bool, transposed: bool) -> _Work:
-    """Return the work of op(A) X = B or X op(A) = B, the second as op(A)' X' = B'."""
+def _reflections(pointers: str, work: str, rows: int, columns: int, reflectors: int) -> _Work:
+    """Return the work of a QR factorization, or of the matrix Q of its reflectors."""
+    tall = rows >= TALL * columns
+    storage, reflect = (_IN_COLUMNS, _REFLECT_COLUMNS) if tall else (_IN_ROWS, _REFLECT_ROWS)
+    text = pointers + storage.replace("WORK\n", work).replace("REFLECT\n", reflect)
+    macros: dict[str, str | int] = {
+        "ROWS": rows, "COLUMNS": columns, "REFLECTORS": reflectors,
+        "AT(i, j)": "((j) * ROWS + (i))" if tall else "((i) * COLUMNS + (j))",
+    }  # fmt: skip
+    return _Work(text, macros, 2 * rows * columns * reflectors, in_place=0)
+
+
+def _solve(a: Shape, b: Shape, left: bool, lower: bool, unit: bool, transposed: bool) -> _Work | None:
+    """Return the work of op(A) X = B or X op(A) = B, the second as op(A)' X' = B'; None if B is large."""
+    if not _is_small(b):
+        return None
     rows, columns = b.dimensions[-2:] if left else b.dimensions[:-3:-1]
     across = transposed == left  # whether row i of the system is column i of A
     macros: dict[str, str | int] = {

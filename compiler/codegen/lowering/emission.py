@@ -10,9 +10,10 @@ import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
+from compiler.codegen.lowering.float_bounds import FloatBounds
 from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest import scalar_ops
@@ -72,6 +73,7 @@ class EmissionState(ABC):
         self._runtime_frame: dict[str, int] = {}
         self._wide: dict[str, str] = {}
         self._literals: dict[str, float | int] = {}
+        self._bounds = FloatBounds()
         self._count = 0
 
     @abstractmethod
@@ -164,6 +166,8 @@ class EmissionState(ABC):
         literal = float(value) if t.is_float else int(value)
         name = self.let(t, lir.Constant(literal))
         self._literals[name] = literal
+        if t.is_float:
+            self._bounds.set_literal(name, literal)
         return name
 
     def apply(self, op: ScalarOp, *args: str) -> str:
@@ -176,7 +180,15 @@ class EmissionState(ABC):
             return self._rounded(op, args[0])
         if op.opcode is Opcode.CONVERT and op.result.is_float and args[0] in self._wide:
             op, args = scalar_ops.conversion(T.S32, op.result), (self._wide[args[0]],)
-        return self.let(op.result, lir.Apply(op, args))
+        name = self.let(op.result, lir.Apply(self._known_in_range(op, args[0]), args))
+        self._bounds.set_result(name, op, args)
+        return name
+
+    def _known_in_range(self, op: ScalarOp, value: str) -> ScalarOp:
+        """Return a conversion of a float to an integer without tests if the value needs none; other ops as they are."""
+        if op.opcode is not Opcode.CONVERT or not op.type.is_float or not op.result.is_integer:
+            return op
+        return replace(op, in_range=self._bounds.fit(value, op.result))
 
     def _rounded(self, op: ScalarOp, value: str) -> str:
         """Emit a conversion of a float to a narrow integer, bounded as an integer of 32 bits.
@@ -185,8 +197,9 @@ class EmissionState(ABC):
         """
         t = op.result
         low, high = (-(2 ** (t.bits - 1)), 2 ** (t.bits - 1) - 1) if t.is_signed else (0, 2**t.bits - 1)
-        wide = self.let(T.S32, lir.Apply(scalar_ops.conversion(op.type, T.S32), (value,)))
-        for opcode, bound in ((Opcode.MAXIMUM, low), (Opcode.MINIMUM, high)):
+        wide = self.apply(scalar_ops.conversion(op.type, T.S32), value)
+        bounds = () if self._bounds.fit(value, t) else ((Opcode.MAXIMUM, low), (Opcode.MINIMUM, high))
+        for opcode, bound in bounds:
             wide = self.let(T.S32, lir.Apply(scalar_ops.binary(opcode, T.S32), (wide, self.constant(bound, T.S32))))
         name = self.let(t, lir.Apply(scalar_ops.conversion(T.S32, t), (wide,)))
         self._wide[name] = wide

@@ -48,6 +48,8 @@ class ScalarOp:
         direction: of a comparison, "EQ", "NE", "LT", "LE", "GT" or "GE"; empty for other ops.
         total_order: whether a comparison of floats uses their total order.
         near: of a sine or cosine of f32, whether the angle is known to be at most NEAR_ANGLE in size.
+        in_range: of a conversion from float to integer, whether the value is known to be NaN or in the range of the
+            integers.
     """
 
     opcode: Opcode
@@ -56,6 +58,7 @@ class ScalarOp:
     direction: str = ""
     total_order: bool = False
     near: bool = False
+    in_range: bool = False
 
     @property
     def flops(self) -> int:

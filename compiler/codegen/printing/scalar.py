@@ -227,6 +227,12 @@ def _convert(a: T, b: T) -> str:
     return f"({to}){{0}}"
 
 
+def _convert_in_range(b: T) -> str:
+    """Return the conversion of a float that is NaN or in the range of the integers."""
+    to = COMPUTE_TYPES[b]
+    return f"({{0}} != {{0}} ? ({to})0 : ({to}){{0}})"
+
+
 def _bitcast_convert(a: T, b: T) -> str:
     if a is b:
         return "{0}"
@@ -254,7 +260,7 @@ def expression_of(op: ScalarOp) -> str:
     if op.opcode is Opcode.CLAMP:
         return _clamp(t)
     if op.opcode is Opcode.CONVERT:
-        return _convert(t, op.result)
+        return _convert_in_range(op.result) if op.in_range else _convert(t, op.result)
     if op.opcode is Opcode.BITCAST_CONVERT:
         return _bitcast_convert(t, op.result)
     return _TEMPLATES[op.opcode](t)

@@ -212,6 +212,8 @@ def pack(
 
 PACKED_ROWS = 64
 """Rows of a task from which on packing its columns takes a small part of its time."""
+NEAR_BYTES = 1 << 19
+"""Size of a right operand up to which it stays in the L2 cache of each core."""
 
 
 @dataclass(frozen=True)
@@ -394,7 +396,8 @@ class _Product:
                 with e.loops([j_block], LoopKind.SERIAL):
                     self._block(rows, columns, pieces, a, self._right(columns, pieces, False))
             return
-        with e.loops([j_block, i_task]):
+        by_rows = not pack_columns and self._follows_rows(rows, columns, row_size)
+        with e.loops([i_task, j_block] if by_rows else [j_block, i_task]):
             b = self._right(columns, pieces, pack_columns)
             with e.loops([i_block], LoopKind.SERIAL):
                 if pack_rows:
@@ -402,6 +405,18 @@ class _Product:
                 else:
                     a = self._left(left, rows, pieces)
                 self._block(rows, columns, pieces, a, b)
+
+    def _follows_rows(self, rows: _Side, columns: _Side, row_size: int) -> bool:
+        """Check whether each thread should compute whole rows of the result.
+
+        The kernels before and after it divide arrays by their first dimension, too, so that a core finds in its caches
+        what it has written. Columns come first where reading all columns for each block of rows takes longer.
+        """
+        right_bytes = columns.var.extent * self.depth.extent * self.type.byte_size
+        if right_bytes > NEAR_BYTES and row_size < PACKED_ROWS // 2:
+            return False
+        offset = ix.linearize(forward_index(self.dot, self.roots[0], self.at), self.roots[0].shape.dimensions)
+        return offset.coefficient(rows.var) > offset.coefficient(columns.var)
 
     def _left(self, found: Operand, rows: _Side, pieces: _Pieces) -> lir.Matrix:
         offset = found.offset.substitute({self.depth: ix.const(0), **pieces.start(rows.var)})

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from compiler.ir import HloInstruction, Opcode
+from compiler.ir.types import PrimitiveType as T
 from compiler.passes.dots.dot_properties import DotDims, is_uniform_dot
 from compiler.passes.infrastructure.base import number_option
 from compiler.passes.infrastructure.builder import Builder
@@ -26,6 +27,8 @@ class DotStrengthReduction(RewritePass):
         max_contracted: maximum number of contracted elements; 1 restricts it to outer products.
         max_elements: maximum number of elements of the multiplied array; outer products have no such limit.
         max_multiplications: maximum number of multiplications per batch element; outer products have no such limit.
+        half_vectors: whether the limits do not apply to products of vectors with matrices that are converted from f16
+            or bf16. They take as long as the matrix needs to be read, which a kernel converts as it reads it.
     """
 
     name: ClassVar[str] = "dot-strength-reduction"
@@ -33,6 +36,7 @@ class DotStrengthReduction(RewritePass):
     max_contracted: int = number_option(1, 0, 1 << 20)
     max_elements: int = number_option(1 << 24, 0, 1 << 28)
     max_multiplications: int = number_option(1 << 24, 0, 1 << 28)
+    half_vectors: bool = False
 
     def rules_of(self) -> RulesOf:
         """Return the rules of the pass."""
@@ -50,12 +54,22 @@ class DotStrengthReduction(RewritePass):
         contracted = [lhs.shape.dimensions[d] for d in dims.lhs_contracting]
         total = math.prod(contracted)
         work = total * i.shape.num_elements
-        if total > self.max_contracted or work == 0:
+        if work == 0:
             return None
         batch = math.prod(lhs.shape.dimensions[d] for d in dims.lhs_batch)
-        if total > 1 and (work > self.max_elements or work // batch > self.max_multiplications):
+        exceeds = work > self.max_elements or work // batch > self.max_multiplications
+        exceeds = total > self.max_contracted or (total > 1 and exceeds)
+        if exceeds and not (self.half_vectors and _is_half_vector_product(i, total, batch)):
             return None
         return _multiply(i, dims, contracted, b)
+
+
+def _is_half_vector_product(i: HloInstruction, total: int, batch: int) -> bool:
+    """Check for a batch of products of matrices, converted from a half type, with vectors of `total` elements."""
+    vectors, matrices = sorted(i.operands, key=lambda x: x.shape.num_elements)
+    if vectors.shape.num_elements != batch * total or matrices.opcode is not Opcode.CONVERT:
+        return False
+    return matrices.operands[0].shape.element_type in (T.F16, T.BF16)
 
 
 def _multiply(i: HloInstruction, dims: DotDims, contracted: list[int], b: Builder) -> HloInstruction:

@@ -20,8 +20,8 @@ _MOVED = frozenset({Opcode.RESHAPE, Opcode.BITCAST, Opcode.TRANSPOSE})
 _SLICES = frozenset({Opcode.SLICE, Opcode.DYNAMIC_SLICE})
 MAX_OUTPUTS = 3
 """Maximum number of values of a fusion that others read; from more on, only the dot is fused."""
-NARROW = 16
-"""Rows or columns of results up to which libraries use their registers badly."""
+FEW_ROWS = 8
+"""Rows up to which transposing the right operand takes longer than the product; libraries read it along its rows."""
 MIN_COLUMNS = 64
 """Columns of results from which on the left operand is computed in the product: its elements are computed one by one,
 and used for all columns."""
@@ -38,12 +38,10 @@ class ProductFusion(ComputationPass):
 
     Attributes:
         max_products: maximum number of multiplications per matrix.
-        max_alone: the same for a dot that is neither narrow nor has elementwise neighbors.
     """
 
     name: ClassVar[str] = "product-fusion"
     max_products: int = number_option(1 << 24, 0, 1 << 40)
-    max_alone: int = number_option(1 << 14, 0, 1 << 40)
 
     def run_on(self, computation: HloComputation) -> bool:
         """Rewrite one computation; return whether it changed."""
@@ -70,19 +68,18 @@ class ProductFusion(ComputationPass):
         for dot in [i for i in computation.post_order() if i.opcode is Opcode.DOT]:
             if dot in fixed or not self.is_small(dot):
                 continue
-            region = product_region(computation, dot, fixed)
-            if not self._beats_library(dot, region, library(dot)):
+            if not self._beats_library(dot, library(dot)):
                 continue
-            outline(computation, region, "product")
+            outline(computation, product_region(computation, dot, fixed), "product")
             changed = True
         return changed
 
-    def _beats_library(self, dot: HloInstruction, region: Sequence[HloInstruction], in_onednn: bool) -> bool:
-        sizes = ProductSizes.of(dot)
+    def _beats_library(self, dot: HloInstruction, in_onednn: bool) -> bool:
+        """Check whether the kernel of a small dot is faster than a library."""
         if in_onednn and any(x.shape.element_type in (T.F16, T.BF16) for x in (dot, *dot.operands)):
             return False
-        saves_a_pass = any(_is_elementwise(i) for i in region)
-        return saves_a_pass or min(sizes.m, sizes.n) <= NARROW or sizes.m * sizes.n * sizes.k <= self.max_alone
+        sizes = ProductSizes.of(dot)
+        return not (sizes.m <= FEW_ROWS < sizes.n and _is_right_transposed(dot))
 
     def is_small(self, dot: HloInstruction) -> bool:
         """Check whether our kernel computes a dot better than a library."""
@@ -114,6 +111,12 @@ class ProductSizes:
             math.prod(rhs.shape.dimensions[d] for d in dims.rhs_free(rhs.shape.rank)),
             math.prod(lhs.shape.dimensions[d] for d in dims.lhs_contracting),
         )
+
+
+def _is_right_transposed(dot: HloInstruction) -> bool:
+    dims = DotDims.of(dot)
+    free = dims.rhs_free(dot.operands[1].shape.rank)
+    return bool(free) and min(dims.rhs_contracting, default=0) > max(free)
 
 
 def product_region(

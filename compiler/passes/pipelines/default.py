@@ -81,14 +81,16 @@ are adjacent here as individual passes.
 """
 
 LOWERING = (
-    "rng-expander", "complex-expander", "batch-norm-expander", "sort-by-rank", "map-inliner",
+    "rng-expander", "complex-expander", "batch-norm-expander", "sort-by-rank", "map-inliner", "floor-division",
     "select-and-scatter-expander", "scan-expander",
     "reduce-window-rewriter", "reduce-window-to-slices", "operand-upcaster", "convolution-to-dot",
     "convolution-to-patches", "topk-by-rank", "scatter-expander{simple=false}", "argmax-rewriter",
-    "dot-strength-reduction{max_contracted=4096,max_multiplications=4096}",
+    "loop-vector-weights{max_multiplications=4096}",
+    "dot-strength-reduction{max_contracted=4096,max_multiplications=4096,half_vectors=true}",
 )  # fmt: skip
-"""Expanders of ops that kernels cannot compute, and of dots so small that a library call takes longer than the dot
-(about a microsecond, or four thousand multiplications, on a CPU of 2020)."""
+"""Expanders of ops that kernels cannot compute, of dots so small that a library call takes longer than the dot (about a
+microsecond, or four thousand multiplications, on a CPU of 2020), and of half-type matrices times vectors, which kernels
+read as fast as memory delivers them."""
 
 
 def simplification() -> FixedPoint:

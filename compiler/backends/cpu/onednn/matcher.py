@@ -11,7 +11,7 @@ from compiler.backends.cpu.onednn.convolution import describe_convolution, scale
 from compiler.backends.cpu.onednn.description import Description
 from compiler.backends.cpu.onednn.library import OneDnn, load_onednn
 from compiler.backends.cpu.onednn.pooling import describe_pooling
-from compiler.backends.cpu.onednn.products import describe_product, suits_blas
+from compiler.backends.cpu.onednn.products import describe_product, suits_blas, suits_reduction
 from compiler.errors import BackendError, UnsupportedError
 from compiler.ir.instruction import HloInstruction
 from compiler.ir.opcodes import Opcode
@@ -52,6 +52,8 @@ def preference_refusal(i: HloInstruction) -> str | None:
         return f"%{i.name} is too small for a library call"
     if i.opcode is Opcode.CONVOLUTION and scales_rows(i):
         return f"%{i.name} suits a loop over rows"
+    if i.opcode is Opcode.DOT and suits_reduction(i):
+        return f"%{i.name} suits a reduction"
     reason = refusal(i)
     if reason is None and i.opcode is Opcode.DOT and suits_blas(i):
         return f"%{i.name} suits BLAS"
