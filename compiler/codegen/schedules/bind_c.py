@@ -19,6 +19,10 @@ from compiler.codegen.schedules.distribution import VALUE_BYTES
 from compiler.codegen.schedules.edges import split_edges
 from compiler.codegen.schedules.lanes import NEAR, tile_columns
 from compiler.codegen.schedules.loop_transforms import (
+    LARGE_BYTES,
+    LARGE_HEIGHT,
+    LARGE_WIDTH,
+    MAX_LARGE,
     MAX_STAGED,
     Tiling,
     collapse,
@@ -110,7 +114,8 @@ def bind_c(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
     body = tile_columns(body, schedule)
     body = split_scatters(expand_scans(body, schedule), schedule)
     if schedule.tile and kind == "loop":
-        tiled = tile_transposes(body, Tiling(schedule.tile, schedule.across, bool(schedule.walk), stage=True))
+        sizes = {a.name: a.elements * a.type.byte_size for a in kernel.arguments}
+        tiled = tile_transposes(body, Tiling(schedule.tile, schedule.across, bool(schedule.walk), True, sizes))
         kind = "transpose" if tiled != body else kind
         body = tiled
     body = select_near_angles(kernel, separate_rare_work(kernel, body, schedule), schedule)
@@ -164,7 +169,9 @@ def local_bytes_bound(kernel: lir.Kernel) -> float:
         return math.inf
     total = SHARED_BYTES + common_bytes_bound(kernel, statements)
     if kernel.kind == "loop":  # staged tiles
-        total += len(kernel.body) * MAX_STAGED * schedule.tile**2 * WIDEST
+        is_large = sum(a.elements * a.type.byte_size for a in kernel.arguments) >= LARGE_BYTES
+        most = max(MAX_STAGED, MAX_LARGE * LARGE_HEIGHT * LARGE_WIDTH) if is_large else MAX_STAGED
+        total += len(kernel.body) * most * schedule.tile**2 * WIDEST
     columns = column_variables(statements)
     for s in kernel.body:
         nest = perfect_nest(s)

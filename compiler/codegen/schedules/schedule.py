@@ -104,7 +104,8 @@ class Schedule:
         chains: rows of a cumulative reduction that advance together, to hide the latency of its combiner.
         axis: dimension of the carried arrays along which a loop kernel is divided: 0 for the longer of the first and
             the last, 1 for the first, 2 for the last.
-        across: the other edge of a tile, along which reads are contiguous; 0 for a square tile.
+        across: the other edge of a tile, along which reads are contiguous; 0 for a square tile, or for a larger one if
+            the arrays are large.
         walk: order of tiles: 0 for neighbors along the dimension in which writes are contiguous first, 1 for those
             along the dimension in which reads are.
         flags: position in COMPILER_FLAGS of the flags that the kernel is compiled with.
