@@ -157,9 +157,9 @@ class Tiling:
         return (height, width) if rows >= height else None
 
     def _is_large(self, body: Body) -> bool:
-        loads = [s.value for s in lir.walk(body) if isinstance(s, lir.Let) and isinstance(s.value, lir.Load)]
-        arrays = {x.buffer for x in (*loads, *(s for s in lir.walk(body) if isinstance(s, lir.Store)))}
-        return len(loads) <= MAX_LARGE and sum(self.array_bytes.get(name, 0) for name in arrays) >= LARGE_BYTES
+        read = [s.value.buffer for s in lir.walk(body) if isinstance(s, lir.Let) and isinstance(s.value, lir.Load)]
+        written = {s.buffer for s in lir.walk(body) if isinstance(s, lir.Store)}
+        return len(read) <= MAX_LARGE and sum(self.array_bytes.get(n, 0) for n in {*read, *written}) >= LARGE_BYTES
 
 
 def tile_transposes(body: Body, tiling: Tiling) -> Body:
