@@ -80,6 +80,8 @@ SHORTEST, SHORT_REPEATS = 5, 4
 """Least number of elements of a short innermost loop of a reduction, and of its repetitions, for which it has lanes."""
 SHORT_VECTORS = 8
 """Vectors in a loop from which on the elements that remain over do not matter."""
+NARROW_ENTRY = 32
+"""Bits of the narrower of two kinds of entries of a sort."""
 WIDEST = max(COMPUTE_BYTES.values())
 """Size of the largest element of a local array."""
 BOUNDED = (
@@ -319,7 +321,10 @@ class _Binder:
         work = work_of((s,))
         shared_out = self.schedule.threads and work >= THREAD_GRAINS * self.schedule.grain
         grain = max(1, self.schedule.grain * s.row.extent // work) if shared_out else 0
-        return replace(s, read=self._body(s.read), body=self._body(s.body), grain=grain, method=self.schedule.order)
+        n, k = s.element.extent, s.position.extent
+        narrow = 8 * s.type.byte_size + (n - 1).bit_length() <= NARROW_ENTRY
+        method = self.schedule.order.for_rows(n, k, narrow)
+        return replace(s, read=self._body(s.read), body=self._body(s.body), grain=grain, method=method)
 
     # ---- inside a task
 
