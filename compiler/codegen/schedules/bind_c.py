@@ -113,7 +113,7 @@ def bind_c(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
     body, kind = cache_rows(body, schedule.cache), kernel.kind
     body = split_reductions(body, schedule)
     body = merge_narrow_columns(body, schedule.short) if schedule.vector else body
-    body = tile_columns(body, schedule)
+    body = tile_columns(body, schedule, in_vectors=True)
     body = split_scatters(expand_scans(body, schedule), schedule)
     if schedule.tile and kind == "loop":
         sizes = {a.name: a.elements * a.type.byte_size for a in kernel.arguments}

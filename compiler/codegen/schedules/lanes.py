@@ -27,14 +27,21 @@ MAX_RECOMPUTED = 8
 """Maximum number of definitions that are repeated to recompute a value in another loop."""
 
 
-def tile_columns(body: Body, schedule: Schedule) -> Body:
-    """Return the statements with every loop over columns around a reduction tiled."""
+def tile_columns(body: Body, schedule: Schedule, in_vectors: bool = False) -> Body:
+    """Return the statements with every loop over columns around a reduction tiled.
+
+    Args:
+        body: the statements.
+        schedule: gives the number of columns of a tile.
+        in_vectors: whether the lanes are those of a processor's vectors, rather than threads.
+    """
     out: list[lir.Stmt] = []
     for s in body:
         if isinstance(s, For) and is_column_loop(s):
-            out += _tiled(s, schedule)
+            values = _values_held(s) if in_vectors else (1, 0)
+            out += _tiled(s, schedule.column_tile(s.var.extent, *values))
         else:
-            out.append(lir.map_bodies(s, lambda inner: tile_columns(inner, schedule)))
+            out.append(lir.map_bodies(s, lambda inner: tile_columns(inner, schedule, in_vectors)))
     return tuple(out)
 
 
@@ -59,9 +66,21 @@ def is_column_loop(s: For) -> bool:
     return along > across
 
 
-def _tiled(s: For, schedule: Schedule) -> list[lir.Stmt]:
+def _values_held(s: For) -> tuple[int, int]:
+    """Return how many values per column the reductions in a loop update, and how many they read in each row.
+
+    A block, which sweeps over its rows again, counts as one value: its tiles are wide for its rows to stay in a cache.
+    """
+    if any(isinstance(x, For) for x in s.body):
+        return 1, 0
+    known = {x.name for x in s.body if isinstance(x, lir.Let) and not isinstance(x.value, lir.Constant)}
+    reductions = [x for x in s.body if isinstance(x, lir.Reduce)]
+    held = [(len(r.reductions), len(known & set(lir.names_used(r.body)))) for r in reductions]
+    return max(held, key=sum)
+
+
+def _tiled(s: For, tile: int) -> list[lir.Stmt]:
     width = s.var.extent
-    tile = schedule.column_tile(width)
     number = Var(f"{s.var.name}t", width // tile)
     out: list[lir.Stmt] = [For(number, LoopKind.INDEPENDENT, tuple(_Lanes(s, ix.of(number) * tile, tile).statements()))]
     rest = width % tile
