@@ -138,7 +138,7 @@ def bind_c(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
 
 
 def _vector_bits(body: Body, schedule: Schedule) -> int:
-    """Return the width of the vectors of a bound nest: the schedule's, or half of it if most work is then in vectors.
+    """Return the width of the vectors of a bound nest: the schedule's, or half of it if that takes no more steps.
 
     The elements that remain over after whole vectors take a half vector and single elements, so that a loop over 28
     elements takes six steps with 16 lanes and four with 8.
@@ -151,7 +151,7 @@ def _vector_bits(body: Body, schedule: Schedule) -> int:
     if not schedule.narrow or lanes < 16 or not extents or max(extents) >= SHORT_VECTORS * lanes:
         return schedule.vector
     wide, narrow = (sum(_steps(n, count) for n in extents) for count in (lanes, lanes // 2))
-    return schedule.vector // 2 if narrow < wide else schedule.vector
+    return schedule.vector // 2 if narrow <= wide else schedule.vector
 
 
 def _steps(extent: int, lanes: int) -> int:
