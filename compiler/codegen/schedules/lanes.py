@@ -23,6 +23,9 @@ from compiler.ir.types import PrimitiveType
 
 NEAR = 4
 """Distance up to which the elements of adjacent columns are read together, as in a sum of pairs."""
+MAX_HELD, LIGHT_WORK = 4, 12
+"""Maximum number of values per column that are held in registers, and number of statements of a loop over rows up to
+which it matters whether those are that it only reads."""
 MAX_RECOMPUTED = 8
 """Maximum number of definitions that are repeated to recompute a value in another loop."""
 
@@ -70,12 +73,16 @@ def _values_held(s: For) -> tuple[int, int]:
     """Return how many values per column the reductions in a loop update, and how many they read in each row.
 
     A block, which sweeps over its rows again, counts as one value: its tiles are wide for its rows to stay in a cache.
+    So do more values than narrow tiles could hold; what a long loop reads is no matter beside its work.
     """
     if any(isinstance(x, For) for x in s.body):
         return 1, 0
     known = {x.name for x in s.body if isinstance(x, lir.Let) and not isinstance(x.value, lir.Constant)}
-    reductions = [x for x in s.body if isinstance(x, lir.Reduce)]
-    held = [(len(r.reductions), len(known & set(lir.names_used(r.body)))) for r in reductions]
+    held = [(1, 0)]
+    for r in s.body:
+        if isinstance(r, lir.Reduce) and len(r.reductions) <= MAX_HELD:
+            is_light = lir.work_of(r.body) <= LIGHT_WORK
+            held.append((len(r.reductions), len(known & set(lir.names_used(r.body))) if is_light else 0))
     return max(held, key=sum)
 
 
