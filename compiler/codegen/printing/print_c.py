@@ -164,7 +164,7 @@ class _CPrinter(Printer):
             self.emit("  }")
             return
         self.emit(
-            f"transpose_tile_{t.bits}((uint{t.bits}_t *){s.array}, (const uint{t.bits}_t *)({source}), "
+            f"transpose_tile_{t.bits}((tile_item_{t.bits} *){s.array}, (const tile_item_{t.bits} *)({source}), "
             f"{s.stride}, {s.size}, {bounds[0]}, {bounds[1]});"
         )
 

@@ -3,6 +3,9 @@
 /* Transposition of tiles in registers: log2(n) rounds exchange elements between pairs of n vectors of n elements. In round
    `step`, vectors k and k + step exchange the blocks of `step` elements that are off the diagonal. */
 #define TILE_ROOM(n, size) ((n) < (size) ? (int)(n) : (size))
+/* The elements may be floats. */
+typedef uint32_t tile_item_32 __attribute__((may_alias));
+typedef uint64_t tile_item_64 __attribute__((may_alias));
 typedef uint32_t tile_row_32 __attribute__((vector_size(64), aligned(4), may_alias));
 typedef uint64_t tile_row_64 __attribute__((vector_size(64), aligned(8), may_alias));
 #define LOW_16(i, s) (((i) / (s)) % 2 ? 16 + (i) - (s) : (i))
@@ -19,7 +22,7 @@ typedef uint64_t tile_row_64 __attribute__((vector_size(64), aligned(8), may_ali
       rows[k] = __builtin_shuffle(x, y, (type){INDICES_##n(LOW_##n, s)}); \
       rows[k + (s)] = __builtin_shuffle(x, y, (type){INDICES_##n(HIGH_##n, s)}); \
     }
-static inline void transpose_block_32(uint32_t *to, int64_t pitch, const uint32_t *from, int64_t stride) {
+static inline void transpose_block_32(tile_item_32 *to, int64_t pitch, const tile_item_32 *from, int64_t stride) {
   tile_row_32 rows[16];
 #pragma GCC unroll 16
   for (int k = 0; k < 16; k++) rows[k] = *(const tile_row_32 *)(from + k * stride);
@@ -34,7 +37,7 @@ static inline void transpose_block_32(uint32_t *to, int64_t pitch, const uint32_
 #pragma GCC unroll 16
   for (int k = 0; k < 16; k++) *(tile_row_32 *)(to + k * pitch) = rows[k];
 }
-static inline void transpose_block_64(uint64_t *to, int64_t pitch, const uint64_t *from, int64_t stride) {
+static inline void transpose_block_64(tile_item_64 *to, int64_t pitch, const tile_item_64 *from, int64_t stride) {
   tile_row_64 rows[8];
 #pragma GCC unroll 8
   for (int k = 0; k < 8; k++) rows[k] = *(const tile_row_64 *)(from + k * stride);
@@ -47,19 +50,23 @@ static inline void transpose_block_64(uint64_t *to, int64_t pitch, const uint64_
 #pragma GCC unroll 8
   for (int k = 0; k < 8; k++) *(tile_row_64 *)(to + k * pitch) = rows[k];
 }
-/* to[a * pitch + b] = from[a + b * stride] for a < rows and b < columns. */
+/* to[a * pitch + b] = from[a + b * stride] for a < rows and b < columns. The last block of a row or column of blocks begins
+   early enough to be whole; what it has in common with the one before is written twice. */
 #define TRANSPOSE_TILE(bits, n) \
   static inline __attribute__((always_inline)) void transpose_tile_##bits( \
-      uint##bits##_t *to, const uint##bits##_t *from, int64_t stride, int pitch, int rows, int columns) { \
-    int b = 0; \
-    for (; b + n <= columns; b += n) { \
-      int a = 0; \
-      for (; a + n <= rows; a += n) transpose_block_##bits(to + a * pitch + b, pitch, from + a + b * stride, stride); \
-      for (; a < rows; a++) \
-        for (int k = 0; k < n; k++) to[a * pitch + b + k] = from[a + (b + k) * stride]; \
+      tile_item_##bits *to, const tile_item_##bits *from, int64_t stride, int pitch, int rows, int columns) { \
+    if (rows < n || columns < n) { \
+      for (int b = 0; b < columns; b++) \
+        for (int a = 0; a < rows; a++) to[a * pitch + b] = from[a + b * stride]; \
+      return; \
     } \
-    for (; b < columns; b++) \
-      for (int a = 0; a < rows; a++) to[a * pitch + b] = from[a + b * stride]; \
+    for (int block = 0; block < columns; block += n) { \
+      const int b = block + n > columns ? columns - n : block; \
+      for (int row = 0; row < rows; row += n) { \
+        const int a = row + n > rows ? rows - n : row; \
+        transpose_block_##bits(to + a * pitch + b, pitch, from + a + b * stride, stride); \
+      } \
+    } \
   }
 TRANSPOSE_TILE(32, 16)
 TRANSPOSE_TILE(64, 8)

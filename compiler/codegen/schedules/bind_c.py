@@ -67,6 +67,8 @@ SHORTEST, SHORT_REPEATS = 5, 4
 """Least number of elements of a short innermost loop of a reduction, and of its repetitions, for which it has lanes."""
 SHORT_VECTORS = 8
 """Vectors in a loop from which on the elements that remain over do not matter."""
+NARROW_ENTRY = 32
+"""Bits of the narrower of two kinds of entries of a sort."""
 
 
 def bind_c(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
@@ -82,10 +84,11 @@ def bind_c(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
     body, kind = cache_rows(body, schedule.cache), kernel.kind
     body = split_reductions(body, schedule)
     body = merge_narrow_columns(body, schedule.short) if schedule.vector else body
-    body = tile_columns(body, schedule)
+    body = tile_columns(body, schedule, in_vectors=True)
     body = split_scatters(expand_scans(body, schedule), schedule)
     if schedule.tile and kind == "loop":
-        tiled = tile_transposes(body, Tiling(schedule.tile, schedule.across, bool(schedule.walk), stage=True))
+        sizes = {a.name: a.elements * a.type.byte_size for a in kernel.arguments}
+        tiled = tile_transposes(body, Tiling(schedule.tile, schedule.across, bool(schedule.walk), True, sizes))
         kind = "transpose" if tiled != body else kind
         body = tiled
     body = select_near_angles(kernel, separate_rare_work(kernel, body, schedule), schedule)
@@ -106,7 +109,7 @@ def bind_c(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
 
 
 def _vector_bits(body: Body, schedule: Schedule) -> int:
-    """Return the width of the vectors of a bound nest: the schedule's, or half of it if most work is then in vectors.
+    """Return the width of the vectors of a bound nest: the schedule's, or half of it if that takes no more steps.
 
     The elements that remain over after whole vectors take a half vector and single elements, so that a loop over 28
     elements takes six steps with 16 lanes and four with 8.
@@ -119,7 +122,7 @@ def _vector_bits(body: Body, schedule: Schedule) -> int:
     if not schedule.narrow or lanes < 16 or not extents or max(extents) >= SHORT_VECTORS * lanes:
         return schedule.vector
     wide, narrow = (sum(_steps(n, count) for n in extents) for count in (lanes, lanes // 2))
-    return schedule.vector // 2 if narrow < wide else schedule.vector
+    return schedule.vector // 2 if narrow <= wide else schedule.vector
 
 
 def _steps(extent: int, lanes: int) -> int:
@@ -211,7 +214,10 @@ class _Binder:
         work = work_of((s,))
         shared_out = self.schedule.threads and work >= THREAD_GRAINS * self.schedule.grain
         grain = max(1, self.schedule.grain * s.row.extent // work) if shared_out else 0
-        return replace(s, read=self._body(s.read), body=self._body(s.body), grain=grain, method=self.schedule.order)
+        n, k = s.element.extent, s.position.extent
+        narrow = 8 * s.type.byte_size + (n - 1).bit_length() <= NARROW_ENTRY
+        method = self.schedule.order.for_rows(n, k, narrow)
+        return replace(s, read=self._body(s.read), body=self._body(s.body), grain=grain, method=method)
 
     # ---- inside a task
 

@@ -24,18 +24,28 @@ from compiler.ir.types import PrimitiveType
 
 NEAR = 4
 """Distance up to which the elements of adjacent columns are read together, as in a sum of pairs."""
+MAX_HELD, LIGHT_WORK = 4, 12
+"""Maximum number of values per column that are held in registers, and number of statements of a loop over rows up to
+which it matters whether those are that it only reads."""
 MAX_RECOMPUTED = 8
 """Maximum number of definitions that are repeated to recompute a value in another loop."""
 
 
-def tile_columns(body: Body, schedule: Schedule) -> Body:
-    """Return the statements with every loop over columns around a reduction tiled."""
+def tile_columns(body: Body, schedule: Schedule, in_vectors: bool = False) -> Body:
+    """Return the statements with every loop over columns around a reduction tiled.
+
+    Args:
+        body: the statements.
+        schedule: gives the number of columns of a tile.
+        in_vectors: whether the lanes are those of a processor's vectors, rather than threads.
+    """
     out: list[lir.Stmt] = []
     for s in body:
         if isinstance(s, For) and is_column_loop(s):
-            out += _tiled(s, schedule)
+            values = _values_held(s) if in_vectors else (1, 0)
+            out += _tiled(s, schedule.column_tile(s.var.extent, *values))
         else:
-            out.append(lir.map_bodies(s, lambda inner: tile_columns(inner, schedule)))
+            out.append(lir.map_bodies(s, lambda inner: tile_columns(inner, schedule, in_vectors)))
     return tuple(out)
 
 
@@ -83,9 +93,25 @@ def lanes_of_tiles(width: int, schedule: Schedule) -> int:
     return width if width <= schedule.columns else 2 * schedule.columns
 
 
-def _tiled(s: For, schedule: Schedule) -> list[lir.Stmt]:
+def _values_held(s: For) -> tuple[int, int]:
+    """Return how many values per column the reductions in a loop update, and how many they read in each row.
+
+    A block, which sweeps over its rows again, counts as one value: its tiles are wide for its rows to stay in a cache.
+    So do more values than narrow tiles could hold; what a long loop reads is no matter beside its work.
+    """
+    if any(isinstance(x, For) for x in s.body):
+        return 1, 0
+    known = {x.name for x in s.body if isinstance(x, lir.Let) and not isinstance(x.value, lir.Constant)}
+    held = [(1, 0)]
+    for r in s.body:
+        if isinstance(r, lir.Reduce) and len(r.reductions) <= MAX_HELD:
+            is_light = lir.work_of(r.body) <= LIGHT_WORK
+            held.append((len(r.reductions), len(known & set(lir.names_used(r.body))) if is_light else 0))
+    return max(held, key=sum)
+
+
+def _tiled(s: For, tile: int) -> list[lir.Stmt]:
     width = s.var.extent
-    tile = schedule.column_tile(width)
     number = Var(f"{s.var.name}t", width // tile)
     out: list[lir.Stmt] = [For(number, LoopKind.INDEPENDENT, tuple(_Lanes(s, ix.of(number) * tile, tile).statements()))]
     rest = width % tile

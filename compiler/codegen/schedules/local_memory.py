@@ -52,7 +52,8 @@ def local_bytes_bound(kernel: lir.Kernel, schedule: Schedule) -> float:
     total: float = declared_bytes(statements) + kept_bytes_bound(kernel.body, schedule.cache)
     if schedule.hoist:
         total += _shared_bytes(kernel.body, schedule.cache)
-    tiling = Tiling(schedule.tile, schedule.across)
+    sizes = {a.name: a.elements * a.type.byte_size for a in kernel.arguments}
+    tiling = Tiling(schedule.tile, schedule.across, array_bytes=sizes)
     for s in kernel.body:
         if schedule.tile and kernel.kind == "loop":
             total += TILE_COPIES * staged_bytes_bound(s, tiling)  # of values that are shared, and of the others

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 
 from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
@@ -14,6 +14,15 @@ from compiler.codegen.nest.scalar_ops import COMPUTE_BYTES
 
 MAX_STAGED = 8
 """Maximum number of arrays whose tiles one nest transposes."""
+BLOCK = 16
+"""Edge of the blocks that are transposed in registers."""
+LARGE_BYTES = 16 << 20
+"""Size of the arrays of a nest from which on its tiles are larger."""
+MAX_LARGE = 3
+"""Maximum number of accesses for which they are, since all tiles should fit into the second-level cache."""
+LARGE_HEIGHT, LARGE_WIDTH = 4, 2
+"""By how much they are: what is read along the outer loop, from another page in each row, is then longer than the
+distance at which memory is prefetched."""
 
 # ---- dead code
 
@@ -112,20 +121,53 @@ class Tiling:
 
     Attributes:
         size: edge of a tile along the inner loop.
-        across: edge of a tile along the outer loop; 0 for a square.
+        across: edge of a tile along the outer loop; 0 for a square, or the edges of large tiles if the nest is large.
         outer_first: whether neighbors along the outer loop follow each other.
         stage: whether the tiles of accesses that are contiguous along the outer loop are transposed into local arrays.
+        array_bytes: sizes of the arrays in memory, by name; those that are not named count as small.
     """
 
     size: int
     across: int = 0
     outer_first: bool = False
     stage: bool = False
+    array_bytes: Mapping[str, int] = field(default_factory=dict)
 
-    @property
-    def edges(self) -> tuple[int, int]:
-        """Return the edges of a tile along the outer and the inner loop."""
-        return self.across or self.size, self.size
+    def edges(self, body: Body, rows: int, columns: int) -> tuple[int, int] | None:
+        """Return the edges of a tile along the outer and the inner loop, or None if the loops need no tiles.
+
+        Args:
+            body: the statements of the inner loop.
+            rows: extent of the outer loop.
+            columns: extent of the inner loop.
+        """
+        height, width = self.across or self.size, self.size
+        if not self.stage:
+            return (height, width) if rows >= 2 * height and columns >= 2 * width else None
+        if not self.across and self._is_large(body):
+            height, width = LARGE_HEIGHT * self.size, LARGE_WIDTH * self.size
+        while width > self.size and columns < 2 * width:
+            width //= 2
+        if columns < 2 * width:
+            return None  # few lines at a time are read, which stay in the first-level cache
+        least = BLOCK if rows > BLOCK // 2 else BLOCK // 2
+        while height > least and rows < 2 * height:
+            height //= 2
+        if height < rows < 2 * height:
+            height = rows
+        return (height, width) if rows >= height else None
+
+    def most_elements(self) -> list[tuple[int, int]]:
+        """Return bounds of the elements of a tile, each with the most arrays of which there are such tiles."""
+        found = [(2 * (self.across or self.size) * self.size, MAX_STAGED)]  # a tile may be twice as high as wanted
+        if not self.across and sum(self.array_bytes.values()) >= LARGE_BYTES:
+            found.append((2 * LARGE_HEIGHT * LARGE_WIDTH * self.size**2, MAX_LARGE))
+        return found
+
+    def _is_large(self, body: Body) -> bool:
+        read = [s.value.buffer for s in lir.walk(body) if isinstance(s, lir.Let) and isinstance(s.value, lir.Load)]
+        written = {s.buffer for s in lir.walk(body) if isinstance(s, lir.Store)}
+        return len(read) <= MAX_LARGE and sum(self.array_bytes.get(n, 0) for n in {*read, *written}) >= LARGE_BYTES
 
 
 def tile_transposes(body: Body, tiling: Tiling) -> Body:
@@ -138,8 +180,7 @@ def staged_bytes_bound(s: lir.Stmt, tiling: Tiling) -> int:
     if not isinstance(s, For) or not has_loop(s.body):
         return 0
     loads = [COMPUTE_BYTES[x.type] for x in lir.walk((s,)) if isinstance(x, lir.Let) and isinstance(x.value, lir.Load)]
-    height, width = tiling.edges
-    return height * width * sum(sorted(loads)[-MAX_STAGED:])
+    return max(elements * sum(sorted(loads)[-count:]) for elements, count in tiling.most_elements())
 
 
 def _tile(s: lir.Stmt, tiling: Tiling) -> lir.Stmt:
@@ -150,9 +191,10 @@ def _tile(s: lir.Stmt, tiling: Tiling) -> lir.Stmt:
     # Strip-mine the outer loop and the lanes, and move the loops over tiles outward. Within a tile, the cache lines
     # that the strided accesses touch are reused before they are evicted.
     outer = next((f for f in nest[:-1] if is_transposed(lane.body, f.var, lane.var)), None)
-    height, width = tiling.edges
-    if outer is None or outer.var.extent < 2 * height or lane.var.extent < 2 * width:
+    edges = None if outer is None else tiling.edges(lane.body, outer.var.extent, lane.var.extent)
+    if outer is None or edges is None:
         return s
+    height, width = edges
     a, b = outer.var, lane.var
     a_out, a_in = Var(a.name + "o", -(-a.extent // height)), Var(a.name + "i", height)
     b_out, b_in = Var(b.name + "o", -(-b.extent // width)), Var(b.name + "i", width)

@@ -25,11 +25,17 @@ ENOUGH_TASKS = 64
 """Number of tracks and of tiles of columns that keep the threads of any machine busy."""
 MIN_TRACK = 512
 """Minimum number of elements of a track."""
-LIGHT = 4
-"""By how much fewer rows with light steps advance together: each needs its own lines of the first-level cache, which
-holds few lines at distances that are powers of two."""
-LANES = 16
-"""Tiles of columns are multiples of this, a vector of 32-bit elements."""
+LIGHT, LIGHT_ALIASED = 2, 4
+"""By how much fewer rows with light steps advance together, and rows whose elements share a set of the first-level
+cache: each row needs lines of its own there, and a set holds few."""
+SET_BYTES, NEAR_BYTES = 4096, 1024
+"""Distance of elements that share a set of the first-level cache, and of those of which few sets hold all."""
+ELEMENT_BYTES = 4
+"""Size of the elements for which these distances are counted."""
+LANES, MIN_LANES, ALIASED_LANES = 16, 32, 128
+"""Tiles of columns are multiples of a vector of 32-bit elements, and have at least so many columns: threads that write
+narrow tiles beside each other wait for the cache lines that both write. Rows are divided into wider tiles if
+their elements share sets of the cache, which do not hold all lines that the next tile needs again."""
 
 
 def expand_scans(body: Body, schedule: Schedule) -> Body:
@@ -42,14 +48,21 @@ def _expand(s: Scan, schedule: Schedule) -> Body:
     if inner.extent >= MIN_COLUMNS:
         return _columns(s, schedule)
     row = Var(f"{outer.name}f", outer.extent * inner.extent)
+    is_aliased = _is_aliased(s, outer if inner.extent == 1 else inner, SET_BYTES)
     s = _moved(s, {outer: ix.of(row).floordiv(inner.extent), inner: ix.of(row).mod(inner.extent)})
     tracks = schedule.splits or min(s.step.extent // MIN_TRACK, -(-ENOUGH_TASKS // row.extent))
     tracks = min(tracks, s.step.extent)
     is_light = lir.work_of(s.body) == lir.work_of(s.body, expensive=1)
-    chains = max(1, schedule.chains // LIGHT) if is_light else schedule.chains
+    chains = max(1, schedule.chains // (LIGHT_ALIASED if is_aliased else LIGHT)) if is_light else schedule.chains
     if s.combiner is not None and row.extent < 2 * schedule.chains and tracks > 1:
         return _tracks(s, row, s.combiner, tracks, chains)
     return _chains(s, row, chains)
+
+
+def _is_aliased(s: Scan, var: Var, distance: int) -> bool:
+    """Check whether the elements of adjacent values of a variable are a multiple of a distance in bytes apart."""
+    steps = [i.coefficient(var) * ELEMENT_BYTES for i in lir.indices_in(s.body)]
+    return any(step and step % distance == 0 for step in steps)
 
 
 def _moved(s: Scan, at: dict[IndexSymbol, IndexExpr]) -> Scan:
@@ -63,7 +76,9 @@ def _moved(s: Scan, at: dict[IndexSymbol, IndexExpr]) -> Scan:
 def _columns(s: Scan, schedule: Schedule) -> Body:
     outer, inner = s.rows
     tiles = max(1, ENOUGH_TASKS // outer.extent)
-    size = min(schedule.columns, max(LANES, -(-inner.extent // tiles // LANES) * LANES), inner.extent)
+    is_wide = inner.extent <= ALIASED_LANES or _is_aliased(s, s.step, NEAR_BYTES)
+    least = ALIASED_LANES if is_wide else MIN_LANES
+    size = min(schedule.columns, max(least, -(-inner.extent // tiles // LANES) * LANES), inner.extent)
     tile, lane = Var(f"{inner.name}t", -(-inner.extent // size)), Var(f"{inner.name}l", size)
     s = _moved(s, {inner: ix.of(tile) * size + ix.of(lane)})
 

@@ -19,6 +19,10 @@ LOCAL_BYTES = 256 * 1024
 They are on the stack of a thread, which has 8 MiB on Linux and 512 KiB on macOS by default. Besides, local arrays that
 do not fit into the second-level cache would not make a kernel faster.
 """
+LANES = 16
+"""Number of 32-bit elements of a vector; a tile of columns that ends with a part of one takes more time."""
+REGISTERS = 28 * LANES
+"""Number of elements in all vector registers but four, of a processor with AVX-512."""
 COMPILER_FLAGS: tuple[tuple[str, ...], ...] = (
     (),
     ("-O2",),
@@ -104,7 +108,8 @@ class Schedule:
         chains: rows of a cumulative reduction that advance together, to hide the latency of its combiner.
         axis: dimension of the carried arrays along which a loop kernel is divided: 0 for the longer of the first and
             the last, 1 for the first, 2 for the last.
-        across: the other edge of a tile, along which reads are contiguous; 0 for a square tile.
+        across: the other edge of a tile, along which reads are contiguous; 0 for a square tile, or for a larger one if
+            the arrays are large.
         walk: order of tiles: 0 for neighbors along the dimension in which writes are contiguous first, 1 for those
             along the dimension in which reads are.
         flags: position in COMPILER_FLAGS of the flags that the kernel is compiled with.
@@ -164,9 +169,23 @@ class Schedule:
                 changed[name] = value
         return replace(self, **changed)
 
-    def column_tile(self, width: int) -> int:
-        """Return the number of columns in a tile, given `width` columns in total."""
-        return _divisor_near(self.columns, width)
+    def column_tile(self, width: int, accumulators: int = 1, others: int = 0) -> int:
+        """Return the number of columns in a tile.
+
+        Args:
+            width: number of columns in total.
+            accumulators: values per column that the loop over the rows updates.
+            others: values per column that it reads. All of them should stay in registers, in whole vectors.
+        """
+        usual = _divisor_near(self.columns, width)
+        for values in (accumulators + others, accumulators):
+            most = self.columns // values // LANES * LANES
+            if values * usual <= REGISTERS or most < LANES or width < 2 * most:
+                return usual
+            tile = min(range(most, max(LANES, most * 3 // 4) - 1, -LANES), key=lambda t: width % t)
+            if values == accumulators or width % tile == 0:
+                return tile
+        return usual
 
     def lane_tile(self, width: int) -> int:
         """Return the number of positions in a tile of a loop kernel, given `width` positions in total."""

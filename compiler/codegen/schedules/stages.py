@@ -50,8 +50,14 @@ def stages_of(s: For, depth: int) -> Stages | None:
 
     Args:
         s: the loop.
-        depth: maximum number of expensive operations in a row in one stage; 0 for any number.
+        depth: maximum number of expensive operations in a row in one stage, or twice as many if stages would pass on
+            too many values; 0 for any number.
     """
+    return _divided(s, depth) or _divided(s, 2 * depth)
+
+
+def _divided(s: For, depth: int) -> Stages | None:
+    """Return the stages for a depth; None if there is one only, or if they pass on too many values."""
     if not depth or s.var.extent < MIN_ELEMENTS or not has_whole_blocks(s, BLOCK):
         return None
     if not all(isinstance(x, lir.Let | lir.Store | lir.Assign) for x in s.body):

@@ -1,12 +1,13 @@
-"""Values that a column reduction combines and the kernel also stores: one loop computes and stores them.
+"""Values that a reduction computes and the kernel also stores, or needs for what it stores: one loop computes both.
 
 The outputs of a fusion are loops of their own. Where one is a sum over columns and another one its summands, such as
-the exponentials of a column softmax, each summand would be computed twice.
+the exponentials of a column softmax, each summand would be computed twice. So would all that the sum of a loss has in
+common with its gradient.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from compiler.codegen.nest import index as ix
@@ -15,6 +16,8 @@ from compiler.codegen.nest.loop_ir import Body, For, LoopKind
 from compiler.codegen.schedules.lanes import is_column_loop
 from compiler.codegen.schedules.loop_transforms import perfect_nest
 
+STORED = lir.Let | lir.Store
+"""The statements of a loop that a reduction may take over."""
 MIN_COLUMNS = 16
 """Minimum number of columns; a few columns are reduced by one loop, which stores nothing."""
 
@@ -30,7 +33,7 @@ def store_in_reductions(kernel: lir.Kernel, body: Body) -> tuple[lir.Kernel, Bod
     done: set[int] = set()
     for first in range(len(out)):
         for second in range(first + 1, len(out)):
-            merged = None if {first, second} & done else _merged(out[first], out[second], must_alias, body)
+            merged = None if {first, second} & done else _merged(out, first, second, must_alias)
             if merged is not None:
                 out[first] = merged
                 done.add(second)
@@ -42,7 +45,58 @@ def store_in_reductions(kernel: lir.Kernel, body: Body) -> tuple[lir.Kernel, Bod
     return replace(kernel, in_place=in_place), kept
 
 
-def _merged(columns: lir.Stmt, stores: lir.Stmt, must_alias: set[str], body: Body) -> For | None:
+def _merged(body: Sequence[lir.Stmt], first: int, second: int, must_alias: set[str]) -> lir.Stmt | None:
+    """Return a statement that also does what a later one does; None if one loop cannot do both, or need not."""
+    if isinstance(body[first], lir.Reduce):
+        return _merged_total(body, first, second, must_alias)
+    return _merged_columns(body[first], body[second], must_alias, body)
+
+
+def _merged_total(body: Sequence[lir.Stmt], first: int, second: int, must_alias: set[str]) -> lir.Reduce | None:
+    """Return a reduction to a single value that also stores what a loop over the same elements stores."""
+    reduce, loop = body[first], body[second]
+    if not isinstance(reduce, lir.Reduce) or not isinstance(loop, For) or len(reduce.vars) != 1:
+        return None
+    if loop.kind is not LoopKind.INDEPENDENT or loop.base is not None or loop.var.extent != reduce.vars[0].extent:
+        return None
+    if not all(isinstance(s, lir.Let) for s in reduce.body) or not all(isinstance(s, STORED) for s in loop.body):
+        return None
+    if any(isinstance(s, lir.Store) and s.buffer in must_alias for s in loop.body):
+        return None
+    moved = lir.map_indices(loop.body, lambda i: i.substitute({loop.var: ix.of(reduce.vars[0])}))
+    before = [s for s in body[:first] if isinstance(s, lir.Let)]
+    names = _same_values(moved, [*before, *reduce.body])
+    if not any(isinstance(s, lir.Let) and s.name in names.values() and _is_expensive_or_load(s) for s in reduce.body):
+        return None
+    constants = {s.name: s for s in body[first:second] if isinstance(s, lir.Let) and isinstance(s.value, lir.Constant)}
+    known = {*lir.names_defined((*before, *reduce.body)), reduce.vars[0].name}
+    added: list[lir.Stmt] = []
+    for s in moved:
+        if isinstance(s, lir.Let) and s.name in names:
+            continue
+        for name in lir.names_of(s):
+            if name in constants and name not in names:
+                names[name] = f"{name}_here"
+                known.add(names[name])
+                added.append(replace(constants[name], name=names[name]))
+        s = _renamed(s, names)
+        if not known.issuperset(lir.names_of(s)):
+            return None  # it needs the result of the reduction
+        added.append(s)
+        known.update(lir.names_defined((s,)))
+    return replace(reduce, body=(*reduce.body, *added))
+
+
+def _renamed(s: lir.Stmt, names: Mapping[str, str]) -> lir.Stmt:
+    """Return a value or a store with the names of what it uses replaced."""
+    if isinstance(s, lir.Store):
+        return replace(s, value=names.get(s.value, s.value))
+    if isinstance(s, lir.Let) and isinstance(s.value, lir.Apply):
+        return replace(s, value=replace(s.value, args=tuple(names.get(a, a) for a in s.value.args)))
+    return s
+
+
+def _merged_columns(columns: lir.Stmt, stores: lir.Stmt, must_alias: set[str], body: Sequence[lir.Stmt]) -> For | None:
     """Return a loop over columns that also does what a nest that follows does; None if they differ too much."""
     if not isinstance(columns, For) or columns.var.extent < MIN_COLUMNS or not is_column_loop(columns):
         return None
@@ -75,6 +129,10 @@ def _merged(columns: lir.Stmt, stores: lir.Stmt, must_alias: set[str], body: Bod
 
 def _is_expensive(s: lir.Let) -> bool:
     return isinstance(s.value, lir.Apply) and s.value.op.is_expensive
+
+
+def _is_expensive_or_load(s: lir.Let) -> bool:
+    return isinstance(s.value, lir.Load) or _is_expensive(s)
 
 
 def _same_values(moved: Body, known: Sequence[lir.Stmt]) -> dict[str, str]:

@@ -1,0 +1,59 @@
+"""A sum of a whole array and an array that needs the same values: one loop computes both."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from compiler.codegen.schedules.schedule import Schedule
+from tests.codegen import running
+
+ADD = "add { a = {t}[] parameter(0) b = {t}[] parameter(1) ROOT s = {t}[] add(a, b) }"
+LOSS = """
+    x = {t}[{n}] parameter(0)
+    y = {t}[{n}] parameter(1)
+    zero = {t}[] constant(0)
+    third = {t}[] constant(0.333)
+    thirds = {t}[{n}] broadcast(third), dimensions={{}}
+    e = {t}[{n}] exponential(x)
+    d = {t}[{n}] subtract(e, y)
+    loss = {t}[] reduce(d, zero), dimensions={{0}}, to_apply=add
+    scaled = {t}[{n}] multiply(d, thirds)
+    ROOT r = ({t}[], {t}[{n}]) tuple(loss, scaled)
+"""
+SHARES = """
+    x = f32[{n}] parameter(0)
+    zero = f32[] constant(0)
+    e = f32[{n}] exponential(x)
+    total = f32[] reduce(e, zero), dimensions={{0}}, to_apply=add
+    totals = f32[{n}] broadcast(total), dimensions={{}}
+    share = f32[{n}] divide(e, totals)
+    ROOT r = (f32[], f32[{n}]) tuple(total, share)
+"""
+
+
+def checked(text: str, t: str, schedule: Schedule) -> str:
+    """Return the source of the kernel of a computation, after comparing it with the interpreter."""
+    fused = running.fused(text, ADD.replace("{t}", t))
+    case = running.case_of(fused, running.random_args(fused.parameter_shapes, np.random.default_rng(0)), "c", schedule)
+    assert running.problem(running.run_c([case])[0], case) is None
+    return case.spec.source
+
+
+@pytest.mark.parametrize("n", [100, 1023, 400_000])
+@pytest.mark.parametrize(
+    "schedule", [Schedule(), Schedule(threads=0, splits=3), Schedule(stages=0, accumulators=1), Schedule(vector=256)]
+)
+def test_a_sum_and_an_array_of_its_values(n: int, schedule: Schedule) -> None:
+    for t in ("f32", "bf16", "f64"):
+        checked(LOSS.format(t=t, n=n), t, schedule)
+
+
+def test_what_both_need_is_computed_once() -> None:
+    source = checked(LOSS.format(t="f32", n=8192), "f32", Schedule(threads=0, accumulators=1))
+    assert source.count("= expf(") == 1
+
+
+@pytest.mark.parametrize("n", [100, 300_000])
+def test_an_array_that_needs_the_sum_follows_it(n: int) -> None:
+    checked(SHARES.format(n=n), "f32", Schedule())

@@ -1,0 +1,52 @@
+"""Kernels that read along one dimension and write along another, in tiles of every size."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from compiler.codegen.schedules.loop_transforms import LARGE_BYTES
+from compiler.codegen.schedules.schedule import Schedule
+from tests.codegen import running
+
+SUM = """
+    a = {t}[{m},{n}] parameter(0)
+    b = {t}[{m},{n}] parameter(1)
+    c = {t}[{m},{n}] add(a, b)
+    ROOT r = {t}[{n},{m}] transpose(c), dimensions={{1,0}}
+"""
+"""Both operands are read along other dimensions than the result is written."""
+
+
+def checked(m: int, n: int, t: str = "f32", schedule: Schedule | None = None) -> str:
+    """Return the kind of the kernel of a transposed sum, after comparing it with the interpreter."""
+    fused = running.fused(SUM.format(m=m, n=n, t=t))
+    case = running.case_of(fused, running.random_args(fused.parameter_shapes, np.random.default_rng(0)), "c", schedule)
+    assert running.problem(running.run_c([case])[0], case) is None
+    return case.spec.kind
+
+
+@pytest.mark.parametrize("tile", [8, 16, 33, 64])
+@pytest.mark.parametrize("across", [0, 8, 24])
+def test_tiles_of_any_edges(tile: int, across: int) -> None:
+    for m, n in ((24, 300), (300, 24), (130, 65)):
+        checked(m, n, schedule=Schedule(tile=tile, across=across))
+
+
+@pytest.mark.parametrize("t", ["f32", "f64", "bf16", "s16"])
+def test_few_rows_are_one_tile(t: str) -> None:
+    for n in (8, 16, 20, 31, 33, 63):
+        assert checked(100, n, t) == "transpose"
+
+
+def test_few_columns_and_a_handful_of_rows_need_no_tiles() -> None:
+    assert checked(20, 100) == "loop"
+    assert checked(100, 6) == "loop"
+
+
+@pytest.mark.parametrize("t", ["f32", "f64"])
+def test_large_arrays(t: str) -> None:
+    n = 40
+    m = LARGE_BYTES // (3 * 4 * n) + 3
+    assert checked(m, n, t) == "transpose"
+    assert checked(1500, 1301, t) == "transpose"
