@@ -13,7 +13,7 @@ from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import IndexExpr, Var
 from compiler.codegen.nest.loop_ir import Body, For, LoopKind, work_of
-from compiler.codegen.nest.scalar_ops import COMPUTE_BYTES
+from compiler.codegen.nest.scalar_ops import SCALAR_BYTES
 from compiler.codegen.schedules import accumulators, lane_accumulators, stages, streams
 from compiler.codegen.schedules.distribution import VALUE_BYTES
 from compiler.codegen.schedules.edges import split_edges
@@ -76,7 +76,7 @@ SHORTEST, SHORT_REPEATS = 5, 4
 """Least number of elements of a short innermost loop of a reduction, and of its repetitions, for which it has lanes."""
 SHORT_VECTORS = 8
 """Vectors in a loop from which on the elements that remain over do not matter."""
-WIDEST = max(COMPUTE_BYTES.values())
+WIDEST = max(SCALAR_BYTES.values())
 """Size of the largest element of a local array."""
 BOUNDED = (
     lir.Let,
@@ -201,7 +201,7 @@ def common_bytes_bound(kernel: lir.Kernel, statements: Sequence[lir.Stmt]) -> in
         kernel: the nest, bound with the default level of the row cache.
         statements: all of its statements.
     """
-    total = sum(s.size * COMPUTE_BYTES[s.type] for s in statements if isinstance(s, lir.LocalArray))
+    total = sum(s.size * SCALAR_BYTES[s.type] for s in statements if isinstance(s, lir.LocalArray))
     lets = (s for s in statements if isinstance(s, lir.Let))
     if any(isinstance(s.value, lir.Apply) and s.value.op.is_expensive for s in lets):
         for body in (kernel.body, *(b for s in statements for b in lir.bodies_of(s))):
@@ -236,7 +236,7 @@ def _reads_along(reduce: lir.Reduce, var: Var) -> bool:
 
 def check_local_bytes(body: Body) -> None:
     """Raise UnsupportedError if the local arrays of a kernel need more than LOCAL_BYTES."""
-    held = sum(s.size * COMPUTE_BYTES[s.type] for s in lir.walk(body) if isinstance(s, lir.LocalArray))
+    held = sum(s.size * SCALAR_BYTES[s.type] for s in lir.walk(body) if isinstance(s, lir.LocalArray))
     if held > LOCAL_BYTES:
         raise UnsupportedError(f"the kernel needs {held} bytes of local arrays, more than {LOCAL_BYTES}")
 
@@ -375,7 +375,7 @@ class _Binder:
         """Return the loops of a reduction that runs in one task."""
         loop = For(s.vars[-1], LoopKind.VECTOR, s.body)
         if self.schedule.vector and self._stages(loop) is None and not has_loop(s.body) and not _is_sparse(loop):
-            lane = self.schedule.vector // 8 // max(COMPUTE_BYTES[r.type] for r in s.reductions)
+            lane = self.schedule.vector // 8 // max(SCALAR_BYTES[r.type] for r in s.reductions)
             lanes = self._vectors(s) * lane
             if s.vars[-1].extent < 2 * lanes:
                 lanes = lane

@@ -15,7 +15,7 @@ from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import Var
 from compiler.codegen.nest.loop_ir import Body, For, LoopKind
-from compiler.codegen.nest.scalar_ops import COMPUTE_BYTES
+from compiler.codegen.nest.scalar_ops import SCALAR_BYTES
 from compiler.codegen.schedules.streams import has_whole_blocks
 from compiler.ir import Opcode, Trait
 from compiler.ir.types import PrimitiveType as T
@@ -85,7 +85,7 @@ def stages_of(s: For, depth: int) -> Stages | None:
 def bytes_bound(body: Body) -> int:
     """Return an upper bound of the local memory that the stages of a loop with this body need, in bytes."""
     long = [x for x in body if isinstance(x, lir.Let) and _is_long(x)]
-    return MAX_ARRAYS * BLOCK * max(COMPUTE_BYTES.values()) if len(long) > 1 else 0
+    return MAX_ARRAYS * BLOCK * max(SCALAR_BYTES.values()) if len(long) > 1 else 0
 
 
 def staged(s: For, stages: Stages, leaf: Callable[[For], For]) -> For:
