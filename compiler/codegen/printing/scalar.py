@@ -28,7 +28,7 @@ SMALL_INTEGERS = frozenset({T.S4, T.U4, T.S2, T.U2})
 
 STORAGE_TYPES: dict[T, str] = {
     **COMPUTE_TYPES, T.PRED: "uint8_t", T.F16: "half_t", T.BF16: "bfloat16_t",
-    **dict.fromkeys(SMALL_INTEGERS, "uint8_t"),
+    **dict.fromkeys(SMALL_INTEGERS, "uint8_t"), T.C64: "complex64_t",
 }  # fmt: skip
 """C type of an array element in memory."""
 
