@@ -191,3 +191,24 @@ def test_cuda_kernels_convert_small_types() -> None:
     source = kernels[0].source
     assert "F8E4M3FN_TO_F32" in source
     assert "F32_TO_F8E5M2" in source
+
+
+@pytest.mark.parametrize("t", ["f8e4m3fn", "s4", "c64"])
+@pytest.mark.parametrize("combiner", ["add(a, b)", "multiply(a, b)", "copy(b)"])
+def test_scatters_combine_or_replace_whole_values(t: str, combiner: str) -> None:
+    module = parse(f"""
+f {{ a = {t}[] parameter(0) b = {t}[] parameter(1) ROOT r = {t}[] {combiner} }}
+ENTRY e {{
+  x = {t}[9,3] parameter(0)
+  i = s32[4,1] parameter(1)
+  u = {t}[4,3] parameter(2)
+  ROOT s = {t}[9,3] scatter(x, i, u), update_window_dims={{1}}, inserted_window_dims={{0}},
+    scatter_dims_to_operand_dims={{0}}, index_vector_dim=1, unique_indices=true, to_apply=f
+}}""")
+    rng = generator("scatter", t)
+    x, u = (rng.integers(-3, 4, (n, 3)).astype(BY_TEXT[t].dtype) for n in (9, 4))
+    if t == "c64":
+        x, u = x * (2 - 1j), u * (1 + 3j)
+    args = (x.astype(BY_TEXT[t].dtype), np.array([[7], [0], [3], [11]], np.int32), u.astype(BY_TEXT[t].dtype))
+    found, wanted = (np.asarray(y) for (y,) in (compile(module)(*args), evaluate(module, args)))
+    np.testing.assert_array_equal(found, wanted)
