@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar, TypedDict, TypeVar
+from typing import Any, ClassVar, Self, TypedDict, TypeVar
 
 import gymnasium as gym
 import numpy as np
@@ -68,6 +69,21 @@ class CompilerEnv(gym.Env[ObsType, np.int64], ABC):
     phases: ClassVar[tuple[Phase, ...]] = ()
     automatic: bool = True
     step_cost: float = 0.0
+    _arguments: tuple[tuple[Any, ...], dict[str, Any]]
+
+    def __new__(cls, *arguments: Any, **options: Any) -> Self:
+        """Return an environment that remembers its arguments."""
+        made = super().__new__(cls)
+        made._arguments = arguments, {k: v for k, v in options.items() if k != "shared"}
+        return made
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return how a copy is made (by pickle, for another process): a new environment with the same arguments.
+
+        It has to be reset first, as any new environment; the current episode and what has been compiled are not copied.
+        """
+        arguments, options = self._arguments
+        return functools.partial(type(self), *arguments, **options), (), {"spec": self.spec}
 
     def __init__(
         self,

@@ -9,7 +9,7 @@ from compiler.codegen.build_target import C_TARGET, BuildTarget
 from compiler.codegen.lowering.emission import STATEMENT_LIMIT
 from compiler.codegen.lowering.lower import lower, roots_of
 from compiler.codegen.lowering.plain_reductions import is_certainly_built
-from compiler.codegen.nest.scalar_ops import is_supported_type, scalar_op_of
+from compiler.codegen.nest.scalar_ops import is_supported_type, is_value_type, scalar_op_of
 from compiler.codegen.templates.products import product_refusal
 from compiler.codegen.templates.scatter import scatter_refusal
 from compiler.errors import UnsupportedError
@@ -27,12 +27,19 @@ FUSIBLE_STRUCTURE = frozenset(
 """Opcodes that a kernel can contain besides the elementwise ones."""
 
 
+_COMPUTING = frozenset({Opcode.IOTA, Opcode.REDUCE, Opcode.MAP, Opcode.BITCAST})
+"""Opcodes of FUSIBLE_STRUCTURE that kernels have only for the types with which they compute."""
+
+
 def is_emittable(i: HloInstruction) -> bool:
     """Check whether a kernel can contain this instruction, judging by its opcode and element types alone."""
     if i.opcode not in FUSIBLE_STRUCTURE and not _has_expression(i):
         return False
     leaves = [s for o in (i, *i.operands) for s in o.shape.leaves()]
-    if not all(is_supported_type(s.element_type) and not s.is_dynamic for s in leaves):
+    types = {s.element_type for s in leaves}
+    if not all(map(is_value_type, types)) or any(s.is_dynamic for s in leaves):
+        return False
+    if i.opcode in _COMPUTING and not all(map(is_supported_type, types)):
         return False
     return i.opcode is not Opcode.CONSTANT or i.shape.num_elements == 1
 

@@ -51,7 +51,9 @@ def _angle(b: TorchBuilder, x: H) -> H:
 
 
 @LOWERINGS.op("_conj", "conj", "conj_physical", "_conj_physical", "_conj_copy")
-def _conjugate(b: TorchBuilder, x: H) -> H:
+def _conjugate(b: TorchBuilder, x: H | complex) -> H:
+    if not isinstance(x, HloInstruction):  # a factor of the program, in its gradient
+        return b.constant(x.conjugate(), b.out.element_type)
     if not x.shape.element_type.is_complex:
         return x
     return b.add(Opcode.COMPLEX, b.add(Opcode.REAL, x), b.add(Opcode.NEGATE, b.add(Opcode.IMAG, x)))

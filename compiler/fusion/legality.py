@@ -61,6 +61,8 @@ FUSIBLE_OPCODES = FUSIBLE_STRUCTURE - {
     Opcode.GET_TUPLE_ELEMENT,
 } | {Opcode.BITCAST_CONVERT, Opcode.FUSION, *TEMPLATE_OPS}
 """Opcodes besides the elementwise ones that can be fused; constants are copied into fusions instead."""
+BRANCH_STATEMENTS = 12
+"""Statements of a kernel that decide whether an element is in the window of an update, at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,7 @@ class KernelFacts:
         size: number of instructions inside.
         summary: what the kernel reads and computes.
         marks: patterns of the user's rules that match instructions inside, as bits.
+        updates: number of dynamic updates inside.
     """
 
     refusal: str | None
@@ -80,6 +83,7 @@ class KernelFacts:
     size: int = 1
     summary: KernelSummary = field(default_factory=KernelSummary)
     marks: int = 0
+    updates: int = 0
 
     @property
     def statements(self) -> int:
@@ -383,7 +387,9 @@ class Legality:
         if a.template or b.template:
             return True
         many = self._statements(first, second, kind != "producer-consumer")
-        return 2 * many > BASE_STATEMENTS + STATEMENTS_PER_INSTRUCTION * (a.size + b.size)
+        # An output may be read through all updates of an array: their branches are in no summary.
+        branches = BRANCH_STATEMENTS * (a.updates + b.updates) * (len(a.outputs) + len(b.outputs))
+        return 2 * many + branches > BASE_STATEMENTS + STATEMENTS_PER_INSTRUCTION * (a.size + b.size)
 
     # ---- facts
 
@@ -398,7 +404,9 @@ class Legality:
             summary = summarize(node)
             outputs = tuple(s for o in outputs_of(node) for s in _computed(o, summary).leaves())
             size = len(body_of(node)) if node.opcode is Opcode.FUSION else 1
-            found = KernelFacts(None, outputs, size, summary, marks)
+            inside = body_of(node).instructions if node.opcode is Opcode.FUSION else (node,)
+            updates = sum(i.opcode is Opcode.DYNAMIC_UPDATE_SLICE for i in inside)
+            found = KernelFacts(None, outputs, size, summary, marks, updates)
             if shared is not None:
                 if len(self._verdicts.facts_by_structure) >= self.nodes.most // 4:
                     self._verdicts.facts_by_structure.clear()

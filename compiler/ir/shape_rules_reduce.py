@@ -165,6 +165,6 @@ def topk(q: ShapeQuery) -> Shape:
     """Return (values, indices) with k elements in the last dimension."""
     s, k = array(q, 0), q.attr("k")
     need(s.rank > 0, f"topk takes at least one dimension, got {s}")
-    need(0 < k <= s.dimensions[-1] or s.dimensions[-1] == UNBOUNDED, f"k={k} does not fit {s}")
+    need(0 <= k <= s.dimensions[-1] or s.dimensions[-1] == UNBOUNDED, f"k={k} does not fit {s}")
     dims, flags = (*s.dimensions[:-1], k), (*dynamic_flags(s)[:-1], False)
     return tuple_shape(with_sizes(s, dims, flags), with_sizes(Shape(T.S32), dims, flags))

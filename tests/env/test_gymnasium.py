@@ -1,12 +1,13 @@
 """What users of Gymnasium do with environments: vectors of them, wrappers, pictures."""
 
+import pickle
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import wrappers
-from gymnasium.spaces.utils import flatdim
+from gymnasium.spaces.utils import flatdim, flatten
 
 from compiler.errors import UnknownNameError
 from env import ENVIRONMENTS
@@ -55,6 +56,18 @@ def test_every_way_to_make_a_vector_gives_the_same_episodes(env_id: str, suite: 
         finally:
             env.close()
     assert runs[0] == runs[1] == runs[2]
+
+
+@pytest.mark.parametrize("env_id", IDS)
+def test_a_pickled_environment_begins_the_same_episodes(env_id: str, suite: str) -> None:
+    env = gym.make(env_id, suite=suite)
+    first, _ = env.reset(seed=3)
+    copied = pickle.loads(pickle.dumps(env))  # noqa: S301 - made here
+    again, _ = copied.reset(seed=3)
+    assert copied.spec == env.spec
+    assert copied.observation_space == env.observation_space
+    wanted, found = (np.asarray(flatten(env.observation_space, x)) for x in (first, again))
+    np.testing.assert_array_equal(found, wanted)
 
 
 def test_environments_of_a_vector_compile_a_program_once_and_share_one_measurer(suite: str) -> None:

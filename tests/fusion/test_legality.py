@@ -3,6 +3,7 @@ import itertools
 import numpy as np
 import pytest
 
+from compiler import compile
 from compiler.codegen import buildability
 from compiler.fusion.actions import KINDS, FusionAction
 from compiler.fusion.rewriting import body_of, fuse_into, fuse_multi_output, fuse_side_by_side, outputs_of, source_of
@@ -10,6 +11,7 @@ from compiler.fusion.state import FusionState
 from compiler.interpreter import evaluate
 from compiler.ir import HloInstruction, HloModule, Opcode
 from compiler.ir.verifier import check_module
+from compiler.text import parse
 from tests.fusion.programs import entry, random_graph
 
 REWRITES = {
@@ -139,3 +141,20 @@ def test_names_that_are_not_there_are_refused() -> None:
         consumers = ("x", "y") if kind == "move" else ("x",)
         assert "no instruction %missing" in str(state.why_not(FusionAction(kind, "main", "missing", consumers)))
     assert "no sequence" in str(state.why_not(FusionAction("sibling", "nowhere", "a", ("b",))))
+
+
+def test_many_outputs_read_through_many_updates_are_kernels_that_can_be_built() -> None:
+    n, steps = 6, 18
+    sizes = [f"slice={{[{k % n}:{k % n + 1}], [{k // n}:{k // n + 1}]}}" for k in range(steps)]
+    lines = [f"x0 = f32[{n},{n}] parameter(0)", f"u = f32[{n},{n}] parameter(1)"]
+    lines += ["i = s32[] parameter(2)", "j = s32[] parameter(3)"]
+    for k, size in enumerate(sizes):
+        lines.append(f"p{k} = f32[1,1] slice(u), {size}")
+        lines.append(f"x{k + 1} = f32[{n},{n}] dynamic-update-slice(x{k}, p{k}, {'i, j' if k % 2 else 'j, i'})")
+    lines += [f"s{k} = f32[1,1] slice(x{steps}), {size}" for k, size in enumerate(sizes)]
+    shape, names = ", ".join(["f32[1,1]"] * steps), ", ".join(f"s{k}" for k in range(steps))
+    module = parse("\n".join(["ENTRY e {", *lines, f"ROOT t = ({shape}) tuple({names})", "}"]))
+    rng = np.random.default_rng(0)
+    args = (rng.random((n, n), np.float32), rng.random((n, n), np.float32), np.int32(2), np.int32(4))
+    for found, wanted in zip(compile(module)(*args), evaluate(module, args), strict=True):
+        np.testing.assert_array_equal(found, wanted)

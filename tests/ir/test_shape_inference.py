@@ -87,6 +87,7 @@ CASES = [
      "c = s8[] parameter(2) d = s8[] parameter(3) ROOT l = pred[] compare(a, b), direction=LT }", ""),
     (("f32[2,8]",), "sort(%), dimensions={1}, to_apply=less", LESS),
     (("f32[2,8]",), "topk(%), k=3", ""),
+    (("f32[2,8]",), "topk(%), k=0", ""),
     (("f32[2,3]",), "call(%), to_apply=f", CALLEE),
     (("pred[]", "f32[2,3]", "f32[2,3]"), "conditional(%), true_computation=f, false_computation=f", CALLEE),
     (("(s32[], f32[2])",), "while(%), condition=cond, body=body", LOOP),

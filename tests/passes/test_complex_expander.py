@@ -126,8 +126,7 @@ def test_the_result_of_a_program_is_joined_once() -> None:
     assert sorted(o.text for o in opcodes) == ["complex", "parameter"]
 
 
-def test_a_single_op_between_others_stays() -> None:
-    module = parse("""
+BETWEEN = """
 HloModule fft
 ENTRY main {
   z = c64[8] parameter(0)
@@ -135,9 +134,19 @@ ENTRY main {
   p = c64[8] multiply(f, f)
   ROOT g = c64[8] fft(p), fft_type=IFFT, fft_length={8}
 }
-""")
+"""
+
+
+def test_a_single_op_between_others_stays() -> None:
+    module = parse(BETWEEN.replace("c64", "c128"))
     assert not make_pass("complex-expander").run(module)
     assert Opcode.COMPLEX not in [i.opcode for i in module.entry.instructions]
+
+
+def test_arithmetic_between_library_ops_is_a_kernel_that_holds_both_parts() -> None:
+    exe, args = compile(BETWEEN), arrays(BETWEEN)
+    assert [type(t).__name__ for t in exe.thunks] == ["HostThunk", "KernelThunk", "HostThunk"]
+    np.testing.assert_allclose(exe(*args)[0], evaluate(parse(BETWEEN), args)[0], rtol=1e-5)
 
 
 ESCAPE = """
@@ -195,3 +204,43 @@ def test_absolute_values_of_special_numbers() -> None:
     exe = compile(parse(text))
     assert not any(isinstance(t, HostThunk) for t in exe.thunks)
     np.testing.assert_allclose(exe(x, y)[0], np.hypot(x, y), rtol=1e-6)
+
+
+SINGLE_OPS = """
+HloModule single
+add { a = c64[] parameter(0) b = c64[] parameter(1) ROOT c = c64[] add(a, b) }
+ENTRY main {
+  x = c64[5,7] parameter(0)
+  y = c64[7,6] parameter(1)
+  m = c64[5,6] dot(x, y), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  i = c64[] constant((2, -1))
+  s = c64[7] reduce(x, i), dimensions={0}, to_apply=add
+  is = c64[5,7] broadcast(i), dimensions={}
+  q = c64[5,7] divide(is, x)
+  e = pred[5,7] compare(x, is), direction=EQ
+  n = pred[5,7] compare(x, is), direction=NE
+  a = f32[5,6] abs(m)
+  ROOT t = (c64[5,6], c64[7], c64[5,7], pred[5,7], pred[5,7], f32[5,6]) tuple(m, s, q, e, n, a)
+}
+"""
+
+
+def test_quotients_sums_products_and_comparisons_are_computed_in_kernels() -> None:
+    args = arrays(SINGLE_OPS)
+    args[0][0, 0] = 2 - 1j
+    exe = compile(SINGLE_OPS)
+    assert not [t for t in exe.thunks if isinstance(t, HostThunk)]
+    for found, value in zip(exe(*args), evaluate(parse(SINGLE_OPS), args), strict=True):
+        np.testing.assert_allclose(found, value, rtol=1e-5, atol=1e-6)
+
+
+def test_quotients_of_special_numbers() -> None:
+    text = "ENTRY e { x = c64[4096] parameter(0) y = c64[4096] parameter(1) ROOT q = c64[4096] divide(x, y) }"
+    parts = np.array([0.0, 1.0, -3.0, 1e-30, 2e30, np.inf, -np.inf, np.nan], np.float32)
+    each = np.stack(np.meshgrid(parts, parts), axis=-1).reshape(-1, 2).copy().view(np.complex64).ravel()
+    x, y = (z.ravel().copy() for z in np.meshgrid(each, each))
+    (found,) = compile(text)(x, y)
+    with np.errstate(all="ignore"):
+        (wanted,) = evaluate(parse(text), [x, y])
+    for a, b in ((found.real, wanted.real), (found.imag, wanted.imag)):
+        np.testing.assert_allclose(a, b, rtol=1e-5)

@@ -30,6 +30,7 @@ PROGRAMS: dict[str, tuple[Any, tuple[int, ...]]] = {
     "norms": (lambda x: x.norm() + x.norm(1, dim=0).sum() + torch.linalg.matrix_norm(x), (3, 4)),
     "cumulative": (lambda x: x.cumsum(0).sin() + x.cumprod(1) + x.logcumsumexp(0), (3, 4)),
     "sorting": (lambda x: x.sort(1).values.cos() * x.topk(4, 1).values, (3, 4)),
+    "complex_factor": (lambda x: torch.fft.irfft(torch.fft.rfft(x) * 2j, n=4).sin(), (3, 4)),
     "padding": (lambda x: F.pad(F.pad(x, (1, 2), mode="replicate").sin(), (1, 1), mode="circular").cos(), (1, 3, 4)),
 }  # fmt: skip
 

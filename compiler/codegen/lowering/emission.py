@@ -26,7 +26,7 @@ from compiler.ir.instruction import HloInstruction
 from compiler.ir.opcodes import Opcode
 from compiler.ir.types import PrimitiveType as T
 
-NARROW_INTEGERS = frozenset({T.S8, T.U8, T.S16, T.U16})
+NARROW_INTEGERS = frozenset({T.S2, T.U2, T.S4, T.U4, T.S8, T.U8, T.S16, T.U16})
 """Integers of fewer bits than the floats from which they are converted."""
 STATEMENT_LIMIT = 6000
 """Maximum number of statements in a kernel."""
@@ -163,7 +163,7 @@ class EmissionState(ABC):
 
     def constant(self, value: Any, t: T) -> str:
         """Emit a literal, given as a Python or NumPy scalar."""
-        literal = float(value) if t.is_float else int(value)
+        literal = scalar_ops.literal_of(value, t)
         name = self.let(t, lir.Constant(literal))
         self._literals[name] = literal
         if t.is_float:

@@ -17,7 +17,7 @@ from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import Index
 from compiler.codegen.nest.indexing_maps import INDEXING_MAPS
-from compiler.codegen.nest.scalar_ops import conversion, is_supported_type, scalar_op_of
+from compiler.codegen.nest.scalar_ops import conversion, is_value_type, scalar_op_of
 from compiler.errors import UnsupportedError
 from compiler.ir.instruction import HloInstruction
 from compiler.ir.opcodes import Opcode
@@ -60,7 +60,7 @@ class Emitter(EmissionState):
             op is Opcode.OPTIMIZATION_BARRIER and i.shape.is_array
         ):  # in a loop kernel, where each value is computed once per step anyway
             return (self.value(operands[0], index),)
-        if not is_supported_type(t):
+        if not is_value_type(t):
             raise UnsupportedError(f"%{i.name}: element type {t.text} has no kernel")
         if op is Opcode.PARAMETER and i in self.bound:
             return (self.value(self.bound[i], index),)

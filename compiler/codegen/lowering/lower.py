@@ -38,7 +38,7 @@ from compiler.codegen.lowering.select_regions import update_starts
 from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import Index, Var
-from compiler.codegen.nest.scalar_ops import is_supported_type
+from compiler.codegen.nest.scalar_ops import is_value_type
 from compiler.codegen.schedules.schedule import Schedule
 from compiler.codegen.templates.attention import lower_attention
 from compiler.codegen.templates.packed_loop import lower_packed_loop, packed_loop
@@ -94,7 +94,7 @@ class _Lowering:
         self.fused, self.schedule = fused, schedule
         self.roots = roots_of(fused)
         for r in self.roots:
-            if not is_supported_type(r.shape.element_type):
+            if not is_value_type(r.shape.element_type):
                 raise UnsupportedError(f"%{r.name}: a kernel cannot produce the shape {r.shape}")
         graph = CallGraph.of(fused)
         if graph.calls > MAX_CALLS:

@@ -18,7 +18,7 @@ from compiler.codegen.lowering.emission import STATEMENT_LIMIT
 from compiler.codegen.lowering.lower import BASE_STATEMENTS, STATEMENTS_PER_INSTRUCTION
 from compiler.codegen.lowering.nests import looped_reductions, nests_of
 from compiler.codegen.lowering.reductions import Domain, combiner_of
-from compiler.codegen.nest.scalar_ops import COMPUTE_BYTES, is_supported_type
+from compiler.codegen.nest.scalar_ops import SCALAR_BYTES, is_supported_type
 from compiler.codegen.schedules.distribution import VALUE_BYTES
 from compiler.codegen.schedules.lane_accumulators import lane_bytes_bound
 from compiler.codegen.schedules.lanes import lanes_of_tiles
@@ -276,7 +276,7 @@ class _Nest:
         """The sizes of the results of the reductions that share a loop, by level."""
         found: dict[int, list[int]] = {}
         for h in self.heroes:
-            found.setdefault(self.level[h], []).append(COMPUTE_BYTES[h.shape.element_type])
+            found.setdefault(self.level[h], []).append(SCALAR_BYTES[h.shape.element_type])
         return found
 
     def local_bytes(self) -> float:
@@ -335,11 +335,11 @@ class _Nest:
         return (self._sweeps + 1) * BLOCK * sum(widest)
 
 
-_BYTES = COMPUTE_BYTES.values()
+_BYTES = SCALAR_BYTES.values()
 
 
 def _bytes_of(i: HloInstruction) -> int:
-    return COMPUTE_BYTES[i.shape.element_type]
+    return SCALAR_BYTES[i.shape.element_type]
 
 
 def _takes_work(i: HloInstruction) -> bool:

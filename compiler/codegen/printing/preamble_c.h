@@ -8,6 +8,8 @@ typedef unsigned short uint16_t;
 typedef unsigned int uint32_t;
 typedef unsigned long long uint64_t;
 typedef uint16_t bfloat16_t, half_t;
+/* Both parts of a complex number. Arrays of NumPy are aligned for one of them. */
+typedef uint64_t complex64_t __attribute__((aligned(4)));
 /* Two adjacent elements, the first in the lower half: all processors of the backend are little-endian. */
 typedef uint32_t __attribute__((may_alias, aligned(2))) bfloat16_pair_t;
 #define bool _Bool

@@ -11,6 +11,7 @@ typedef unsigned int uint32_t;
 typedef unsigned long long uint64_t;
 typedef __nv_bfloat16 bfloat16_t;
 typedef __half half_t;
+typedef uint64_t complex64_t;
 #define NAN __int_as_float(0x7fc00000)
 #define INFINITY __int_as_float(0x7f800000)
 #define CLZ32(x) __clz((int)(x))

@@ -21,7 +21,13 @@ from compiler.codegen.printing.narrow_values import narrow_values
 from compiler.codegen.printing.print_order import index_mask, key_text, order_functions
 from compiler.codegen.printing.print_products import product_call, product_function, span_size
 from compiler.codegen.printing.printer import Printer
-from compiler.codegen.printing.scalar import COMPUTE_TYPES, STORAGE_TYPES, constant_text, expression_of
+from compiler.codegen.printing.scalar import (
+    COMPUTE_TYPES,
+    STORAGE_TYPES,
+    constant_text,
+    converts_small_floats,
+    expression_of,
+)
 from compiler.codegen.schedules.loop_transforms import has_loop, perfect_nest
 from compiler.ir.opcodes import Opcode
 from compiler.ir.types import PrimitiveType as T
@@ -113,6 +119,8 @@ class _CPrinter(Printer):
 
     def expression(self, let: lir.Let) -> str:
         value = let.value
+        if isinstance(value, lir.Apply) and converts_small_floats(value.op):
+            self.helpers["small_floats.h"] = None
         if self._in_vectors and isinstance(value, lir.Apply) and self._divides_vectors(value):
             self.helpers["division.h"] = None
             return f"{_DIVISIONS[value.op.opcode]}_{value.op.type.text}({', '.join(value.args)})"

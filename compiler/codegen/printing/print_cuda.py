@@ -31,7 +31,8 @@ class Launch:
 
 def preamble() -> str:
     """Return the CUDA C++ source that must precede the kernels of a file."""
-    return resources.files("compiler.codegen.printing").joinpath("preamble_cuda.h").read_text()
+    folder = resources.files("compiler.codegen.printing")
+    return "".join(folder.joinpath(name).read_text() for name in ("preamble_cuda.h", "small_floats.h"))
 
 
 def print_cuda(kernel: lir.Kernel, symbol: str) -> tuple[str, Launch]:

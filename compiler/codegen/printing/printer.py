@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import IndexExpr
-from compiler.codegen.printing.scalar import COMPUTE_TYPES, constant_text, expression_of
+from compiler.codegen.printing.scalar import COMPUTE_TYPES, SMALL_INTEGERS, constant_text, expression_of, wrapped
 from compiler.errors import UnsupportedError
 from compiler.ir.types import PrimitiveType as T
 
@@ -115,7 +115,7 @@ class Printer:
             return self.from_half(element)
         if t is T.PRED:
             return f"({COMPUTE_TYPES[t]}){element}"
-        return element
+        return wrapped(element, t) if t in SMALL_INTEGERS else element
 
     def store(self, s: lir.Store) -> None:
         t = self.types[s.buffer]
@@ -124,6 +124,8 @@ class Printer:
             value = self.to_bfloat16(value)
         elif t is T.F16:
             value = self.to_half(value)
+        elif t in SMALL_INTEGERS:
+            value = f"(uint8_t)({value} & {2**t.bits - 1})"
         self.emit(f"{s.buffer}[{s.offset.to_c()}] = {value};")
 
     def store_pair(self, s: lir.StorePair) -> None:

@@ -1,7 +1,8 @@
 """Expressions of scalar ops and constants, which are valid in both C and CUDA C++.
 
 An expression is a template over operand names (`{0}`, `{1}`...), chosen by opcode and type. f16 and bf16 are computed
-in float. A new elementwise op is one line here. The semantics are those of `compiler.interpreter`.
+in float. Values of the types in HELD_TYPES are integers, which conversions read and make. A new elementwise op is one
+line here. The semantics are those of `compiler.interpreter`.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from compiler.codegen.nest.scalar_ops import ScalarOp
+from compiler.codegen.nest.scalar_ops import HELD_TYPES, ScalarOp
 from compiler.ir.opcodes import Opcode
 from compiler.ir.types import PrimitiveType as T
 
@@ -19,10 +20,25 @@ COMPUTE_TYPES: dict[T, str] = {
     T.U8: "uint8_t", T.U16: "uint16_t", T.U32: "uint32_t", T.U64: "uint64_t",
     T.F16: "float", T.BF16: "float", T.F32: "float", T.F64: "double",
 }  # fmt: skip
+COMPUTE_TYPES |= {t: COMPUTE_TYPES[held] for t, held in HELD_TYPES.items()}
 """C type in which values of an element type are computed."""
 
-STORAGE_TYPES: dict[T, str] = {**COMPUTE_TYPES, T.PRED: "uint8_t", T.F16: "half_t", T.BF16: "bfloat16_t"}
+SMALL_INTEGERS = frozenset({T.S4, T.U4, T.S2, T.U2})
+"""Integers of which each is in the lower bits of a byte."""
+
+STORAGE_TYPES: dict[T, str] = {
+    **COMPUTE_TYPES, T.PRED: "uint8_t", T.F16: "half_t", T.BF16: "bfloat16_t",
+    **dict.fromkeys(SMALL_INTEGERS, "uint8_t"), T.C64: "complex64_t",
+}  # fmt: skip
 """C type of an array element in memory."""
+
+
+def wrapped(value: str, t: T) -> str:
+    """Return the number that the lower bits of an integer are in a type of SMALL_INTEGERS."""
+    if t.is_unsigned:
+        return f"(uint8_t)(({value}) & {2**t.bits - 1})"
+    sign = 2 ** (t.bits - 1)
+    return f"(int8_t)(((({value}) & {2 * sign - 1}) ^ {sign}) - {sign})"
 
 
 def _unsigned(t: T) -> str:
@@ -47,6 +63,8 @@ def _lit(t: T, text: str) -> str:
 
 
 def _int_min(t: T) -> str:
+    if t in SMALL_INTEGERS:
+        return str(-(2 ** (t.bits - 1)))
     return f"(({COMPUTE_TYPES[t]})((({_unsigned(t)})1) << {t.bits - 1}))"
 
 
@@ -178,7 +196,9 @@ _TEMPLATES: dict[Opcode, Callable[[T], str]] = {
     Opcode.IS_FINITE: lambda t: "(({0} - {0}) == 0)",
     Opcode.LOGISTIC: lambda t: f"{_lit(t, '1.0')} / ({_lit(t, '1.0')} + exp{_suffix(t)}(-{{0}}))",
     Opcode.RSQRT: lambda t: f"{_lit(t, '1.0')} / sqrt{_suffix(t)}({{0}})",
-    Opcode.REAL: lambda t: "{0}",
+    Opcode.REAL: lambda t: "BITS_TO_F32((uint32_t){0})" if t is T.C64 else "{0}",
+    Opcode.IMAG: lambda t: "BITS_TO_F32((uint32_t)({0} >> 32))",
+    Opcode.COMPLEX: lambda t: "((uint64_t)F32_TO_BITS({1}) << 32 | F32_TO_BITS({0}))",
     Opcode.COUNT_LEADING_ZEROS: _count_leading_zeros,
     Opcode.POPULATION_COUNT: _popcount,
     Opcode.COPY: lambda t: "{0}",
@@ -200,10 +220,37 @@ _TEMPLATES: dict[Opcode, Callable[[T], str]] = {
     Opcode.SHIFT_RIGHT_ARITHMETIC: _shift(">>", arithmetic=True),
 }
 
+_WRAPPING = frozenset(
+    {
+        Opcode.ADD, Opcode.SUBTRACT, Opcode.MULTIPLY, Opcode.DIVIDE, Opcode.NOT, Opcode.NEGATE, Opcode.ABS,
+    }
+)  # fmt: skip
+"""Ops on integers whose results may need more bits than their operands."""
 _DIRECTIONS = {"EQ": "==", "NE": "!=", "LT": "<", "LE": "<=", "GT": ">", "GE": ">="}
 
 
+def _is_small_float(t: T) -> bool:
+    return t.is_float and t in HELD_TYPES
+
+
 def _convert(a: T, b: T) -> str:
+    if a is b:
+        return "{0}"
+    if _is_small_float(a):
+        return _convert(T.F32, b).format(f"{a.name}_TO_F32({{0}})")
+    if _is_small_float(b):
+        return f"F32_TO_{b.name}({'F64_TO_ODD_F32({0})' if a is T.F64 else '(float){0}'})"
+    if b in SMALL_INTEGERS and not a.is_float:
+        return wrapped("{0}", b)
+    return _computed_conversion(a, b)
+
+
+def converts_small_floats(op: ScalarOp) -> bool:
+    """Check whether the expression of an op calls functions of small_floats.h."""
+    return op.opcode is Opcode.CONVERT and (_is_small_float(op.type) or _is_small_float(op.result))
+
+
+def _computed_conversion(a: T, b: T) -> str:
     to = COMPUTE_TYPES[b]
     if b is T.PRED:
         return "({0} != 0)"
@@ -236,7 +283,11 @@ def _convert_in_range(b: T) -> str:
 def _bitcast_convert(a: T, b: T) -> str:
     if a is b:
         return "{0}"
-    if a.is_integer and b.is_integer:
+    if b in SMALL_INTEGERS:
+        return wrapped("{0}", b)
+    if a in SMALL_INTEGERS:
+        return f"({COMPUTE_TYPES[b]})({{0}} & {2**a.bits - 1})"
+    if a.bits == b.bits == 8 or (a.is_integer and b.is_integer):
         return f"({COMPUTE_TYPES[b]}){{0}}"
     names = {T.F32: "F32", T.F64: "F64", T.F16: "F16", T.BF16: "BF16"}
     if b.is_float and a.is_integer:
@@ -246,6 +297,13 @@ def _bitcast_convert(a: T, b: T) -> str:
 
 def expression_of(op: ScalarOp) -> str:
     """Return the expression template of a scalar op."""
+    expression = _expression(op)
+    if op.result in SMALL_INTEGERS and op.type is op.result and op.opcode in _WRAPPING:
+        return wrapped(expression, op.result)
+    return expression
+
+
+def _expression(op: ScalarOp) -> str:
     t = op.type
     if op.opcode is Opcode.COMPARE:
         direction = _DIRECTIONS[op.direction]
@@ -267,7 +325,8 @@ def expression_of(op: ScalarOp) -> str:
 
 
 def constant_text(value: Any, t: T) -> str:
-    """Return a scalar as an exact C constant; floats are printed in hexadecimal."""
+    """Return a scalar as an exact C constant; floats are printed in hexadecimal, of held types the integers."""
+    t = HELD_TYPES.get(t, t)
     if t.is_float:
         v = float(value)
         if math.isnan(v):

@@ -13,7 +13,7 @@ from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import IndexExpr, Var
 from compiler.codegen.nest.loop_ir import Body, For, LoopKind, work_of
-from compiler.codegen.nest.scalar_ops import COMPUTE_BYTES
+from compiler.codegen.nest.scalar_ops import SCALAR_BYTES
 from compiler.codegen.schedules import accumulators, lane_accumulators, stages, streams
 from compiler.codegen.schedules.edges import split_edges
 from compiler.codegen.schedules.lane_accumulators import MAX_ACCUMULATORS
@@ -138,7 +138,7 @@ def check_binding(kernel: lir.Kernel, schedule: Schedule) -> None:
 
 def check_local_bytes(body: Body) -> None:
     """Raise UnsupportedError if the local arrays of a kernel need more than LOCAL_BYTES."""
-    held = sum(s.size * COMPUTE_BYTES[s.type] for s in lir.walk(body) if isinstance(s, lir.LocalArray))
+    held = sum(s.size * SCALAR_BYTES[s.type] for s in lir.walk(body) if isinstance(s, lir.LocalArray))
     if held > LOCAL_BYTES:
         raise UnsupportedError(f"the kernel needs {held} bytes of local arrays, more than {LOCAL_BYTES}")
 
@@ -280,7 +280,7 @@ class _Binder:
         """Return the loops of a reduction that runs in one task."""
         loop = For(s.vars[-1], LoopKind.VECTOR, s.body)
         if self.schedule.vector and self._stages(loop) is None and not has_loop(s.body) and not _is_sparse(loop):
-            lane = self.schedule.vector // 8 // max(COMPUTE_BYTES[r.type] for r in s.reductions)
+            lane = self.schedule.vector // 8 // max(SCALAR_BYTES[r.type] for r in s.reductions)
             lanes = self._vectors(s) * lane
             if s.vars[-1].extent < 2 * lanes:
                 lanes = lane

@@ -15,7 +15,7 @@ from dataclasses import replace
 from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.loop_ir import Body, For, LoopKind, Scope
-from compiler.codegen.nest.scalar_ops import COMPUTE_BYTES
+from compiler.codegen.nest.scalar_ops import SCALAR_BYTES
 from compiler.codegen.schedules import accumulators
 from compiler.codegen.schedules.bind_c import check_local_bytes
 from compiler.codegen.schedules.lanes import column_bytes_bound, tile_columns
@@ -182,7 +182,7 @@ def _with_scopes(body: Body, threads: int) -> Body:
             scopes[a.name] = Scope.PRIVATE
         else:
             scopes[a.name] = Scope.SHARED
-    held = sum(a.size * COMPUTE_BYTES[a.type] for a in arrays if scopes[a.name] is Scope.SHARED)
+    held = sum(a.size * SCALAR_BYTES[a.type] for a in arrays if scopes[a.name] is Scope.SHARED)
     if held > SHARED_BYTES:
         raise UnsupportedError(f"the kernel needs {held} bytes of shared memory, more than {SHARED_BYTES}")
     exchanged = {name for name, found in owners.items() if len(found) > 1 or ANY_THREAD in found}

@@ -16,7 +16,7 @@ from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import Var
 from compiler.codegen.nest.loop_ir import Body, For, LoopKind, Scope
-from compiler.codegen.nest.scalar_ops import COMPUTE_BYTES
+from compiler.codegen.nest.scalar_ops import SCALAR_BYTES
 from compiler.codegen.schedules.loop_transforms import flat_nest, has_loop, perfect_nest
 from compiler.ir.types import PrimitiveType
 
@@ -92,7 +92,7 @@ class _Distribution:
     def statements(self) -> list[lir.Stmt] | None:
         """Return the nests, or None if they share too many values."""
         self._share()
-        if sum(self.results * COMPUTE_BYTES[t] for _, t in self.arrays.values()) > VALUE_BYTES:
+        if sum(self.results * SCALAR_BYTES[t] for _, t in self.arrays.values()) > VALUE_BYTES:
             return None
         out: list[lir.Stmt] = [
             lir.LocalArray(array, t, self.results, Scope.KERNEL) for array, t in self.arrays.values()

@@ -16,7 +16,7 @@ from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import IndexExpr, Var
 from compiler.codegen.nest.loop_ir import Body, For, LoopKind
-from compiler.codegen.nest.scalar_ops import COMPUTE_BYTES
+from compiler.codegen.nest.scalar_ops import SCALAR_BYTES
 from compiler.codegen.schedules import accumulators
 from compiler.codegen.schedules.loop_transforms import flat_nest, has_loop
 from compiler.codegen.schedules.schedule import Schedule
@@ -79,12 +79,12 @@ def column_bytes_bound(s: For, width: int, schedule: Schedule, stages: int = 1) 
         schedule: the schedule.
         stages: number of nests that it may be divided into; what one of them passes to another is in arrays, too.
     """
-    held = sum(COMPUTE_BYTES[r.type] for x in s.body if isinstance(x, lir.Reduce) for r in x.reductions)
+    held = sum(SCALAR_BYTES[r.type] for x in s.body if isinstance(x, lir.Reduce) for r in x.reductions)
     parts = list(_parts(s.body))
     defined = {x.name: n for n, part in enumerate(parts) for x in part if isinstance(x, lir.Let)}
     used = {name for n, part in enumerate(parts) for name in lir.names_used(part) if defined.get(name, n) != n}
     lets = [x for x in s.body if isinstance(x, lir.Let)]
-    held += sum(COMPUTE_BYTES[x.type] for x in lets if stages > 1 or x.name in used)
+    held += sum(SCALAR_BYTES[x.type] for x in lets if stages > 1 or x.name in used)
     return stages * lanes_of_tiles(width, schedule) * held
 
 

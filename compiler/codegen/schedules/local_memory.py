@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.loop_ir import For
-from compiler.codegen.nest.scalar_ops import COMPUTE_BYTES
+from compiler.codegen.nest.scalar_ops import SCALAR_BYTES
 from compiler.codegen.schedules import edges, stages, streams
 from compiler.codegen.schedules.distribution import VALUE_BYTES
 from compiler.codegen.schedules.lane_accumulators import lane_bytes_bound
@@ -63,7 +63,7 @@ def local_bytes_bound(kernel: lir.Kernel, schedule: Schedule) -> float:
 
 def declared_bytes(statements: Sequence[lir.Stmt]) -> int:
     """Return the bytes of the local arrays that a nest has before it is bound."""
-    return sum(s.size * COMPUTE_BYTES[s.type] for s in statements if isinstance(s, lir.LocalArray))
+    return sum(s.size * SCALAR_BYTES[s.type] for s in statements if isinstance(s, lir.LocalArray))
 
 
 def reads_along_columns(s: For) -> bool:
@@ -155,7 +155,7 @@ def _partial_bytes(body: lir.Body, results: int, schedule: Schedule) -> float:
     total: float = 0
     for r in reductions:
         extent = math.prod(v.extent for v in r.vars)
-        total += partial_bytes_bound(results, extent, sum(COMPUTE_BYTES[x.type] for x in r.reductions), schedule)
+        total += partial_bytes_bound(results, extent, sum(SCALAR_BYTES[x.type] for x in r.reductions), schedule)
     if schedule.splits and total * len(reductions) > PARTIAL_BYTES:
         return math.inf  # of the nests that they may be divided into, each has an equal share
     return min(PARTIAL_BYTES, total)
@@ -167,7 +167,7 @@ def _leaf_bytes(x: For | lir.Reduce, schedule: Schedule) -> int:
         return 0
     total = stages.bytes_bound(x.body) if schedule.stages else 0
     if schedule.stream:
-        total += streams.BLOCK * sum(max(COMPUTE_BYTES.values()) for y in x.body if isinstance(y, lir.Store))
+        total += streams.BLOCK * sum(max(SCALAR_BYTES.values()) for y in x.body if isinstance(y, lir.Store))
     return total
 
 
@@ -175,4 +175,4 @@ def _bytes_of(body: lir.Body) -> int:
     """Return the bytes of the values that statements define, without those of the loops among them."""
     types = [x.type for x in body if isinstance(x, lir.Let)]
     types += [r.type for x in body if isinstance(x, lir.Reduce) for r in x.reductions]
-    return sum(COMPUTE_BYTES[t] for t in types)
+    return sum(SCALAR_BYTES[t] for t in types)

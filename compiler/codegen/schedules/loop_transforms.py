@@ -10,7 +10,7 @@ from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import IndexExpr, IndexSymbol, Var
 from compiler.codegen.nest.loop_ir import Body, For, LoopKind
-from compiler.codegen.nest.scalar_ops import COMPUTE_BYTES
+from compiler.codegen.nest.scalar_ops import SCALAR_BYTES
 
 MAX_STAGED = 8
 """Maximum number of arrays whose tiles one nest transposes."""
@@ -179,7 +179,7 @@ def staged_bytes_bound(s: lir.Stmt, tiling: Tiling) -> int:
     """Return an upper bound of the bytes of the tiles that a nest of at least two loops stages."""
     if not isinstance(s, For) or not has_loop(s.body):
         return 0
-    loads = [COMPUTE_BYTES[x.type] for x in lir.walk((s,)) if isinstance(x, lir.Let) and isinstance(x.value, lir.Load)]
+    loads = [SCALAR_BYTES[x.type] for x in lir.walk((s,)) if isinstance(x, lir.Let) and isinstance(x.value, lir.Load)]
     return max(elements * sum(sorted(loads)[-count:]) for elements, count in tiling.most_elements())
 
 

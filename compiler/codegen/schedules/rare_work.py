@@ -20,7 +20,7 @@ from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import IndexExpr, Var
 from compiler.codegen.nest.loop_ir import Body, For, LoopKind
-from compiler.codegen.nest.scalar_ops import COMPUTE_BYTES, ScalarOp, conversion
+from compiler.codegen.nest.scalar_ops import SCALAR_BYTES, ScalarOp, conversion
 from compiler.codegen.schedules import rare_analysis
 from compiler.codegen.schedules.loop_transforms import has_loop
 from compiler.codegen.schedules.rare_analysis import RareWork, find_rare, other_operand
@@ -42,7 +42,7 @@ def separate_rare_work(kernel: lir.Kernel, body: Body, schedule: Schedule) -> Bo
         return body
     arguments = kernel.arguments
     shared = frozenset(arguments[read].name for read, _ in (*kernel.in_place, *kernel.must_alias))
-    held = sum(s.size * COMPUTE_BYTES[s.type] for s in lir.walk(body) if isinstance(s, lir.LocalArray))
+    held = sum(s.size * SCALAR_BYTES[s.type] for s in lir.walk(body) if isinstance(s, lir.LocalArray))
     return _Separation(schedule, shared, LOCAL_BYTES - held).body(body)
 
 
@@ -132,7 +132,7 @@ class Split:
     @property
     def bytes(self) -> int:
         """Return the size of the local arrays, with the list of positions."""
-        return sum(a.size * COMPUTE_BYTES[a.type] for a in self.arrays) + 4 * self.groups.position.extent
+        return sum(a.size * SCALAR_BYTES[a.type] for a in self.arrays) + 4 * self.groups.position.extent
 
 
 def split_loop(s: For, rare: RareWork, tag: str, group: int) -> Split:

@@ -11,7 +11,7 @@ from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import Var
 from compiler.codegen.nest.loop_ir import Body, For, LoopKind
-from compiler.codegen.nest.scalar_ops import COMPUTE_BYTES
+from compiler.codegen.nest.scalar_ops import SCALAR_BYTES
 from compiler.codegen.schedules.lanes import is_column_loop
 from compiler.codegen.schedules.loop_transforms import perfect_nest
 from compiler.ir.opcodes import Opcode
@@ -53,7 +53,7 @@ def kept_bytes_bound(body: Body, level: int) -> int:
         if found is not None:
             extent, inside = found
             lets = [x for x in inside if isinstance(x, lir.Let)]
-            values.setdefault(extent, []).append(sum(COMPUTE_BYTES[x.type] for x in lets))
+            values.setdefault(extent, []).append(sum(SCALAR_BYTES[x.type] for x in lets))
             if level >= LOADED or has_expensive(lets):
                 costly.add(extent)
     for extent, sizes in values.items():
@@ -171,7 +171,7 @@ def _cache_one(body: Body, extent: int, level: int) -> Body:
                 continue
             n = values.get(let.name, -1)
             if n in first and (level >= LOADED or n in numbers.expensive):
-                size = extent * COMPUTE_BYTES[let.type]
+                size = extent * SCALAR_BYTES[let.type]
                 if n not in kept and size <= room:
                     room -= size
                     kept[n] = f"{first[n][1].name}_row"

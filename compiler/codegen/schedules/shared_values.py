@@ -15,7 +15,7 @@ from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import IndexExpr, IndexSymbol, Runtime, Var
 from compiler.codegen.nest.loop_ir import Body, For, LoopKind
-from compiler.codegen.nest.scalar_ops import COMPUTE_BYTES
+from compiler.codegen.nest.scalar_ops import SCALAR_BYTES
 from compiler.ir.types import PrimitiveType as T
 
 SHARED_BYTES = 16 * 1024
@@ -124,7 +124,7 @@ class _Sharing:
         moved: Mapping[IndexSymbol, IndexExpr] = {v: ix.of(f) for v, f in fresh.items()}
         key = (let.type, values.key(name, {v: n for n, v in enumerate(axes)}), tuple(v.extent for v in axes))
         if key not in self._arrays:
-            bytes_kept = size * COMPUTE_BYTES[let.type]
+            bytes_kept = size * SCALAR_BYTES[let.type]
             if bytes_kept > self.room:
                 return None
             self.room -= bytes_kept

@@ -15,7 +15,7 @@ from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import IndexExpr, IndexSymbol, Var
 from compiler.codegen.nest.loop_ir import Body, For, LoopKind
-from compiler.codegen.nest.scalar_ops import COMPUTE_BYTES
+from compiler.codegen.nest.scalar_ops import SCALAR_BYTES
 from compiler.codegen.schedules.loop_transforms import has_loop
 from compiler.codegen.schedules.stages import MAX_ARRAYS, values_to_pass
 from compiler.ir.types import PrimitiveType as T
@@ -58,7 +58,7 @@ def _widest(body: Body) -> int:
     """Return the bytes of the most values of a row that are passed on."""
     types = [x.type for x in body if isinstance(x, lir.Let)]
     types += [r.type for x in body if isinstance(x, lir.Reduce) for r in x.reductions]
-    return sum(sorted(COMPUTE_BYTES[t] for t in types)[-MAX_ARRAYS:])
+    return sum(sorted(SCALAR_BYTES[t] for t in types)[-MAX_ARRAYS:])
 
 
 def _needed(
@@ -123,7 +123,7 @@ def _split_results(s: lir.Stmt) -> lir.Stmt:
 
     for name in lir.names_used(tail):
         need(name)
-    if not passed or len(passed) > MAX_ARRAYS or sum(COMPUTE_BYTES[t] for t in passed.values()) * ROWS > DIVISION_BYTES:
+    if not passed or len(passed) > MAX_ARRAYS or sum(SCALAR_BYTES[t] for t in passed.values()) * ROWS > DIVISION_BYTES:
         return s
     over, at = _Blocks(s.var).over, ix.of(_Blocks(s.var).at)
     arrays = [lir.LocalArray(f"{name}_of", t, min(s.var.extent, ROWS)) for name, t in passed.items()]
@@ -173,7 +173,7 @@ def _vector_work(s: For) -> int:
 
 
 def _bytes_of(values: Sequence[lir.Let], elements: int) -> int:
-    return sum(COMPUTE_BYTES[x.type] for x in values) * elements
+    return sum(SCALAR_BYTES[x.type] for x in values) * elements
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import Var
 from compiler.codegen.nest.loop_ir import Body, For, LoopKind
-from compiler.codegen.nest.scalar_ops import COMPUTE_BYTES
+from compiler.codegen.nest.scalar_ops import SCALAR_BYTES
 from compiler.codegen.schedules.distribution import distributed, is_by_rows
 from compiler.codegen.schedules.lanes import is_column_loop
 from compiler.codegen.schedules.loop_transforms import has_loop, perfect_nest, without_dead_code
@@ -95,7 +95,7 @@ def _split(s: lir.Stmt, schedule: Schedule, room: int) -> list[lir.Stmt]:
     size = -(-reduce.vars[0].extent // parts)
     if not nest and len(reduce.vars) == 1:
         size = -(-size // ALIGNED) * ALIGNED
-    held = (parts + 1) * results * sum(COMPUTE_BYTES[r.type] for r in reduce.reductions)
+    held = (parts + 1) * results * sum(SCALAR_BYTES[r.type] for r in reduce.reductions)
     if held > room:
         if not schedule.splits:
             return [s]
@@ -112,7 +112,7 @@ def _default_parts(s: lir.Stmt, nest: list[For], reduce: lir.Reduce, schedule: S
         return min(MAX_PARTS, work // schedule.grain)
     if not may_be_split(results, reduce.vars[0].extent):
         return 1
-    width = sum(COMPUTE_BYTES[r.type] for r in reduce.reductions)
+    width = sum(SCALAR_BYTES[r.type] for r in reduce.reductions)
     most = max(1, room // (results * width) - 1)
     if is_column_loop(nest[-1]):
         size = results * math.prod(v.extent for v in reduce.vars) * width

@@ -15,7 +15,7 @@ from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import Var
 from compiler.codegen.nest.loop_ir import Body, For, LoopKind
-from compiler.codegen.nest.scalar_ops import COMPUTE_BYTES
+from compiler.codegen.nest.scalar_ops import SCALAR_BYTES
 from compiler.codegen.schedules.streams import has_whole_blocks
 from compiler.ir import Opcode, Trait
 from compiler.ir.types import PrimitiveType as T
@@ -93,7 +93,7 @@ def bytes_bound(body: Body) -> int:
     lets = [x for x in body if isinstance(x, lir.Let)]
     if sum(map(_is_long, lets)) < 2:
         return 0
-    return BLOCK * sum(sorted(COMPUTE_BYTES[x.type] for x in lets)[-MAX_ARRAYS:])
+    return BLOCK * sum(sorted(SCALAR_BYTES[x.type] for x in lets)[-MAX_ARRAYS:])
 
 
 def staged(s: For, stages: Stages, leaf: Callable[[For], For]) -> For:

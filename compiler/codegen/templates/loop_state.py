@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from compiler.analysis.trip_count import trip_count_of
 from compiler.codegen.languages import default_schedule, find_language
-from compiler.codegen.nest.scalar_ops import COMPUTE_BYTES, is_supported_type
+from compiler.codegen.nest.scalar_ops import SCALAR_BYTES, is_supported_type
 from compiler.codegen.schedules.schedule import LOCAL_BYTES, Schedule
 from compiler.errors import UnsupportedError
 from compiler.ir.computation import HloComputation
@@ -159,7 +159,7 @@ class LoopState:
     def bytes_per_lane(self, axis: int, extent: int) -> int:
         """Return the bytes of local arrays that one position along an axis of `extent` positions needs."""
         shapes = self._arrays(axis, extent)
-        return sum(s.num_elements // max(1, extent) * max(COMPUTE_BYTES[s.element_type], WORD) for s in shapes)
+        return sum(s.num_elements // max(1, extent) * max(SCALAR_BYTES[s.element_type], WORD) for s in shapes)
 
     def axis(self, wanted: int = 0) -> tuple[int, int]:
         """Return the axis along which iterations are split and its extent: 0 for the first dimension, -1 for the last.

@@ -13,7 +13,7 @@ from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import Index, IndexExpr, Runtime, Var
 from compiler.codegen.nest.loop_ir import LoopKind
-from compiler.codegen.nest.scalar_ops import conversion
+from compiler.codegen.nest.scalar_ops import conversion, is_supported_type
 from compiler.errors import UnsupportedError
 from compiler.ir.computation import HloComputation
 from compiler.ir.instruction import HloInstruction
@@ -83,8 +83,10 @@ def scatter_refusal(scatter: HloInstruction) -> str | None:
     if len(scatter.operands) != 3:
         return f"%{scatter.name}: a scatter of several operands has no kernel"
     computation: HloComputation = scatter.attributes["to_apply"]
-    if not _replaces(computation) and combiner_of(computation) is None:
-        return f"%{scatter.name}: combining by %{computation.name} has no kernel"
+    if _replaces(computation):
+        return None
+    if combiner_of(computation) is None or not is_supported_type(scatter.shape.element_type):
+        return f"%{scatter.name}: combining {scatter.shape.element_type.text} by %{computation.name} has no kernel"
     return None
 
 

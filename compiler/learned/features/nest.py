@@ -12,7 +12,7 @@ from collections import defaultdict
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import IndexExpr, Quotient, Remainder, Var
 from compiler.codegen.nest.loop_ir import Body, For, LoopKind, Stmt
-from compiler.codegen.nest.scalar_ops import COMPUTE_BYTES, ScalarOp
+from compiler.codegen.nest.scalar_ops import SCALAR_BYTES, ScalarOp
 from compiler.ir.opcodes import Opcode
 from compiler.ir.types import PrimitiveType
 
@@ -45,7 +45,7 @@ def nest_counts(kernel: lir.Kernel) -> dict[str, float]:
     counter = _Counter(kernel)
     counter.body(kernel.body, _Place())
     found = counter.found
-    sizes = [a.elements * COMPUTE_BYTES.get(a.type, 4) for a in kernel.arguments]
+    sizes = [a.elements * SCALAR_BYTES.get(a.type, 4) for a in kernel.arguments]
     outputs = [size for a, size in zip(kernel.arguments, sizes, strict=True) if a.is_output]
     found["arguments"] = len(sizes)
     found["bytes in"] = sum(sizes) - sum(outputs)
@@ -121,7 +121,7 @@ class _Counter:
                 self._add(place, "assign")
             case lir.LocalArray():
                 self.types[s.name] = s.type
-                self.found["local bytes"] += s.size * COMPUTE_BYTES[s.type]
+                self.found["local bytes"] += s.size * SCALAR_BYTES[s.type]
             case lir.If():
                 self._add(place, "branch")
                 self.body(s.then, place)
@@ -188,7 +188,7 @@ class _Counter:
         self.body(s.body, place.inside(s.var, extent, vector, parallel))
 
     def _value(self, s: lir.Let, place: _Place) -> None:
-        value, size = s.value, COMPUTE_BYTES.get(s.type, 4)
+        value, size = s.value, SCALAR_BYTES.get(s.type, 4)
         match value:
             case lir.Load() | lir.PairLoad():
                 self._access(place, "load", value.offset, self._bytes(value.buffer))
@@ -202,7 +202,7 @@ class _Counter:
                 self._index(value.value, place)
             case lir.Apply():
                 kind = _op_kind(value.op)
-                width = max(size, COMPUTE_BYTES.get(value.op.type, 4)) / 4
+                width = max(size, SCALAR_BYTES.get(value.op.type, 4)) / 4
                 self._add(place, kind, width)
                 if value.op.is_expensive:
                     self.found["expensive statements"] += 1
@@ -220,7 +220,7 @@ class _Counter:
 
     def _bytes(self, buffer: str) -> float:
         kind = self.types.get(buffer)
-        return 4.0 if kind is None else COMPUTE_BYTES.get(kind, 4)
+        return 4.0 if kind is None else SCALAR_BYTES.get(kind, 4)
 
 
 def _op_kind(op: ScalarOp) -> str:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
 from compiler.analysis.while_loop import LoopView
+from compiler.interpreter.scalars import binary_opcode
 from compiler.ir import HloComputation, HloInstruction, HloModule, Opcode, PrimitiveType, Shape
 from compiler.passes.infrastructure.builder import Builder
 from compiler.passes.infrastructure.registry import register
@@ -23,16 +24,19 @@ _BY_PART = frozenset(
     }
 )  # fmt: skip
 """Ops whose real part depends only on the real parts of their operands, and whose imaginary part only on theirs."""
-_EXPANDED = _BY_PART | {*_LEAVES, Opcode.CONVERT, Opcode.MULTIPLY}
+_EXPANDED = _BY_PART | {*_LEAVES, Opcode.CONVERT, Opcode.MULTIPLY, Opcode.DIVIDE}
+_ARITHMETIC = frozenset({Opcode.ADD, Opcode.SUBTRACT, Opcode.NEGATE, Opcode.MULTIPLY, Opcode.DIVIDE, Opcode.CONVERT})
 
 
 @register
 @dataclass(frozen=True)
 class ComplexExpander:
-    """Compute sums, products and movements of complex arrays on two arrays of real numbers.
+    """Compute on complex arrays as on two arrays of real numbers.
 
     Connected ops are expanded together, if that saves more complex ops than it adds where their values come from other
-    complex ops or go to them. A loop carries the two parts of an element on which such ops work.
+    complex ops or go to them. Arithmetic of c64 is always expanded, because kernels read and make the parts of a c64.
+    So are absolute values, comparisons, sums and matrix products. A loop carries the two parts of an element on which
+    such ops work.
     """
 
     name: ClassVar[str] = "complex-expander"
@@ -46,7 +50,7 @@ class ComplexExpander:
         changed = _split_loops(module)
         for computation in module.control_flow_computations():
             if computation in treated:
-                changed |= _expand_sizes(computation)
+                changed |= _expand_single_ops(module, computation)
                 changed |= _expand(computation)
         return changed
 
@@ -116,17 +120,70 @@ def _parts_of(b: Builder, x: HloInstruction) -> list[HloInstruction]:
 # ---- sequences
 
 
-def _expand_sizes(computation: HloComputation) -> bool:
-    """Compute the absolute values of expanded numbers from their parts."""
+def _expand_single_ops(module: HloModule, computation: HloComputation) -> bool:
+    """Compute from the parts of their operands what is no array of complex numbers, sums, and matrix products."""
     fixed = pinned(computation)
-    found = [
-        i
-        for i in computation.post_order()
-        if i.opcode is Opcode.ABS and i not in fixed and _is_expanded(i.operand(0)) and not i.shape.is_dynamic
-    ]
+    found = [i for i in computation.post_order() if i not in fixed and i.opcode in _SINGLE_OPS and _has_parts(i)]
+    changed = False
     for i in found:
-        computation.replace(i, _size(Builder(computation), i.operand(0)))
-    return bool(found)
+        made = _SINGLE_OPS[i.opcode](Builder(computation), i, module)
+        if made is not None:
+            computation.replace(i, made)
+            changed = True
+    return changed
+
+
+def _has_parts(i: HloInstruction) -> bool:
+    """Check whether kernels read the parts of the operands of an instruction, or they are known."""
+    if not i.shape.is_array or i.shape.is_dynamic or not all(_is_complex(o) for o in i.operands):
+        return False
+    x = i.operand(0)
+    return x.shape.element_type is PrimitiveType.C64 or (i.opcode is Opcode.ABS and _is_expanded(x))
+
+
+def _absolute_value(b: Builder, i: HloInstruction, _: HloModule) -> HloInstruction:
+    return _size(b, i.operand(0))
+
+
+def _comparison(b: Builder, i: HloInstruction, _: HloModule) -> HloInstruction:
+    direction = i.attr("direction")
+    parts = zip(*(_parts_of(b, x) for x in i.operands), strict=True)
+    joined = Opcode.OR if direction == "NE" else Opcode.AND
+    return b.add(joined, *(b.compare(x, y, direction) for x, y in parts))
+
+
+def _sum(b: Builder, i: HloInstruction, module: HloModule) -> HloInstruction | None:
+    reducer = i.attributes["to_apply"]
+    if len(i.operands) != 2 or binary_opcode(reducer) is not Opcode.ADD:
+        return None
+    scalar = Shape(_PARTS[i.shape.element_type])
+    made = module.add(HloComputation(f"{reducer.name}_of_parts"))
+    made.root = made.add(Opcode.ADD, [made.add_parameter(n, scalar) for n in range(2)])
+    parts = zip(*(_parts_of(b, x) for x in i.operands), strict=True)
+    return b.add(Opcode.COMPLEX, *(b.reduce(x, init, i.dimensions, made) for x, init in parts))
+
+
+def _matrix_product(b: Builder, i: HloInstruction, _: HloModule) -> HloInstruction:
+    """Return the product as four products of real matrices, for each of which there is a library."""
+    shape = Shape(_PARTS[i.shape.element_type], i.shape.dimensions)
+    (a, b_), (c, d) = (_parts_of(b, x) for x in i.operands)
+
+    def product(x: HloInstruction, y: HloInstruction) -> HloInstruction:
+        return b.with_operands(i, [x, y], shape)
+
+    return b.add(
+        Opcode.COMPLEX,
+        b.add(Opcode.SUBTRACT, product(a, c), product(b_, d)),
+        b.add(Opcode.ADD, product(a, d), product(b_, c)),
+    )
+
+
+_SINGLE_OPS: dict[Opcode, Callable[[Builder, HloInstruction, HloModule], HloInstruction | None]] = {
+    Opcode.ABS: _absolute_value,
+    Opcode.COMPARE: _comparison,
+    Opcode.REDUCE: _sum,
+    Opcode.DOT: _matrix_product,
+}
 
 
 def _size(b: Builder, x: HloInstruction) -> HloInstruction:
@@ -187,6 +244,8 @@ def _is_worthwhile(group: list[HloInstruction]) -> bool:
     reads = sum(1 for i in group for u in i.users if u.opcode in (Opcode.REAL, Opcode.IMAG))
     if not work and not reads:
         return False
+    if any(i.opcode in _ARITHMETIC and i.shape.element_type is PrimitiveType.C64 for i in work):
+        return True
     return len(work) + reads > 2 * len(entering) + sum(i.opcode is not Opcode.COMPLEX for i in leaving)
 
 
@@ -250,6 +309,8 @@ class _Parts:
             self.known[i] = self._converted(i.operand(0), shape)
         elif i.opcode is Opcode.MULTIPLY:
             self.known[i] = self._product(*i.operands)
+        elif i.opcode is Opcode.DIVIDE:
+            self.known[i] = self._quotient(*i.operands)
         else:
             self.known[i] = self._by_part(i, 0, shape), self._by_part(i, 1, shape)
 
@@ -274,6 +335,23 @@ class _Parts:
             add(Opcode.SUBTRACT, add(mul, a, c), add(mul, b, d)),
             add(Opcode.ADD, add(mul, a, d), add(mul, b, c)),
         )
+
+    def _quotient(self, x: HloInstruction, y: HloInstruction) -> tuple[HloInstruction, HloInstruction]:
+        """Divide both parts of the divisor by the larger one first (Smith, CACM 1962), so that no square overflows."""
+        (a, b), (c, d) = self.of(x), self.of(y)
+        add, times = self.b.add, Opcode.MULTIPLY
+        sizes = add(Opcode.ABS, c), add(Opcode.ABS, d)
+        is_real = self.b.compare(*sizes, "GE")
+        is_zero = add(Opcode.AND, is_real, self.b.compare(sizes[0], self.b.splat(0, c.shape), "EQ"))
+        large, small = add(Opcode.SELECT, is_real, c, d), add(Opcode.SELECT, is_real, d, c)
+        ratio = add(Opcode.DIVIDE, small, large)
+        scale = add(Opcode.ADD, large, add(times, small, ratio))
+        with_a, with_b = (add(Opcode.SELECT, is_real, p, add(times, p, ratio)) for p in (a, b))
+        other_a, other_b = (add(Opcode.SELECT, is_real, add(times, p, ratio), p) for p in (a, b))
+        real = add(Opcode.DIVIDE, add(Opcode.ADD, with_a, other_b), scale)
+        imaginary = add(Opcode.DIVIDE, add(Opcode.SUBTRACT, with_b, other_a), scale)
+        by_zero = (add(Opcode.DIVIDE, p, sizes[0]) for p in (a, b))
+        return tuple(add(Opcode.SELECT, is_zero, z, q) for z, q in zip(by_zero, (real, imaginary), strict=True))  # type: ignore[return-value]
 
     def _by_part(self, i: HloInstruction, part: int, shape: Shape) -> HloInstruction:
         return self.b.with_operands(i, [self.of(o)[part] if _is_complex(o) else o for o in i.operands], shape)
