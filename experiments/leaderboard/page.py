@@ -53,7 +53,8 @@ def _board(results: Sequence[Verified], number: int) -> str:
         f"{p.get('machine')}; commit {p.get('commit')}. A difference counts {m.get('gate')}."
     )
     if noisy := max(r.noisy for r in results):
-        how += f" Noisy: on {noisy} of {len(first.rows)} programs the default plan may have differed from itself by over 3%."
+        many = f"{noisy} of {len(first.rows)} programs"
+        how += f" Noisy: on {many} the default plan may have differed from itself by over 3%."
     title = f"{e['suite']} on {e['backend']}"
     return (
         f"<h2 id='board-{number}'>{escape(title)}</h2><p class='soft'>{escape(how)}</p>"
