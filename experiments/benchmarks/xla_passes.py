@@ -75,7 +75,7 @@ class Settings:
     Attributes:
         rounds: pairs of timings per compilation.
         default_pipeline: run the pipeline of the other backends.
-        policy: the fusion policy; None for no fusions of ours.
+        policy: the fusion policy; None leaves fusion to XLA.
         undisturbed: take samples at real-time priority.
     """
 
