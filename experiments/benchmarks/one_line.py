@@ -35,8 +35,12 @@ from experiments.results import markdown_table, write_text
 COMPARED_STEPS = 3
 LEAST_SECONDS = 0.01
 """Seconds that a sample takes at least; quick steps are repeated."""
-TOLERANCE = 5e-3
-"""Largest difference, relative to the largest value of an array; Adam divides small gradients by themselves."""
+TOLERANCE = 2e-2
+"""Largest difference, relative to the largest value of an array.
+
+Adam divides small gradients by themselves, and an activation close to zero may fall on either side of it: gradients of
+ResNet-18 by Inductor differ from those in float64 by 1e-2 at most, those of hlogym by 8e-6.
+"""
 
 
 def names() -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 import re
 from collections.abc import Callable
@@ -91,7 +92,7 @@ def _torch_continued(own: Any, given: Any) -> Any:
     pytree: Any = importlib.import_module("torch.utils._pytree")
     for to, source in zip(pytree.tree_leaves(own), pytree.tree_leaves(given), strict=True):
         if hasattr(source, "load_state_dict"):
-            to.load_state_dict(source.state_dict())
+            to.load_state_dict(copy.deepcopy(source.state_dict()))  # an optimizer keeps the tensors that it is given
     return own
 
 
