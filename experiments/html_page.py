@@ -31,6 +31,7 @@ tr:last-child td { border-bottom: 0; } tr.sum td { background: var(--panel); fon
 table.entries td { white-space: normal; overflow-wrap: anywhere; } table.entries td:first-child { width: 34%; }
 table.entries td:nth-child(2) { min-width: 11rem; }
 table.entries td:nth-child(n+3) { white-space: nowrap; } table.entries th { white-space: normal; }
+table.programs th:nth-child(2), table.programs td:nth-child(2) { text-align: right; color: inherit; }
 table.prose th, table.prose td { text-align: left; white-space: normal; overflow-wrap: anywhere; vertical-align: top; }
 table.entries small { display: inline-block; } details { margin: .5rem 0; }
 small { color: var(--soft); font-weight: 400; } td.bad { color: #b3261e; }

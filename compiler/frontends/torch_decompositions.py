@@ -27,7 +27,6 @@ def _own() -> dict[Any, Callable[..., Any]]:
     torch: Any = importlib.import_module("torch")
     table: dict[str, Callable[..., Any]] = {
         "_weight_norm_interface_backward": _weight_norm_backward,
-        "_upsample_nearest_exact2d_backward": functools.partial(_nearest_exact_backward, torch),
         "max_pool3d_with_indices_backward": functools.partial(_max_pool3d_backward, torch),
         "masked_scatter_backward": functools.partial(_masked_scatter_backward, torch),
         "_pdist_forward": functools.partial(_distances_of_pairs, torch),
@@ -51,20 +50,6 @@ def _weight_norm_backward(grad: Any, v: Any, g: Any, norms: Any, dim: int) -> tu
     along = (grad * v).sum(others, keepdim=True)
     by_v = g / norms * (grad - v * along / norms**2)
     return by_v, along / norms
-
-
-def _nearest_exact_backward(
-    torch: Any, grad: Any, output_size: Sequence[int], input_size: Sequence[int], *scales: float | None
-) -> Any:
-    """Add the gradient of each pixel to the pixel that it was copied from."""
-    for k, n in enumerate(input_size[2:]):
-        scale = scales[k] if k < len(scales) else None
-        step = 1 / scale if scale else n / output_size[k]
-        places = ((torch.arange(output_size[k], dtype=torch.float32) + 0.5) * step).floor().long().clamp(max=n - 1)
-        sizes = list(grad.shape)
-        sizes[k + 2] = n
-        grad = grad.new_zeros(sizes).index_add(k + 2, places, grad)
-    return grad
 
 
 def _max_pool3d_backward(torch: Any, grad: Any, x: Any, *rest: Any) -> Any:

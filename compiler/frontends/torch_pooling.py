@@ -1,4 +1,4 @@
-"""Lowerings of ATen ops that pool over windows or resample."""
+"""Lowerings of ATen ops that pool over windows."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from compiler.frontends.torch_along import along
 from compiler.frontends.torch_builder import Lowerings, T, TorchBuilder, lowest
 from compiler.frontends.torch_indexing import take_at
 from compiler.frontends.torch_networks import each
@@ -120,14 +121,6 @@ def weights_of_parts(given: int, wanted: int) -> NDArray[np.float64]:
     return parts
 
 
-def along(b: TorchBuilder, x: H, dim: int, matrix: NDArray[np.float64]) -> H:
-    """Multiply one dimension by a constant matrix [before, after]."""
-    weights = b.constant(matrix, x.shape.element_type)
-    product = b.add(Opcode.DOT, x, weights, lhs_contracting_dims=(dim,), rhs_contracting_dims=(0,))
-    last = product.shape.rank - 1
-    return b.transpose(product, [*range(dim), last, *range(dim, last)])
-
-
 @LOWERINGS.op("adaptive_max_pool2d", "adaptive_max_pool3d")
 def _adaptive_max(b: TorchBuilder, x: H, size: Sequence[int]) -> list[H]:
     """Return the maxima over overlapping parts of the plane, and their positions in it."""
@@ -152,25 +145,3 @@ def _adaptive_max(b: TorchBuilder, x: H, size: Sequence[int]) -> list[H]:
 def _parts(given: int, wanted: int) -> list[range]:
     """Return the overlapping parts of adaptive pooling along one dimension."""
     return [range(k * given // wanted, -(-(k + 1) * given // wanted)) for k in range(wanted)]
-
-
-@LOWERINGS.op("upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d")
-def _nearest(b: TorchBuilder, x: H, _size: Any = None, *scales: Any) -> H:
-    """Resample with the input pixel that each output pixel falls into."""
-    for dim, factor in enumerate(scale_factors(scales, x.shape.rank - 2), start=2):
-        x = take_at(b, x, nearest_places(x.shape.dimensions[dim], b.out.dimensions[dim], factor), dim)
-    return x
-
-
-def scale_factors(scales: Sequence[Any], spatial: int) -> list[Any]:
-    """Return one factor per dimension, or None, from either of ATen's two signatures."""
-    if scales and isinstance(scales[0], list | tuple):
-        return list(scales[0])
-    return [*scales[:spatial], *[None] * (spatial - len(scales))]
-
-
-def nearest_places(given: int, wanted: int, factor: float | None) -> NDArray[Any]:
-    """Return the input pixel of each output pixel, computed in single precision like PyTorch."""
-    scale = np.float32(1 / factor) if factor else np.float32(given) / np.float32(wanted)
-    places: NDArray[Any] = np.floor(np.arange(wanted, dtype=np.float32) * scale).astype(np.int64).clip(max=given - 1)
-    return places

@@ -1,32 +1,24 @@
-"""Lowerings of the backward pass of pooling and resampling, which PyTorch does not decompose.
+"""Lowerings of the backward pass of pooling, which PyTorch does not decompose.
 
-Averages and interpolations are linear, so their gradients are products with the transposed matrices.
+Averages are linear, so their gradients are products with the transposed matrices.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from compiler.frontends.torch_along import along
 from compiler.frontends.torch_builder import Lowerings, T, TorchBuilder
-from compiler.frontends.torch_pooling import (
-    along,
-    held_by_windows,
-    nearest_places,
-    pool_window,
-    scale_factors,
-    weights_of_parts,
-)
+from compiler.frontends.torch_pooling import held_by_windows, pool_window, weights_of_parts
 from compiler.ir import HloInstruction, Opcode, Shape
 from compiler.ir.attributes import Window, WindowDim
 
 LOWERINGS = Lowerings()
 H = HloInstruction
-Matrix = NDArray[Any]
 
 
 @LOWERINGS.op("avg_pool2d_backward", "avg_pool3d_backward")
@@ -83,62 +75,3 @@ def _replicated_backward(b: TorchBuilder, grad: H, x: H, padding: Sequence[int])
         matrix[np.arange(m), np.clip(np.arange(m) - low, 0, n - 1)] = 1
         grad = along(b, grad, d, matrix)
     return grad
-
-
-# ---- interpolation: one matrix [given, wanted] per dimension
-
-
-def _nearest(given: int, wanted: int, factor: float | None, _align: bool) -> Matrix:
-    matrix = np.zeros((given, wanted))
-    matrix[nearest_places(given, wanted, factor), np.arange(wanted)] = 1
-    return matrix
-
-
-def _positions(given: int, wanted: int, factor: float | None, align: bool) -> Matrix:
-    """Return the position of each output pixel among the input pixels."""
-    if align:
-        return np.arange(wanted) * ((given - 1) / (wanted - 1) if wanted > 1 else 0.0)
-    return (np.arange(wanted) + 0.5) * (1 / factor if factor else given / wanted) - 0.5
-
-
-def _linear(given: int, wanted: int, factor: float | None, align: bool) -> Matrix:
-    at = np.maximum(_positions(given, wanted, factor, align), 0)
-    low = np.minimum(np.floor(at).astype(int), given - 1)
-    matrix = np.zeros((given, wanted))
-    columns = np.arange(wanted)
-    matrix[low, columns] += 1 - (at - low)
-    matrix[np.minimum(low + 1, given - 1), columns] += at - low
-    return matrix
-
-
-def _cubic(given: int, wanted: int, factor: float | None, align: bool) -> Matrix:
-    """Return the weights of Keys' kernel with a = -3/4; pixels beyond the edge repeat it."""
-    at = _positions(given, wanted, factor, align)
-    low = np.floor(at).astype(int)
-    matrix, a = np.zeros((given, wanted)), -0.75
-    for k in range(-1, 3):
-        d = np.abs(at - low - k)
-        near = (a + 2) * d**3 - (a + 3) * d**2 + 1
-        far = a * d**3 - 5 * a * d**2 + 8 * a * d - 4 * a
-        np.add.at(matrix, (np.clip(low + k, 0, given - 1), np.arange(wanted)), np.where(d <= 1, near, far))
-    return matrix
-
-
-def _resampled_backward(weights: Callable[..., Matrix], has_align: bool) -> Any:
-    def lowering(b: TorchBuilder, grad: H, size: Any, input_size: Sequence[int], *rest: Any) -> H:
-        align, scales = (rest[0], rest[1:]) if has_align else (False, rest)
-        for d, factor in enumerate(scale_factors(scales, grad.shape.rank - 2), start=2):
-            grad = along(b, grad, d, weights(int(input_size[d]), grad.shape.dimensions[d], factor, align).T)
-        return grad
-
-    return lowering
-
-
-LOWERINGS.update(
-    {f"upsample_nearest{n}d_backward": _resampled_backward(_nearest, has_align=False) for n in (1, 2, 3)}
-    | {
-        f"upsample_{name}_backward": _resampled_backward(_linear, has_align=True)
-        for name in ("linear1d", "bilinear2d", "trilinear3d")
-    }
-    | {"upsample_bicubic2d_backward": _resampled_backward(_cubic, has_align=True)}
-)

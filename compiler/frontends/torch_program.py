@@ -22,6 +22,7 @@ from compiler.frontends import (
     torch_prims,
     torch_random,
     torch_reductions,
+    torch_resampling,
     torch_special,
 )
 from compiler.frontends.names import set_argument_name, set_result_names
@@ -44,6 +45,7 @@ LOWERINGS: Registry = {
     **torch_embedding.LOWERINGS,
     **torch_backward.LOWERINGS,
     **torch_pooling_backward.LOWERINGS,
+    **torch_resampling.LOWERINGS,
     **torch_random.LOWERINGS,
     **torch_prims.LOWERINGS,
 }

@@ -17,6 +17,7 @@ from compiler.support.lru_dict import LruDict
 from compiler.torch_backend.calling import CompiledGraph
 from compiler.torch_backend.options import BackendOptions
 from compiler.torch_backend.threads import share_threads
+from compiler.torch_backend.whole_ops import whole_resampling
 
 __all__ = ["compile_graph"]
 
@@ -81,7 +82,7 @@ def _with_gradient(graph_module: Any, inputs: Sequence[Any], options: BackendOpt
         keep_inference_input_mutations=True,
     )
     # Fused attention kernels of PyTorch have no decomposition in the backward pass, and its fused LSTM has none at all.
-    with attention.sdpa_kernel(attention.SDPBackend.MATH), _without_onednn():
+    with attention.sdpa_kernel(attention.SDPBackend.MATH), _without_onednn(), whole_resampling():
         compiled: Callable[..., Any] = aot(graph_module, inputs)
     return compiled
 

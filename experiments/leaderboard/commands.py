@@ -20,6 +20,7 @@ from experiments.leaderboard.page import leaderboard_page
 from experiments.leaderboard.result import Verified, ranked, read_result, result_file, write_result
 from experiments.leaderboard.verification import Measuring, suite_of, verify_entry
 from experiments.leaderboard.writing import write_entry
+from experiments.provenance import provenance
 from experiments.registry import local_policy
 from experiments.results import ResultError, check_output, check_writable, write_text
 
@@ -68,6 +69,7 @@ def verify_entries(folders: Sequence[Path], results: Path, how: Measuring, suite
     entries = [read_entry(folder) for folder in folders]
     suites = [suite_of(entry, suite) for entry in entries]
     done: list[tuple[Verified, Path]] = []
+    made_by = provenance()  # of the code that runs, even if files change meanwhile
     with progress() as bar, keeping(lambda: _kept(done, len(entries))):
         task = bar.add_task("verifying", total=2 * sum(len(s.programs) for s in suites))
         for entry, programs in zip(entries, suites, strict=True):
@@ -75,7 +77,7 @@ def verify_entries(folders: Sequence[Path], results: Path, how: Measuring, suite
             def step(what: str, name: str = entry.name) -> None:
                 bar.update(task, advance=1, description=f"{name}: {what}")
 
-            verified = verify_entry(entry, programs, how, step)
+            verified = verify_entry(entry, programs, how, step, made_by)
             path = result_file(results, entry.name, entry.checksum)
             write_result(verified, path)
             done.append((verified, path))
@@ -87,7 +89,7 @@ def verify_entries(folders: Sequence[Path], results: Path, how: Measuring, suite
         if v.noisy:
             stdout.print(
                 f"{v.entry['name']}: the machine was noisy: on {v.noisy} of {len(v.rows)} programs the default plan "
-                "differed from itself by up to more than 3%",
+                "may have differed from itself by more than 3%",
                 soft_wrap=True,
             )
     for _, path in done:

@@ -53,7 +53,8 @@ def _board(results: Sequence[Verified], number: int) -> str:
         f"{p.get('machine')}; commit {p.get('commit')}. A difference counts {m.get('gate')}."
     )
     if noisy := max(r.noisy for r in results):
-        how += f" Noisy: on {noisy} programs the default plan differed from itself by up to more than 3%."
+        many = f"{noisy} of {len(first.rows)} programs"
+        how += f" Noisy: on {many} the default plan may have differed from itself by over 3%."
     title = f"{e['suite']} on {e['backend']}"
     return (
         f"<h2 id='board-{number}'>{escape(title)}</h2><p class='soft'>{escape(how)}</p>"
@@ -126,7 +127,8 @@ def _table(head: Sequence[str], body: Sequence[str], css: str) -> str:
 
 
 def _ratio(interval: Interval) -> str:
-    small = bounds(interval, 3)
+    """Return a ratio above its interval, which is left out where the plan leads to the code of the default plan."""
+    small = bounds(interval, 3) if interval.low < interval.high else ""
     return ratio(interval.value, 3) + (f"<br><small>{small}</small>" if small else "")
 
 

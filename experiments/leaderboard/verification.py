@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from compiler.api import decide_all
 from compiler.errors import HlogymError
@@ -108,6 +109,7 @@ def verify_entry(
     suite: Suite,
     how: Measuring,
     step: Callable[[str], None] = lambda _: None,
+    made_by: Mapping[str, Any] | None = None,
 ) -> Verified:
     """Return the result of an entry, measured on this machine.
 
@@ -116,6 +118,7 @@ def verify_entry(
         suite: its programs.
         how: how to measure.
         step: called with a description before each program is compiled, and before it is measured.
+        made_by: command, commit, machine and date; those of the present by default.
 
     Raises:
         EntryError: the entry is refused, because a plan is not for its program, fails, or computes something else.
@@ -134,7 +137,7 @@ def verify_entry(
             rows.append(_row(entry, program, plans[program.name], measurer, itself, how, program.name in trained_on))
         gate = str(measurer.options.gate)
     measured = {**asdict(how), "gate": gate, "threads": os.environ.get("HLOGYM_NUM_THREADS", "all")}
-    return Verified(entry.facts(), measured, provenance(), tuple(rows))
+    return Verified(entry.facts(), measured, made_by or provenance(), tuple(rows))
 
 
 def _row(

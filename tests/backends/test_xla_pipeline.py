@@ -168,3 +168,13 @@ def test_convolutions_beside_others_are_kept() -> None:
     assert make_pass("convolution-to-dot").run(parse(both))
     assert not make_pass("convolution-to-dot{shared=false}").run(parse(both))
     assert make_pass("convolution-to-dot{shared=false}").run(parse(POINTWISE))
+
+
+def test_what_is_made_of_an_iota_stays_computed() -> None:
+    module = parse("""ENTRY e { x = f32[4,4] parameter(0) i = s32[4,4] iota(), iota_dimension=0
+j = s32[4,4] iota(), iota_dimension=1 p = pred[4,4] compare(i, j), direction=GT z = f32[] constant(0)
+zs = f32[4,4] broadcast(z), dimensions={} ROOT r = f32[4,4] select(p, x, zs) }""")
+    ours = module.clone()
+    PipelineRun().run(xla_pipeline(), ours)
+    assert Opcode.IOTA in opcodes(ours)
+    assert not [i for i in ours.entry.instructions if i.opcode is Opcode.CONSTANT and i.shape.rank]

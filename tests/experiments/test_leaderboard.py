@@ -321,7 +321,7 @@ def test_a_noisy_machine_is_named(tmp_path: Path) -> None:
     assert "Noisy" not in leaderboard_page([quiet])
     loud = replace(quiet, rows=(quiet.rows[0], replace(quiet.rows[1], noise=Interval(1.0, 0.9, 1.01))))
     assert loud.noisy == 1
-    assert "Noisy: on 1 programs" in leaderboard_page([loud])
+    assert "Noisy: on 1 of 2 programs" in leaderboard_page([loud])
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,6 @@ def _weight_norm(x: Any) -> Any:
 
 PROGRAMS: dict[str, tuple[Any, tuple[int, ...]]] = {
     "weight_norm": (_weight_norm, (3, 4, 2)),
-    "nearest_exact": (lambda x: F.interpolate(x, size=(7, 3), mode="nearest-exact").sin(), (1, 2, 4, 5)),
     "max_pool3d": (lambda x: F.max_pool3d(x, 2, return_indices=True)[0].sin(), (1, 2, 4, 4, 4)),
     "masked_scatter": (lambda x: torch.zeros(3, 4, dtype=x.dtype).masked_scatter(x > 0, x * 2).sin(), (3, 4)),
     "pdist_2": (lambda x: F.pdist(x).sin(), (5, 3)),

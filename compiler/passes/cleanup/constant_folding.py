@@ -36,10 +36,12 @@ class ConstantFolding(ComputationPass):
 
     Attributes:
         max_bytes: no larger constant is created, nor one larger than its constant operands unless it is tiny.
+        iotas: whether small iotas count as constants.
     """
 
     name: ClassVar[str] = "constant-folding"
     max_bytes: int = number_option(1 << 20, 0, 1 << 28)
+    iotas: bool = True
 
     def run_on(self, computation: HloComputation) -> bool:
         """Fold constants in one computation, operands first; return whether it changed."""
@@ -71,7 +73,7 @@ class ConstantFolding(ComputationPass):
         if not i.operands or i.opcode in _NEVER_OPS or not i.shape.is_array or i.shape.is_dynamic:
             return False
         for o in i.operands:
-            if not _is_leaf(o):
+            if not _is_leaf(o) or (o.opcode is Opcode.IOTA and not self.iotas):
                 return False
         if i.control_predecessors:
             return False

@@ -13,6 +13,7 @@ from compiler.passes.infrastructure.builder import Builder
 from compiler.passes.infrastructure.patterns import is_op
 from compiler.passes.infrastructure.registry import register
 from compiler.passes.infrastructure.rewriting import RewritePass, RuleSet
+from compiler.passes.movement.known_rows import CompleteRows, sum_of_gathers
 
 RULES = RuleSet()
 
@@ -22,7 +23,8 @@ RULES = RuleSet()
 class GatherSimplifier(RewritePass):
     """Rewrite gathers by one index -> dynamic-slice and by evenly spaced known rows -> slice; drop empty gathers.
 
-    Scatters of one window, or of consecutive known rows, become updates.
+    Scatters of one window, or of consecutive known rows, become updates. Sums into most rows of an array at known
+    places become gathers.
     """
 
     name: ClassVar[str] = "gather-simplifier"
@@ -149,24 +151,24 @@ def _scatter_one(i: HloInstruction, b: Builder) -> HloInstruction | None:
 @RULES.on(Opcode.SCATTER)
 def _scatter_in_order(i: HloInstruction, b: Builder) -> HloInstruction | None:
     """Rewrite a scatter of complete rows k, k+1, k+2... in bounds -> update."""
-    if len(i.operands) != 3 or i.attr("input_batching_dims", ()):
+    rows = CompleteRows.of(i)
+    if rows is None:
         return None
     x, indices, updates = i.operands
-    mapped: tuple[int, ...] = i.attributes["scatter_dims_to_operand_dims"]
-    windows: tuple[int, ...] = i.attributes["update_window_dims"]
-    batch = [k for k in range(updates.shape.rank) if k not in windows]
-    if len(mapped) != 1 or i.attributes["inserted_window_dims"] != mapped or len(batch) != 1:
-        return None
-    (d,) = mapped
-    run, rest = _run_of(indices), iter(windows)
-    order = [batch[0] if k == d else next(rest) for k in range(x.shape.rank)]
-    sizes = [updates.shape.dimensions[k] for k in order]
-    if any(n != m for k, (n, m) in enumerate(zip(sizes, x.shape.dimensions, strict=True)) if k != d):
-        return None
-    if run is None or run.step != 1 or run.count != sizes[d] or run.first < 0 or run.last >= x.shape.dimensions[d]:
+    d, run = rows.dim, _run_of(indices)
+    if (
+        run is None
+        or run.step != 1
+        or run.count != updates.shape.dimensions[rows.batch]
+        or run.first < 0
+        or run.last >= x.shape.dimensions[d]
+    ):
         return None
     at = [run.first if k == d else 0 for k in range(x.shape.rank)]
-    return _updated(i, b.transpose(updates, order), at, b)
+    return _updated(i, b.transpose(updates, rows.order), at, b)
+
+
+RULES.on(Opcode.SCATTER)(sum_of_gathers)
 
 
 def _updated(i: HloInstruction, place: HloInstruction, at: list[int], b: Builder) -> HloInstruction | None:

@@ -38,6 +38,9 @@ _LEFT_OUT = ("matrix-chain", "transposed-dot-cse", "state-splitting", "while-loo
 A widened loop trades many small products for a large one and its slices, which XLA:CPU computes in separate kernels.
 """
 
+_FOLDING = "constant-folding{iotas=false}"
+"""XLA computes an iota, and what is made of it, inside of fusions, while it loads constant arrays from memory."""
+
 REWRITES = (
     "reshape-mover{shared_products=false}",
     "argmax-rewriter",
@@ -100,7 +103,8 @@ def xla_pipeline(is_cheap: Callable[[HloModule], bool] | None = None) -> PassPip
 
 def _pipeline(loop_passes: tuple[str, ...], rewrites: tuple[str, ...]) -> PassPipeline:
     algebra = "algebraic-simplifier{without=" + "+".join(LEFT_TO_XLA) + "}"
-    simple = [algebra if name == "algebraic-simplifier" else name for name in SIMPLIFICATION if name not in _LEFT_OUT]
+    own = {"algebraic-simplifier": algebra, "constant-folding": _FOLDING}
+    simple = [own.get(name, name) for name in SIMPLIFICATION if name not in _LEFT_OUT]
     simplify = FixedPoint("simplify", passes(*STRUCTURE, *simple))
     loop_passes = tuple(p.replace("unroller{", "unroller{stencils=false,") for p in loop_passes if p not in _LEFT_OUT)
     loops = FixedPoint("loops", (*passes(*loop_passes), simplify), limit=8)
