@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import importlib
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -58,15 +59,41 @@ class _PerSize:
 
     def __init__(self, graph_module: Any, options: BackendOptions) -> None:
         self._graph_module, self._options = graph_module, options
+        placeholders = [n for n in graph_module.graph.nodes if n.op == "placeholder"]
+        self._numbers = [k for k, n in enumerate(placeholders) if any(map(_reads_number, n.users))]
         self._compiled: LruDict[Any, Callable[..., Any]] = LruDict(_SIZES)
 
     def __call__(self, *inputs: Any) -> Any:
-        key = tuple((tuple(x.shape), x.stride()) if hasattr(x, "stride") else x for x in inputs)
+        numbers = {k: inputs[k].item() for k in self._numbers}
+        sizes = tuple((tuple(x.shape), x.stride()) if hasattr(x, "stride") else x for x in inputs)
+        key = sizes, tuple(numbers.values())
         compiled = self._compiled.get(key)
         if compiled is None:
-            compiled = _with_gradient(self._graph_module, inputs, self._options)
+            module = _with_numbers(self._graph_module, numbers) if numbers else self._graph_module
+            compiled = _with_gradient(module, inputs, self._options)
             self._compiled[key] = compiled
         return compiled(*inputs)
+
+
+def _reads_number(node: Any) -> bool:
+    """Check whether a node reads the number of a tensor, as which PyTorch passes a Python number of a dynamic graph."""
+    return node.op == "call_method" and node.target == "item"
+
+
+def _with_numbers(graph_module: Any, numbers: Mapping[int, float]) -> Any:
+    """Return a graph in which the numbers that it reads from some of its inputs are constants."""
+    fx: Any = importlib.import_module("torch.fx")
+    graph = copy.deepcopy(graph_module.graph)
+    inputs = [n for n in graph.nodes if n.op == "placeholder"]
+    for position, number in numbers.items():
+        for node in [u for u in inputs[position].users if _reads_number(u)]:
+            for user in list(node.users):
+                user.args, user.kwargs = (
+                    fx.node.map_arg(given, lambda n, node=node, number=number: number if n is node else n)
+                    for given in (user.args, user.kwargs)
+                )
+            graph.erase_node(node)
+    return fx.GraphModule(graph_module, graph)
 
 
 def _with_gradient(graph_module: Any, inputs: Sequence[Any], options: BackendOptions) -> Callable[..., Any]:

@@ -130,6 +130,16 @@ def test_sizes_that_change() -> None:
         assert_close(x.grad, layer.weight.sum(0).repeat(n, 1))
 
 
+def test_python_numbers_inside_modules_of_any_size() -> None:
+    layer = nn.LayerNorm(4, eps=1e-3)
+    call = compiled(layer, dynamic=True)
+    for n in (2, 3, 2):
+        x = torch.randn(n, 4)
+        assert_close(call(x), layer(x))
+    layer.eps = 0.5
+    assert_close(call(x), layer(x))
+
+
 def test_python_numbers_that_change() -> None:
     call = compiled(lambda x, k: x * k)
     for k in (1, 2, 3, 0.5, 0.7):
