@@ -77,7 +77,7 @@ class _PerSize:
 
 def _reads_number(node: Any) -> bool:
     """Check whether a node reads the number of a tensor, as which PyTorch passes a Python number of a dynamic graph."""
-    return node.op == "call_method" and node.target == "item"
+    return bool(node.op == "call_method" and node.target == "item")
 
 
 def _with_numbers(graph_module: Any, numbers: Mapping[int, float]) -> Any:
