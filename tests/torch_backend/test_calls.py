@@ -207,3 +207,14 @@ def test_several_threads() -> None:
         thread.join()
     assert len(found) == 150
     assert all(found)
+
+
+def test_results_without_elements_are_copied_from_each_other() -> None:
+    def program(x: Any) -> Any:
+        y = torch.ones(x.shape[0], 16, dtype=x.dtype)
+        return y + x.sum(1, keepdim=True), (y + x.sum(1, keepdim=True)).clone(), y.t() * 2
+
+    x = torch.randn(0, 6, dtype=torch.float64)
+    assert_close(compiled(program)(x), program(x))
+    layers = nn.Sequential(nn.Linear(6, 16), nn.GELU(), nn.LayerNorm(16), nn.Linear(16, 3))
+    assert_close(compiled(layers)(x.float()), layers(x.float()))

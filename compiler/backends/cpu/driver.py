@@ -161,7 +161,7 @@ class _Maker(ThunkVisitor[None]):
         return slot
 
     def copy(self, t: CopyThunk) -> None:
-        self.emit(StepKind.COPY, [t.target, t.source], size=t.source.size)
+        self.emit(StepKind.COPY, [t.target, t.source], size=t.source.shape.byte_size)
 
     def gemm(self, t: GemmThunk) -> None:
         self.emit(

@@ -262,7 +262,7 @@ class _Writer(ThunkVisitor[None]):
 
     def copy(self, t: CopyThunk) -> None:
         target, source = self.places.of(t.target), self.places.of(t.source)
-        self._add(f"__builtin_memmove({target.name}, {source.name}, {t.source.size});")
+        self._add(f"__builtin_memmove({target.name}, {source.name}, {t.source.shape.byte_size});")
 
     def loop(self, t: WhileThunk) -> None:
         number, outermost = self._loops, not self._loops
