@@ -133,12 +133,14 @@ def page(rows: Sequence[Row], arguments: Sequence[str]) -> str:
     made = provenance()
     rows, missing = [r for r in rows if _has_result(r)], [r for r in rows if not _has_result(r)]
     short = " ".join(Path(a).name if a.startswith("/") else a for a in arguments)
-    commits = Counter(r[b]["commit"].split()[0] for r in rows for b in BACKENDS if r.get(b))
+    results = [r[b] for r in rows for b in BACKENDS if r.get(b)]
+    commits = Counter(f["commit"].split()[0] for f in results)
+    machines = Counter(f["machine"] for f in results)
     lines = [
         "# Dumps of real models",
         "",
         f"- command: `python -m tests.sweeps.dumps {short}`",
-        f"- machine: {made['machine']}",
+        f"- machines: {'; '.join(f'{m} ({n} results)' for m, n in machines.most_common())}",
         f"- date: {made['date']}",
         f"- commits: {', '.join(f'{c} ({n} results)' for c, n in commits.most_common())}",
         *summary(rows),

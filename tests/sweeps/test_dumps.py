@@ -46,7 +46,7 @@ def test_the_table_names_what_was_refused_and_what_is_over_the_limits() -> None:
 
 
 def test_the_page_lists_what_was_not_reached() -> None:
-    made = FOUND | {"commit": "0"}
+    made = FOUND | {"commit": "0", "machine": "m"}
     rows: list[dict[str, Any]] = [{"program": "a", "copies": [], "cpu": made}, {"program": "b", "copies": []}]
     table, _, rest = page(rows, []).partition("Not reached yet, 1 dumps:")
     assert "| a |" in table and "| b |" not in table and "1 files, 1 of them distinct" in table
