@@ -61,6 +61,8 @@ FUSIBLE_OPCODES = FUSIBLE_STRUCTURE - {
     Opcode.GET_TUPLE_ELEMENT,
 } | {Opcode.BITCAST_CONVERT, Opcode.FUSION, *TEMPLATE_OPS}
 """Opcodes besides the elementwise ones that can be fused; constants are copied into fusions instead."""
+MANY_JOINTS = 4
+"""Number of pads and concatenations in a kernel from which on only making it shows how many statements it has."""
 BRANCH_STATEMENTS = 12
 """Statements of a kernel that decide whether an element is in the window of an update, at most."""
 
@@ -76,6 +78,7 @@ class KernelFacts:
         summary: what the kernel reads and computes.
         marks: patterns of the user's rules that match instructions inside, as bits.
         updates: number of dynamic updates inside.
+        joints: number of pads and concatenations inside.
     """
 
     refusal: str | None
@@ -84,6 +87,7 @@ class KernelFacts:
     summary: KernelSummary = field(default_factory=KernelSummary)
     marks: int = 0
     updates: int = 0
+    joints: int = 0
 
     @property
     def statements(self) -> int:
@@ -389,7 +393,12 @@ class Legality:
         many = self._statements(first, second, kind != "producer-consumer")
         # An output may be read through all updates of an array: their branches are in no summary.
         branches = BRANCH_STATEMENTS * (a.updates + b.updates) * (len(a.outputs) + len(b.outputs))
-        return 2 * many + branches > BASE_STATEMENTS + STATEMENTS_PER_INSTRUCTION * (a.size + b.size)
+        # Each branch of a pad or a concatenation computes what it needs again, and so do the branches within it.
+        joints = a.joints + b.joints
+        if joints >= MANY_JOINTS:
+            return True
+        many *= 2 + joints
+        return many + branches > BASE_STATEMENTS + STATEMENTS_PER_INSTRUCTION * (a.size + b.size)
 
     # ---- facts
 
@@ -406,7 +415,8 @@ class Legality:
             size = len(body_of(node)) if node.opcode is Opcode.FUSION else 1
             inside = body_of(node).instructions if node.opcode is Opcode.FUSION else (node,)
             updates = sum(i.opcode is Opcode.DYNAMIC_UPDATE_SLICE for i in inside)
-            found = KernelFacts(None, outputs, size, summary, marks, updates)
+            joints = sum(i.opcode in (Opcode.PAD, Opcode.CONCATENATE) for i in inside)
+            found = KernelFacts(None, outputs, size, summary, marks, updates, joints)
             if shared is not None:
                 if len(self._verdicts.facts_by_structure) >= self.nodes.most // 4:
                     self._verdicts.facts_by_structure.clear()

@@ -158,3 +158,20 @@ def test_many_outputs_read_through_many_updates_are_kernels_that_can_be_built() 
     args = (rng.random((n, n), np.float32), rng.random((n, n), np.float32), np.int32(2), np.int32(4))
     for found, wanted in zip(compile(module)(*args), evaluate(module, args), strict=True):
         np.testing.assert_array_equal(found, wanted)
+
+
+@pytest.mark.parametrize(("levels", "scalars"), [(4, 40), (5, 5), (6, 40)])
+@pytest.mark.parametrize("policy", ["default", "greedy"])
+def test_values_that_many_branches_need_are_kernels_that_can_be_built(levels: int, scalars: int, policy: str) -> None:
+    lines = ["x = f32[] parameter(0)", "y = f32[2] parameter(1)", "z = f32[] constant(0)", "s0 = f32[] sine(x)"]
+    lines += [f"s{n + 1} = f32[] {'multiply' if n % 2 else 'add'}(s{n}, x)" for n in range(scalars)]
+    lines += [f"b = f32[2] broadcast(s{scalars}), dimensions={{}}", "v0 = f32[2] multiply(y, b)"]
+    for n in range(levels):  # elements of two arrays alternate
+        shape = f"f32[{4 << n}]"
+        lines.append(f"e{n} = {shape} pad(v{n}, z), padding=0_1_1")
+        lines.append(f"o{n} = {shape} pad(v{n}, s{scalars}), padding=1_0_1")
+        lines.append(f"v{n + 1} = {shape} add(e{n}, o{n})")
+    module = parse("\n".join(["ENTRY e {", *lines[:-1], f"ROOT {lines[-1]}", "}"]))
+    args = (np.float32(0.9), np.array([0.5, -2], np.float32))
+    found = compile(module, fusion_policy=policy)(*args)[0]
+    np.testing.assert_allclose(found, evaluate(module, args)[0], rtol=1e-5, atol=1e-6)
