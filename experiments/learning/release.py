@@ -1,8 +1,8 @@
 """Validate the policy in a folder again, and write there what came out: the card, and whether it may be the default.
 
-    python -m experiments.learning.release [--folder DIR] [--rules] [--default] [--no-validate]
+    python -m experiments.learning.release [--folder DIR] [--without PHASE] [--rules] [--default] [--no-validate]
 
-Its parts stay as they are. With `--rules`, the part for fusion gets a readable form, distilled from its forest; nothing
+Its parts stay as they are; those that no longer pay can be left out. With `--rules`, the part for fusion gets a readable form, distilled from its forest; nothing
 is measured for that. After code generation has changed, this says whether what was learned before still holds.
 """
 
@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from compiler.errors import PolicyError
 from compiler.learned.fusion_changes import FORMAT, read_changes, save_changes
 from compiler.learned.policy_folder import describe_policy
 from compiler.learned.whole_folder import SHIPPED, read_whole, write_whole
@@ -57,6 +58,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add("--folder", type=Path, default=SHIPPED, help="of the policy (default: that of the policy that ships)")
     add("--config", type=Path, default=DEFAULT_FILE, help="settings (default: %(default)s)")
     add("--version", default=None, help="version (default: as before)")
+    add(
+        "--without",
+        action="append",
+        default=[],
+        help="leave out the part for a phase, whose folder stays (may be repeated)",
+    )
     add("--rules", action="store_true", help="distil the part for fusion into rules")
     add("--no-validate", action="store_true", help="keep the result of the last validation")
     add("--default", action="store_true", help="let the policy decide when none is named, if validation allows it")
@@ -64,8 +71,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     o = parser.parse_args(arguments)
     settings, whole = read_settings(o.config), read_whole(o.folder)
     version, facts = o.version or whole.version, dict(whole.provenance)
+    kept = [phase for phase in whole.parts if phase not in o.without]
+    if len(kept) + len(set(o.without)) != len(whole.parts) or not kept:
+        raise PolicyError(f"{o.folder} has the parts {', '.join(whole.parts)}; --without must leave one of them")
     with tempfile.TemporaryDirectory() as made:
-        parts = {phase: Path(shutil.copytree(o.folder / phase, Path(made) / phase)) for phase in whole.parts}
+        parts = {phase: Path(shutil.copytree(o.folder / phase, Path(made) / phase)) for phase in kept}
         if o.rules and "fusion" in parts and describe_policy(parts["fusion"])["format"] == FORMAT:
             facts["fusion_rules"] = with_rules(o.folder / "fusion", parts["fusion"], settings)
         if not o.no_validate:

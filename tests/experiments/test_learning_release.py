@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from compiler.errors import PolicyError
 from compiler.fusion.actions import FusionAction
 from compiler.learned.change_choosers import UNCHANGED, ChangeForest
 from compiler.learned.features.fusion_changes import CHANGE_FEATURES, CHANGED_COLUMNS, Change
@@ -81,3 +82,14 @@ def test_a_released_policy_says_what_is_known_of_it(tmp_path: Path, monkeypatch:
     readable = resolve_policy(f"{folder}:rules", "cpu")
     assert set(readable.parts) == {"expansions", "fusion"}
     assert [p.name for p in tmp_path.iterdir()] == ["policy"]
+
+
+def test_a_part_can_be_left_out(tmp_path: Path) -> None:
+    folder = shutil.copytree(SHIPPED, tmp_path / "policy")
+    release.main(["--folder", str(folder), "--without", "expansions", "--no-validate"])
+    assert set(resolve_policy(str(folder), "cpu").parts) == {"fusion"}
+    assert "### expansions" not in (folder / "README.md").read_text()
+    with pytest.raises(PolicyError, match="has the parts fusion"):
+        release.main(["--folder", str(folder), "--without", "loops", "--no-validate"])
+    with pytest.raises(PolicyError, match="must leave one"):
+        release.main(["--folder", str(folder), "--without", "fusion", "--no-validate"])
