@@ -2,9 +2,9 @@
 
     python -m experiments.learning.release [--folder DIR] [--without PHASE] [--rules] [--default] [--no-validate]
 
-Its parts stay as they are; those that no longer pay can be left out. With `--rules`, the part for fusion gets a readable
-form, distilled from its forest; nothing is measured for that. After code generation has changed, this says whether what
-was learned before still holds.
+Its parts stay as they are; those that no longer gain anything can be left out. With `--rules`, the part for fusion gets
+a readable form, distilled from its forest; nothing is measured for that. After code generation has changed, this says
+whether what was learned before still holds.
 """
 
 from __future__ import annotations
