@@ -44,7 +44,6 @@ NOT_EMITTED: dict[Opcode, str] = {
         _SEQUENCE,
     ),
     Opcode.REDUCE_PRECISION: "has no scalar expression yet; runs in the interpreter",
-    **dict.fromkeys((Opcode.COMPLEX, Opcode.IMAG), "kernels do not support complex numbers"),
     **dict.fromkeys(
         (Opcode.DYNAMIC_RESHAPE, Opcode.GET_DIMENSION_SIZE, Opcode.SET_DIMENSION_SIZE),
         "sizes known only at run time are supported by the interpreter only",

@@ -217,7 +217,7 @@ REFUSED = {
         "%y = f32[4,4] negate(%x)",
         "%q = f32[4,4] scatter(%x, %j, %y), update_window_dims={1}, inserted_window_dims={0}, "
         "scatter_dims_to_operand_dims={0}, index_vector_dim=1, to_apply=%odd",
-        "%q: combining by %odd has no kernel",
+        "%q: combining f32 by %odd has no kernel",
     ),
     "a sort of pairs": (
         "%y = f32[4,4] negate(%x)",

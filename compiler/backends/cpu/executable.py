@@ -26,6 +26,7 @@ from compiler.backends.cpu.onednn.steps import LibrarySteps
 from compiler.codegen.kernel_spec import KernelSpec
 from compiler.interpreter.machine import Machine
 from compiler.ir.module import HloModule
+from compiler.ir.shape import Shape
 from compiler.plan import CompilationPlan
 from compiler.runtime.allocation import allocate
 from compiler.runtime.buffers import Buffer, BufferKind
@@ -330,11 +331,11 @@ class CpuExecutable:
         """Return the memory of a buffer as an array."""
         shape, b = b.shape, b.resolve()
         if b.kind is BufferKind.PARAMETER:
-            return frame.arguments[b.index].reshape(shape.dimensions)
+            return _seen_as(frame.arguments[b.index], shape)
         if b.kind is BufferKind.OUTPUT:
-            return frame.results[b.index].reshape(shape.dimensions)
+            return _seen_as(frame.results[b.index], shape)
         if b.kind is BufferKind.CONSTANT:
-            return self.program.constants[b.index].reshape(shape.dimensions)
+            return _seen_as(self.program.constants[b.index], shape)
         raw = frame.arena[b.index : b.index + shape.byte_size]
         return raw.view(shape.dtype).reshape(shape.dimensions)
 
@@ -419,6 +420,12 @@ class CpuExecutable:
         """Call the program and return the median time of each thunk with its bytes and flops."""
         self._call_from_python(arrays, donate=False)
         return profile_thunks(self.thunks, self.time_thunks(arrays, repeats))
+
+
+def _seen_as(array: Array, shape: Shape) -> Array:
+    """Return an array's memory as that of a value; values of another type may be in it before it holds its own."""
+    same = array.dtype == shape.dtype
+    return (array if same else array.reshape(-1).view(shape.dtype)).reshape(shape.dimensions)
 
 
 def _configure(context: Context, options: CallOptions) -> None:
