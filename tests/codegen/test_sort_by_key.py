@@ -66,7 +66,9 @@ def check_top_k(
 ) -> None:
     text = top_k_text(element_type, rows, n, k, largest)
     x = keys(element_type, (rows, n), few)
-    made = compile_hlo(text, backend="cpu", kernel_selector=lambda _: KernelChoice(schedule=schedule or {}))
+    made = compile_hlo(
+        text, backend="cpu", policy="heuristic", kernel_selector=lambda _: KernelChoice(schedule=schedule or {})
+    )
     assert [kernel.kind for kernel in made.kernels] == ["top-k"]
     assert_same_bits(made(x), evaluate(parse(text), [x]))
 
@@ -94,7 +96,9 @@ def check_sort(
 ) -> None:
     text = sort_text(element_type, dims, direction, swapped)
     x = keys(element_type, dims, few=swapped)
-    made = compile_hlo(text, backend="cpu", kernel_selector=lambda _: KernelChoice(schedule=schedule or {}))
+    made = compile_hlo(
+        text, backend="cpu", policy="heuristic", kernel_selector=lambda _: KernelChoice(schedule=schedule or {})
+    )
     assert any("_order" in kernel.source for kernel in made.kernels)
     assert_same_bits(made(x), evaluate(parse(text), [x]))
 
@@ -119,7 +123,7 @@ def test_topk_of_any_row(n: int) -> None:
 
 def test_topk_when_each_element_exceeds_those_before() -> None:
     text = "HloModule m\nENTRY e { x = s32[1,3000] parameter(0)\nROOT t = (s32[1,90], s32[1,90]) topk(x), k=90 }"
-    values, places = compile_hlo(text, backend="cpu")(np.arange(3000, dtype=np.int32)[None])
+    values, places = compile_hlo(text, backend="cpu", policy="heuristic")(np.arange(3000, dtype=np.int32)[None])
     np.testing.assert_array_equal(values[0], np.arange(2999, 2909, -1))
     np.testing.assert_array_equal(places, values)
 

@@ -35,7 +35,9 @@ ENTRY main {
 """
 
 
-def explained(text: str = CHAIN, policy: str | None = "default", backend: str = "cpu") -> tuple[Executable, Explanation]:
+def explained(
+    text: str = CHAIN, policy: str | None = "default", backend: str = "cpu"
+) -> tuple[Executable, Explanation]:
     executable = compile(text, backend=backend, fusion_policy=policy)
     return executable, executable.explain()
 
