@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from compiler.interpreter import evaluate
-from compiler.ir import Opcode
+from compiler.ir import HloModule, Opcode
 from compiler.ir.verifier import check_module
 from compiler.passes.infrastructure.registry import make_pass
 from compiler.text import parse
@@ -20,6 +20,17 @@ def convolutions() -> Iterator[Case]:
     for case in (*cases(), *corner_cases()):
         if case.opcode == "convolution" and case.element_type == "f32":
             yield case
+
+
+def expanded_opcodes(module: HloModule, option: str) -> list[Opcode]:
+    """Run the pass, check that it changes the module and no result, and return the opcodes of the entry."""
+    rng = np.random.default_rng(0)
+    args = [rng.normal(size=s.dimensions).astype(np.float32) for s in module.parameter_shapes]
+    want = reference(module, args)
+    assert make_pass(f"convolution-to-patches{{{option}}}").run(module)
+    assert check_module(module) == []
+    assert difference(evaluate(module, args), want) is None
+    return [i.opcode for i in module.entry.instructions]
 
 
 @pytest.mark.parametrize("parts", [1, 128])
@@ -53,13 +64,7 @@ ENTRY main {{
   k = f32[{kernel}] parameter(1)
   ROOT c = f32[{result}] convolution(x, k), {attributes}
 }}""")
-    rng = np.random.default_rng(0)
-    args = [rng.normal(size=s.dimensions).astype(np.float32) for s in module.parameter_shapes]
-    want = reference(module, args)
-    assert make_pass("convolution-to-patches{max_parts=1}").run(module)
-    assert check_module(module) == []
-    assert difference(evaluate(module, args), want) is None
-    opcodes = [i.opcode for i in module.entry.instructions]
+    opcodes = expanded_opcodes(module, "max_parts=1")
     assert Opcode.CONCATENATE not in opcodes and Opcode.CONVOLUTION not in opcodes
 
 
@@ -80,14 +85,8 @@ ENTRY main {{
   g = f32[4,5,5,3] parameter(1)
   ROOT c = f32[{result}] convolution(x, g), {attributes}, batch_group_count=3
 }}""")
-    rng = np.random.default_rng(0)
-    args = [rng.normal(size=s.dimensions).astype(np.float32) for s in module.parameter_shapes]
-    want = reference(module, args)
     # The limit of elements is one of patches, of which there are none.
-    assert make_pass("convolution-to-patches{max_elements=1}").run(module)
-    assert check_module(module) == []
-    assert difference(evaluate(module, args), want) is None
-    opcodes = [i.opcode for i in module.entry.instructions]
+    opcodes = expanded_opcodes(module, "max_elements=1")
     assert Opcode.DOT not in opcodes and Opcode.CONVOLUTION not in opcodes
 
 
@@ -99,15 +98,10 @@ ENTRY main {
   k = f32[3,3,3,4] parameter(1)
   ROOT c = f32[4,6,5,5] convolution(x, k), window={size=3x3 pad=1_1x1_1}, dim_labels=bf01_01io->fb01
 }""")
-    rng = np.random.default_rng(0)
-    args = [rng.normal(size=s.dimensions).astype(np.float32) for s in module.parameter_shapes]
-    want = reference(module, args)
     # The patches have 6 * 25 * 27 elements, those of three samples 2,025.
-    assert make_pass("convolution-to-patches{max_elements=2025}").run(module)
-    assert check_module(module) == []
-    assert sum(i.opcode is Opcode.DOT for i in module.entry.instructions) == 2
-    assert all(i.opcode is not Opcode.CONVOLUTION for i in module.entry.instructions)
-    assert difference(evaluate(module, args), want) is None
+    opcodes = expanded_opcodes(module, "max_elements=2025")
+    assert opcodes.count(Opcode.DOT) == 2
+    assert Opcode.CONVOLUTION not in opcodes
 
 
 @pytest.mark.parametrize(
@@ -135,14 +129,9 @@ ENTRY main {{
   k = f32[{kernel}] parameter(1)
   ROOT c = f32[{result}] convolution(x, k), {attributes}
 }}""")
-    rng = np.random.default_rng(0)
-    args = [rng.normal(size=s.dimensions).astype(np.float32) for s in module.parameter_shapes]
-    want = reference(module, args)
-    assert make_pass(f"convolution-to-patches{{max_elements={limit}}}").run(module)
-    assert check_module(module) == []
-    assert sum(i.opcode is Opcode.DOT for i in module.entry.instructions) == parts
-    assert all(i.opcode is not Opcode.CONVOLUTION for i in module.entry.instructions)
-    assert difference(evaluate(module, args), want) is None
+    opcodes = expanded_opcodes(module, f"max_elements={limit}")
+    assert opcodes.count(Opcode.DOT) == parts
+    assert Opcode.CONVOLUTION not in opcodes
 
 
 def test_a_convolution_with_too_many_parts_stays() -> None:

@@ -110,7 +110,7 @@ class _Sharing:
 
     def _keep(self, name: str, values: _Values, variables: Sequence[Var]) -> lir.LocalLoad | None:
         """Return the load that replaces a value, or None if it is not worth an array."""
-        let, used = values.of[name], values.used(name)
+        let, used = values.of[name], values.used[name]
         axes = [v for v in variables if v in used]
         size = math.prod(v.extent for v in axes)
         runs = self.loop.var.extent * math.prod(v.extent for v in variables if v not in used)
@@ -145,6 +145,7 @@ class _Values:
         variables: those of the loops inside the outer one.
         numbers: of what values are, see `key`.
         of: the definitions by name.
+        used: for each of them the variables on which it depends.
     """
 
     stored: set[str]
@@ -152,7 +153,7 @@ class _Values:
     variables: Sequence[Var]
     numbers: dict[Hashable, int]
     of: dict[str, lir.Let] = field(default_factory=dict)
-    _used: dict[str, frozenset[Var]] = field(default_factory=dict)
+    used: dict[str, frozenset[Var]] = field(default_factory=dict)
 
     def add(self, let: lir.Let) -> None:
         """Add a definition if it is shared."""
@@ -165,12 +166,8 @@ class _Values:
             shared = isinstance(v, lir.Constant) or (isinstance(v, lir.Apply) and all(map(self._is_known, v.args)))
         if shared:
             self.of[let.name] = let
-            operands = [self._used[n] for n in lir.names_used((let,)) if n in self._used]
-            self._used[let.name] = frozenset(_variables_in(let)).union(*operands)
-
-    def used(self, name: str) -> frozenset[Var]:
-        """Return the variables on which a value depends."""
-        return self._used[name]
+            operands = [self.used[n] for n in lir.names_used((let,)) if n in self.used]
+            self.used[let.name] = frozenset(_variables_in(let)).union(*operands)
 
     def _is_known(self, name: str) -> bool:
         return name in self.of or name in self.around
