@@ -69,6 +69,8 @@ class MeasurerOptions:
             take turns per core.
         keep_seconds: age at which times expire.
         gate: when a difference to the default plan counts.
+        real_time: whether programs are timed at real-time priority, for machines that do other work as well; that needs
+            the right to it (CAP_SYS_NICE).
         trust_builds: whether plans that lead to the same code as the default plan count as equally fast, without a
             race; not so in A/A runs.
     """
@@ -83,6 +85,7 @@ class MeasurerOptions:
     cores: int | None = None
     keep_seconds: float = KEEP_SECONDS
     gate: Gate = GATE
+    real_time: bool = False
     trust_builds: bool = True
 
 
@@ -328,6 +331,7 @@ class Measurer:
                     "op": "race", "default": default["handle"], "candidate": prepared["handle"], "cpus": cpus,
                     "blocks": self.options.rounds, "seconds": self.options.seconds,
                     "patience": 1 if settled else self.options.patience, "gate": asdict(self.options.gate),
+                    "real_time": self.options.real_time,
                 }
             )  # fmt: skip
         if "error" in reply:
@@ -395,6 +399,7 @@ class Measurer:
         at[:] = list(handles)
         with self._turns.turn() as cpus:
             asked = {"op": "compare", "handles": list(handles.values()), "rounds": rounds, "cpus": cpus}
+            asked["real_time"] = self.options.real_time
             reply = self._ask(asked)
         if "error" in reply:
             # Without the handle of one of them, all have failed.

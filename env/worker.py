@@ -37,6 +37,7 @@ from env.comparison import absolute_part, difference
 from env.gate import Gate
 from env.program_json import program_from_json
 from env.racing import Budget, ReferenceLoad, checksum, least_seconds, race, runners
+from env.real_time import real_time
 from env.reference import Reference, drawn_reference, fresh_outputs, on_host
 from env.suites import Program, Tolerance, random_inputs
 
@@ -85,12 +86,12 @@ class Worker:
       Thunks: number of those that take time. Idle: the program only copies. Worn: this process has used so much memory,
       or so many memory mappings, that it should be replaced. What is still held is not compiled again.
     - `{"op": "race", "default": h, "candidate": h, "blocks": n, "seconds": limit, "patience": k, "gate": {...}, "cpus":
-      [...]}` times two programs in ABBA blocks on the given cores, up to k times as many while the gate leaves it
-      undecided, and checks the outputs of the last block; reply `{"looks": m, "blocks": [[four times, load],
-      ...], "floor": seconds, "kernels": [[name, key, executions, seconds], ...]}`. Floor: no machine could run the
-      candidate faster. Kernels: the thunks of the candidate, timed inside the program.
-    - `{"op": "compare", "handles": [...], "rounds": n, "cpus": [...]}` times whole programs in turns, and checks their
-      outputs afterwards; reply `{"times": [[...], ...]}`.
+      [...], "real_time": bool}` times two programs in ABBA blocks on the given cores, up to k times as many while the
+      gate leaves it undecided, and checks the outputs of the last block; reply `{"looks": m, "blocks": [[four times,
+      load], ...], "floor": seconds, "kernels": [[name, key, executions, seconds], ...]}`. Floor: no machine could run
+      the candidate faster. Kernels: the thunks of the candidate, timed inside the program.
+    - `{"op": "compare", "handles": [...], "rounds": n, "cpus": [...], "real_time": bool}` times whole programs in
+      turns, and checks their outputs afterwards; reply `{"times": [[...], ...]}`.
     - `{"op": "ping"}`: reply `{}`.
 
     The reply to a request that fails is `{"error": kind, "message": string}`. The kinds:
@@ -210,7 +211,7 @@ class Worker:
         before = checksum(inputs[0])
         budget = Budget(request["blocks"], request["seconds"], Gate(**request["gate"]), request["patience"])
         first, second = runners(default.executable, candidate.executable)
-        with _on_cores(request["cpus"]):
+        with _undisturbed(request):
             blocks, looks, outputs = race(first, second, inputs, budget, self._load)
             samples = candidate.executable.time_thunks(inputs[0], PROFILES) if blocks[0].times[1] < 1 else []
         found = timed(candidate.executable)
@@ -228,7 +229,7 @@ class Worker:
 
     def _compare(self, request: Mapping[str, Any]) -> dict[str, Any]:
         ready = [self._held(h) for h in request["handles"]]
-        with _on_cores(request["cpus"]):
+        with _undisturbed(request):
             times, outputs = _in_turns(ready, request["rounds"])
         for handle, one, results in zip(request["handles"], ready, outputs, strict=True):
             if (finding := one.finding(results)) is not None:
@@ -281,6 +282,13 @@ def machine_key(backend: str) -> str:
 def _views(arrays: Sequence[npt.NDArray[Any]]) -> list[npt.NDArray[Any]]:
     """Return views of arrays, which a program cannot take over, even if it takes donated arguments."""
     return [np.asarray(a)[...] for a in arrays]
+
+
+@contextlib.contextmanager
+def _undisturbed(request: Mapping[str, Any]) -> Iterator[None]:
+    """Time a request: on its cores only, and at real-time priority if it says so."""
+    with _on_cores(request["cpus"]), real_time() if request["real_time"] else contextlib.nullcontext():
+        yield
 
 
 @contextlib.contextmanager

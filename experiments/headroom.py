@@ -168,6 +168,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add("--rounds", type=int, default=25, help="ABBA blocks at most (default: %(default)s)")
     add("--seconds", type=float, default=0.5, help="time limit of the blocks (default: %(default)s)")
     add("--seed", type=int, default=0, help="seed of the searches (default: %(default)s)")
+    add(
+        "--real-time", action="store_true", help="time at real-time priority, on a machine that does other work as well"
+    )
     add("--out", type=Path, default=None, help="page to write (default: results/headroom/SUITE.md)")
     o = parser.parse_args(arguments)
     groups = tuple(o.group.split(","))
@@ -183,7 +186,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for name in ("longest", "shortest"):
         if getattr(o, name) != parser.get_default(name):
             settings[name] = getattr(o, name)
-    options = MeasurerOptions(rounds=o.rounds, seconds=o.seconds, seed=o.seed)
+    options = MeasurerOptions(rounds=o.rounds, seconds=o.seconds, seed=o.seed, real_time=o.real_time)
     with Measurer(PlanStore(":memory:"), options) as measurer:
         rows = collect(
             out.with_suffix(".jsonl"), settings, programs,
@@ -191,6 +194,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         )  # fmt: skip
         gate = str(measurer.options.gate)
     command = "python -m experiments.headroom " + " ".join(f"--{n} {v}" for n, v in settings.items())
+    command += " --real-time" if o.real_time else ""
     lines = _lines(rows, groups, o.budget, gate)
     if any("groups" in r for r in rows):
         from experiments.plots import save_figure

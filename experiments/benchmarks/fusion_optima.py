@@ -42,12 +42,12 @@ from compiler.passes.pipelines.default import default_pipeline
 from compiler.runtime.executable import Executable, parameter_leaves
 from compiler.support.options import split_specs
 from compiler.text import parse
+from env.real_time import real_time
 from env.statistics import Interval
 from env.suites import Program, load_suite
 from env.suites.programs.cutter import cut
 from env.summaries import hierarchical_interval
 from experiments.provenance import provenance
-from experiments.real_time import real_time
 from experiments.results import ResultError, write_text
 
 POLICY_NAMES = tuple(p for p in POLICIES if p != "exhaustive")

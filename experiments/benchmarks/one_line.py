@@ -25,11 +25,11 @@ from typing import Any
 
 import numpy as np
 
+from env.real_time import real_time
 from env.statistics import geometric_mean, ratio_interval
 from experiments.benchmarks.script_frameworks import FRAMEWORKS, Framework, Namespace, framework_of
 from experiments.console import duration, factor
 from experiments.provenance import provenance
-from experiments.real_time import real_time
 from experiments.results import markdown_table, write_text
 
 COMPARED_STEPS = 3

@@ -29,13 +29,13 @@ from compiler.ir import HloModule
 from compiler.passes.pipelines.default import default_pipeline
 from compiler.text import parse
 from env.comparison import difference
+from env.real_time import real_time
 from env.reference import Reference
 from env.statistics import geometric_mean
 from env.suites import Program, load_suite
 from experiments.benchmarks.steady_heap import keep_freed_memory
 from experiments.inputs import entry_inputs, read_module
 from experiments.provenance import provenance
-from experiments.real_time import real_time
 from experiments.results import markdown_facts, markdown_table, write_text
 
 Array = npt.NDArray[Any]

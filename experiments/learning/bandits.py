@@ -19,10 +19,11 @@ from experiments.learning.deviations import measured_row
 from experiments.learning.drawn_programs import write_drawn_programs
 from experiments.learning.fusion_deviations import Draw, fusion_row
 from experiments.learning.fusion_fitting import change_forest, change_samples, guided_draw
-from experiments.learning.settings import DEFAULT_FILE, LearningSettings, read_settings
+from experiments.learning.settings import LearningSettings, add_settings, given_settings
 from experiments.yardstick.rows import Row, collect
 
-__all__ = ["collect_fusions", "collect_samples", "drawn_data", "fusion_data", "learnable_programs", "main"]
+__all__ = ["collect_fusions", "collect_samples", "drawn_data", "fusion_data", "learnable_programs", "main",
+           "measurer_options"]  # fmt: skip
 
 DATA = Path("runs/learning/deviations.jsonl")
 TIMEOUT = 30.0
@@ -54,7 +55,7 @@ def collect_samples(settings: LearningSettings, data: Path) -> list[Row]:
     drawn = write_drawn_programs(data.with_name("drawn"), s.products, s.loops, settings.seed)
     parts = [(drawn_data(data), list(load_suite(str(drawn)).programs))]
     parts.append((data, learnable_programs(s.suite, s.per_family, settings.seed)))
-    options = MeasurerOptions(settings.backend, s.rounds, TIMEOUT, seed=settings.seed, seconds=s.seconds)
+    options = measurer_options(settings, s.rounds, s.seconds)
     facts = {"backend": settings.backend, "seed": settings.seed, **asdict(s)}
     found: list[Row] = []
     with Measurer(PlanStore(":memory:"), options) as measurer:
@@ -77,7 +78,7 @@ def collect_fusions(settings: LearningSettings, data: Path) -> list[Row]:
     s = settings.fusion
     programs = learnable_programs(s.suite, s.per_family + s.guided, settings.seed)
     first = {p.name for p in learnable_programs(s.suite, s.per_family, settings.seed)}
-    options = MeasurerOptions(settings.backend, s.rounds, TIMEOUT, seed=settings.seed, seconds=s.seconds)
+    options = measurer_options(settings, s.rounds, s.seconds)
     facts = {"backend": settings.backend, "seed": settings.seed, **asdict(s)}
     at_random, guided = fusion_data(data)
     with Measurer(PlanStore(":memory:"), options) as measurer:
@@ -88,6 +89,13 @@ def collect_fusions(settings: LearningSettings, data: Path) -> list[Row]:
         found = collected(at_random, [p for p in programs if p.name in first], None)
         draw = _guide(found, programs, settings) if s.guided else None
         return found + collected(guided, [p for p in programs if p.name not in first], draw)
+
+
+def measurer_options(settings: LearningSettings, rounds: int, seconds: float) -> MeasurerOptions:
+    """Return how a stage of learning measures, with this many ABBA blocks within these seconds at most."""
+    return MeasurerOptions(
+        settings.backend, rounds, TIMEOUT, seed=settings.seed, seconds=seconds, real_time=settings.real_time
+    )
 
 
 def _guide(rows: Sequence[Row], programs: Sequence[Program], settings: LearningSettings) -> Draw | None:
@@ -114,10 +122,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("action", choices=["collect", "collect-fusions"])
-    parser.add_argument("--config", type=Path, default=DEFAULT_FILE, help="settings (default: %(default)s)")
+    add_settings(parser)
     parser.add_argument("--data", type=Path, default=DATA, help="file of measurements (default: %(default)s)")
     o = parser.parse_args(arguments)
-    settings = read_settings(o.config)
+    settings = given_settings(o)
     if o.action == "collect":
         collect_samples(settings, o.data)
     else:

@@ -26,7 +26,7 @@ from experiments.console import stdout
 from experiments.learning.bandits import learnable_programs
 from experiments.learning.fusion_rules import agreement, distilled_rules, offered
 from experiments.learning.model_card import model_card
-from experiments.learning.settings import DEFAULT_FILE, LearningSettings, read_settings
+from experiments.learning.settings import LearningSettings, add_settings, given_settings
 from experiments.learning.validate import FOLDER, validate_policy, write_validation
 
 __all__ = ["main", "with_rules"]
@@ -57,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--folder", type=Path, default=SHIPPED, help="of the policy (default: that of the policy that ships)")
-    add("--config", type=Path, default=DEFAULT_FILE, help="settings (default: %(default)s)")
+    add_settings(parser)
     add("--version", default=None, help="version (default: as before)")
     add(
         "--without",
@@ -70,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add("--default", action="store_true", help="let the policy decide when none is named, if validation allows it")
     add("--page", type=Path, default=FOLDER / "learned.md", help="page of the validation (default: %(default)s)")
     o = parser.parse_args(arguments)
-    settings, whole = read_settings(o.config), read_whole(o.folder)
+    settings, whole = given_settings(o), read_whole(o.folder)
     version, facts = o.version or whole.version, dict(whole.provenance)
     kept = [phase for phase in whole.parts if phase not in o.without]
     if len(kept) + len(set(o.without)) != len(whole.parts) or not kept:
@@ -95,7 +95,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _validation(folder: Path, settings: LearningSettings, page: Path) -> dict[str, Any]:
     """Validate the policy of a folder and write the page; return what its description records."""
     s, policy = settings.validate, load_whole(folder)
-    found = validate_policy(policy, settings.backend, s, page.with_suffix(".jsonl"), settings.seed)
+    found = validate_policy(policy, settings, page.with_suffix(".jsonl"))
     command = f"python -m experiments.learning.validate --policy {policy.name} --suite {s.suite}"
     write_validation(found, policy.label, f"{command} --per-family {s.per_family}", page)
     return found.to_json()

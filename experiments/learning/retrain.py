@@ -18,7 +18,7 @@ from compiler.learned.whole_folder import SHIPPED, read_whole
 from compiler.policy import load_whole
 from experiments.console import stdout
 from experiments.learning.bandits import DATA, collect_fusions, collect_samples
-from experiments.learning.settings import DEFAULT_FILE, read_settings
+from experiments.learning.settings import add_settings, given_settings
 from experiments.learning.training import (
     next_version,
     read_fusion_rows,
@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
-    add("--config", type=Path, default=DEFAULT_FILE, help="settings (default: %(default)s)")
+    add_settings(parser)
     add("--data", type=Path, default=DATA, help="file of measurements (default: %(default)s)")
     add("--kernels", type=Path, default=None, help="folder of a model of kernel times, to be the part for kernels")
     add("-o", "--output", type=Path, default=SHIPPED, help="folder to write (default: that of the policy that ships)")
@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add("--default", action="store_true", help="let the policy decide when none is named, if validation allows it")
     add("--page", type=Path, default=FOLDER / "learned.md", help="page of the validation (default: %(default)s)")
     o = parser.parse_args(arguments)
-    settings = read_settings(o.config)
+    settings = given_settings(o)
     version = o.version or next_version(o.output)
     extra = {} if o.kernels is None else {"kernels": o.kernels}
     former: Mapping[str, Any] = {}
@@ -66,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if o.no_validate:
         return
     s = settings.validate
-    found = validate_policy(load_whole(o.output), settings.backend, s, o.page.with_suffix(".jsonl"), settings.seed)
+    found = validate_policy(load_whole(o.output), settings, o.page.with_suffix(".jsonl"))
     command = f"python -m experiments.learning.validate --policy learned --suite {s.suite} --per-family {s.per_family}"
     write_validation(found, f"learned@{version}", command, o.page)
     write_policy(o.output, trained, version, extra, found.to_json(), o.default)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
@@ -12,10 +13,26 @@ import yaml
 from experiments.config import ConfigError
 
 __all__ = ["DEFAULT_FILE", "ChangeSettings", "CollectSettings", "FusionSettings", "LearningSettings", "RuleSettings",
-           "TrainSettings", "ValidateSettings", "read_settings"]  # fmt: skip
+           "TrainSettings", "ValidateSettings", "add_settings", "given_settings", "read_settings"]  # fmt: skip
 
 DEFAULT_FILE = Path(__file__).parent / "learning.yaml"
 _T = TypeVar("_T")
+
+
+def add_settings(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say with which settings to learn."""
+    parser.add_argument("--config", type=Path, default=DEFAULT_FILE, help="settings (default: %(default)s)")
+    parser.add_argument("--real-time", action="store_true", help="time programs at real-time priority")
+
+
+def given_settings(options: argparse.Namespace) -> LearningSettings:
+    """Return the settings that `add_settings` read.
+
+    Raises:
+        ConfigError: see `read_settings`.
+    """
+    settings = read_settings(options.config)
+    return replace(settings, real_time=settings.real_time or options.real_time)
 
 
 @dataclass(frozen=True)
@@ -160,10 +177,17 @@ class ValidateSettings:
 
 @dataclass(frozen=True)
 class LearningSettings:
-    """All settings; the file has a section for each group."""
+    """All settings; the file has a section for each group.
+
+    Attributes:
+        backend: that programs are measured on.
+        seed: of all draws.
+        real_time: whether programs are timed at real-time priority, for machines that do other work as well.
+    """
 
     backend: str = "cpu"
     seed: int = 0
+    real_time: bool = False
     collect: CollectSettings = field(default_factory=CollectSettings)
     fusion: FusionSettings = field(default_factory=FusionSettings)
     train: TrainSettings = field(default_factory=TrainSettings)

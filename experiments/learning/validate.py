@@ -12,7 +12,7 @@ import argparse
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +20,12 @@ from agents.search import Starts
 from compiler.api import decide_all
 from compiler.policy import Policy, resolve_policy
 from compiler.session import CompilationSession
-from env.measurement import Measurer, MeasurerOptions
+from env.measurement import Measurer
 from env.store import PlanStore
 from env.suites import Program
 from env.summaries import SpeedupSummary, summarise
-from experiments.learning.bandits import TIMEOUT, learnable_programs
-from experiments.learning.settings import DEFAULT_FILE, ValidateSettings, read_settings
+from experiments.learning.bandits import learnable_programs, measurer_options
+from experiments.learning.settings import LearningSettings, add_settings, given_settings
 from experiments.yardstick.rows import Row, collect, write_page
 
 __all__ = ["Validation", "main", "validate_policy"]
@@ -118,24 +118,24 @@ def validation_row(measurer: Measurer, program: Program, policy: Policy) -> Row:
     }  # fmt: skip
 
 
-def validate_policy(policy: Policy, backend: str, settings: ValidateSettings, state: Path, seed: int = 0) -> Validation:
+def validate_policy(policy: Policy, settings: LearningSettings, state: Path) -> Validation:
     """Compare a policy with the rules on the programs of the settings; a file of an interrupted run is continued.
 
     Raises:
         ManifestError: the suite has programs that are held out for tests.
         MeasurementError: nothing can be measured on this machine.
     """
-    programs = learnable_programs(settings.suite, settings.per_family, seed)
-    facts = {"policy": policy.label, "backend": backend, "suite": settings.suite, "per_family": settings.per_family,
-             "rounds": settings.rounds, "seconds": settings.seconds, "seed": seed}  # fmt: skip
-    options = MeasurerOptions(backend, settings.rounds, TIMEOUT, seed=seed, seconds=settings.seconds)
-    with Measurer(PlanStore(":memory:"), options) as measurer:
+    s = settings.validate
+    programs = learnable_programs(s.suite, s.per_family, settings.seed)
+    facts = {"policy": policy.label, "backend": settings.backend, "suite": s.suite, "per_family": s.per_family,
+             "rounds": s.rounds, "seconds": s.seconds, "seed": settings.seed}  # fmt: skip
+    with Measurer(PlanStore(":memory:"), measurer_options(settings, s.rounds, s.seconds)) as measurer:
         rows = collect(state, facts, programs, lambda p: validation_row(measurer, p, policy), len(programs))
         gate = str(measurer.options.gate)
     measured = [r for r in rows if "speedup" in r]
     counted = {r["program"]: [[r["speedup"][0] if r["counts"] else 1.0]] for r in measured}
     summary = summarise(counted) if measured else None
-    return Validation(rows, summary, 0.0 if summary is None else 1 - summary.slower, settings.not_worse, gate)
+    return Validation(rows, summary, 0.0 if summary is None else 1 - summary.slower, s.not_worse, gate)
 
 
 def write_validation(validation: Validation, policy: str, command: str, out: Path) -> str:
@@ -158,15 +158,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--policy", default="learned", help="name or folder (default: %(default)s)")
     parser.add_argument("--suite", default=None, help="comma-separated suites (default: those of the settings)")
     parser.add_argument("--per-family", type=int, default=None, help="programs of each family at most")
-    parser.add_argument("--config", type=Path, default=DEFAULT_FILE, help="settings (default: %(default)s)")
+    add_settings(parser)
     parser.add_argument("--out", type=Path, default=None, help="page to write (default: results/learning/POLICY.md)")
     o = parser.parse_args(arguments)
-    settings = read_settings(o.config)
-    s = settings.validate
-    s = ValidateSettings(o.suite or s.suite, o.per_family or s.per_family, s.rounds, s.seconds, s.not_worse)
+    settings = given_settings(o)
+    s = replace(settings.validate, suite=o.suite or settings.validate.suite)
+    s = replace(s, per_family=o.per_family or s.per_family)
     policy = resolve_policy(o.policy, settings.backend)
     out = o.out or FOLDER / f"{policy.name.replace(':', '-')}.md"
-    found = validate_policy(policy, settings.backend, s, out.with_suffix(".jsonl"), settings.seed)
+    found = validate_policy(policy, replace(settings, validate=s), out.with_suffix(".jsonl"))
     command = f"python -m experiments.learning.validate --policy {policy.name} --suite {s.suite}"
     command += f" --per-family {s.per_family}"
     sys.stdout.write(write_validation(found, policy.label, command, out))
