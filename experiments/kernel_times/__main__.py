@@ -23,6 +23,7 @@ from experiments.kernel_times.collect import CollectOptions, collect
 from experiments.kernel_times.dataset import DatasetError, KernelTimes, read_dataset
 from experiments.kernel_times.matrices import TimesMatrix, times_matrix
 from experiments.kernel_times.report import write_report
+from experiments.kernel_times.timing import TimingOptions
 from experiments.kernel_times.training import TrainingOptions, train
 from experiments.kernel_times.transfer import transferred, write_transfer
 
@@ -32,7 +33,8 @@ MOST_NOISE = 0.1
 
 def _collect(o: argparse.Namespace) -> None:
     programs = load_suite(o.suite).programs
-    options = CollectOptions(choices=o.choices, threads=_numbers(o.threads), seconds=o.seconds, seed=o.seed)
+    timing = TimingOptions(real_time=o.real_time)
+    options = CollectOptions(o.choices, threads=_numbers(o.threads), seconds=o.seconds, seed=o.seed, timing=timing)
     for seen, kernels in collect(programs[: o.programs], o.out, options):
         stdout.print(f"{seen} programs, {kernels} kernels")
 
@@ -98,6 +100,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add("--out", type=Path, required=True, help="dataset to write or to continue")
     add("--choices", type=int, default=8, help="choices per kernel (default: %(default)s)")
     add("--threads", default="1", help="comma-separated numbers of threads; more than 1 only on a quiet machine")
+    add("--real-time", action="store_true", help="run kernels at real-time priority")
     add("--programs", type=int, default=None, help="number of programs (default: all)")
     add("--seconds", type=float, default=None, help="time limit (default: none)")
     add("--seed", type=int, default=0, help="seed of random fusions and choices (default: %(default)s)")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,6 +24,7 @@ from compiler.runtime.executable import parameter_leaves
 from compiler.runtime.implementations import implementations_of
 from compiler.runtime.instruction_kernels import GenerateKernel, kernel_generator
 from compiler.runtime.kernel_sites import KernelSite
+from env.real_time import real_time
 from experiments.kernel_times.dataset import ChoiceTime
 
 __all__ = ["TimingOptions", "draw_choices", "kernel_inputs", "precompile", "time_choices"]
@@ -43,6 +45,7 @@ class TimingOptions:
         kernel_seconds: time limit of all samples of a kernel, after which there are fewer.
         slowest: seconds of one execution from which a kernel is not measured.
         most_bytes: size of arguments and results from which a kernel is not measured.
+        real_time: whether kernels run at real-time priority, for machines that do other work as well.
     """
 
     rounds: int = 7
@@ -50,6 +53,7 @@ class TimingOptions:
     kernel_seconds: float = 0.35
     slowest: float = 0.1
     most_bytes: int = 400 << 20
+    real_time: bool = False
 
 
 def draw_choices(site: KernelSite, count: int, rng: random.Random) -> dict[KernelChoice, KernelSpec | None]:
@@ -161,7 +165,8 @@ def time_choices(
             return []
         for n in threads if _is_parallel(executable, choice) else (1,):
             built[choice, n] = executable
-    samples = _samples(built, inputs, options)
+    with real_time() if options.real_time else nullcontext():
+        samples = _samples(built, inputs, options)
     return [_time(choice, n, samples[choice, n]) for choice, n in built if (choice, n) in samples]
 
 
