@@ -32,7 +32,7 @@ $(RUNTIME_STAMP): pyproject.toml constraints.txt
 
 $(DEV_STAMP): $(RUNTIME_STAMP)
 	@echo "installing what the tests need into $(VENV)"
-	@$(PIP) install $(PIP_ARGS) --constraint constraints.txt --editable '.[dev,jax,ray]'
+	@$(PIP) install $(PIP_ARGS) --constraint constraints.txt --editable '.[dev,jax,ray,tune]'
 	@touch $@
 
 venv: $(RUNTIME_STAMP)  ## make .venv with hlogym and what it runs on
