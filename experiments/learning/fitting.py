@@ -178,9 +178,10 @@ def family_folds(families: Iterable[str], count: int) -> list[frozenset[str]]:
 def _fitted(samples: Sequence[Sample], phase: SitePhase, settings: TrainSettings, seed: int) -> Bandit:
     rows, targets, weights = _arrays(samples)
     programs = [s.program for s in samples]
-    # Which choice is compared with which default matters for every split; the features of the site are drawn.
-    arms = CHOICE_COLUMNS[phase] | {n for n, f in enumerate(PHASE_FEATURES[phase]) if f.name.startswith("default is ")}
-    forest = grow_forest(rows, targets, weights, programs, settings.trees, settings.depth, settings.leaf, seed, arms)
+    # All features are tried for each split, because every split may need to know which choice replaces which.
+    forest = grow_forest(
+        rows, targets, weights, programs, settings.trees, settings.depth, settings.leaf, seed, share=1.0
+    )
     return Bandit(forest, 0.0, 0.0, RuleList((), PHASE_FEATURES[phase]))
 
 

@@ -1,13 +1,14 @@
-"""Growing regression trees and forests from weighted samples, with NumPy."""
+"""Growing regression trees and forests from weighted samples, by scikit-learn."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from sklearn.tree import DecisionTreeRegressor
 
 from compiler.learned.forest import Forest
 
@@ -42,10 +43,9 @@ def grow_tree(
     depth: int,
     least: int,
     columns: Sequence[int] | None = None,
-    rng: np.random.Generator | None = None,
+    share: float = 1.0,
+    seed: int = 0,
     samples: npt.NDArray[np.int64] | None = None,
-    always: frozenset[int] = frozenset(),
-    bounds: tuple[tuple[int, bool, float], ...] = (),
 ) -> Grown:
     """Return the tree that greedily reduces the weighted squared error.
 
@@ -56,54 +56,39 @@ def grow_tree(
         depth: greatest depth.
         least: least number of samples in a leaf.
         columns: the features that may be used; None: all.
-        rng: draws a third of the features for each split; None: all are tried.
-        always: features that are tried for every split in any case.
+        share: of the features, drawn for each split, that are tried.
+        seed: of these draws.
         samples: positions of the samples, which may repeat; None: all.
-        bounds: of the tree itself, as part of a larger one.
     """
-    samples = np.arange(len(rows)) if samples is None else samples
-    allowed = list(range(rows.shape[1]) if columns is None else columns)
-    drawn = allowed if rng is None else rng.choice(allowed, max(1, len(allowed) // 3), replace=False).tolist()
-    tried = sorted({*drawn, *always})
-    split = _best_split(rows[samples], targets[samples], weights[samples], tried, least) if depth > 0 else None
-    if split is None:
+    at = np.arange(len(rows)) if samples is None else samples
+    used = np.arange(rows.shape[1]) if columns is None else np.array(columns, dtype=np.int64)
+    fitted = DecisionTreeRegressor(max_depth=depth, min_samples_leaf=least, max_features=share, random_state=seed)
+    fitted.fit(rows[at][:, used], targets[at], sample_weight=weights[at])
+    return _grown(fitted.tree_, 0, used, np.asarray(rows, np.float32), at, ())
+
+
+def _grown(
+    tree: Any,
+    node: int,
+    used: npt.NDArray[np.int64],
+    rows: npt.NDArray[np.float32],
+    samples: npt.NDArray[np.int64],
+    bounds: tuple[tuple[int, bool, float], ...],
+) -> Grown:
+    """Return a node of a fitted tree, whose thresholds become numbers that rules can show."""
+    if tree.children_left[node] < 0:
         return Grown(Leaf(samples, bounds))
-    column, threshold = split
-    below = rows[samples, column] <= threshold
-    sides = [
-        grow_tree(
-            rows, targets, weights, depth - 1, least, allowed, rng, part, always, (*bounds, (column, is_low, threshold))
+    column = int(used[tree.feature[node]])
+    values = rows[samples, column]
+    below = values <= tree.threshold[node]
+    threshold = _between(float(values[below].max()), float(values[~below].min()))
+    low, high = (
+        _grown(tree, child, used, rows, part, (*bounds, (column, is_low, threshold)))
+        for child, is_low, part in (
+            (tree.children_left[node], True, samples[below]), (tree.children_right[node], False, samples[~below]),
         )
-        for is_low, part in ((True, samples[below]), (False, samples[~below]))
-    ]
-    return Grown(None, column, threshold, sides[0], sides[1])
-
-
-def _best_split(
-    rows: Floats, targets: Floats, weights: Floats, columns: Sequence[int], least: int
-) -> tuple[int, float] | None:
-    """Return the column and the threshold of the best split; None if no split reduces the error."""
-    n = len(targets)
-    if n < 2 * least:
-        return None
-    whole = float(np.sum(weights * targets)) ** 2 / float(np.sum(weights))
-    best, found = whole * (1 + 1e-9) + 1e-12, None
-    for column in columns:
-        order = np.argsort(rows[:, column], kind="stable")
-        values, w = rows[order, column], weights[order]
-        total = np.cumsum(w * targets[order])
-        mass = np.cumsum(w)
-        cut = np.arange(least - 1, n - least)
-        cut = cut[values[cut] < values[cut + 1]]
-        if not len(cut):
-            continue
-        left, right = total[cut], total[-1] - total[cut]
-        gains = left**2 / mass[cut] + right**2 / (mass[-1] - mass[cut])
-        at = int(np.argmax(gains))
-        if gains[at] > best:
-            best = float(gains[at])
-            found = column, _between(float(values[cut[at]]), float(values[cut[at] + 1]))
-    return found
+    )  # fmt: skip
+    return Grown(None, column, threshold, low, high)
 
 
 def _between(low: float, high: float) -> float:
@@ -146,7 +131,7 @@ def grow_forest(
     depth: int,
     least: int,
     seed: int,
-    always: frozenset[int] = frozenset(),
+    share: float = 1 / 3,
 ) -> Forest:
     """Return a forest whose trees are grown on resampled groups.
 
@@ -159,20 +144,20 @@ def grow_forest(
         depth: greatest depth of a tree.
         least: least number of samples in a leaf.
         seed: of all draws.
-        always: features that are tried for every split; of the others a third is drawn.
+        share: of the features, drawn for each split, that are tried.
     """
     rng = np.random.default_rng(seed)
     members: dict[str, list[int]] = {}
     for n, group in enumerate(groups):
         members.setdefault(group, []).append(n)
     names = sorted(members)
-    always = frozenset(c for c in always if np.ptp(rows[:, c]) > 0)
     varying = [c for c in range(rows.shape[1]) if np.ptp(rows[:, c]) > 0] or [0]
     flat = _Flat()
-    for _ in range(trees):
+    for number in range(trees):
         drawn = rng.integers(len(names), size=len(names))
         samples = np.array([n for g in drawn for n in members[names[g]]], dtype=np.int64)
-        flat.add(grow_tree(rows, targets, weights, depth, least, varying, rng, samples, always), targets, weights)
+        tree = grow_tree(rows, targets, weights, depth, least, varying, share, seed + number, samples)
+        flat.add(tree, targets, weights)
     return flat.forest(rows)
 
 
