@@ -51,6 +51,7 @@ class Yardstick:
         add("--patience", type=int, default=PATIENCE, help="factor of both while undecided (default: %(default)s)")
         add("--timeout", type=float, default=20.0, help="seconds per program for each step (default: %(default)s)")
         add("--seed", type=int, default=0, help="seed of the draws (default: %(default)s)")
+        add("--real-time", action="store_true", help="time programs at real-time priority")
         add("--out", type=Path, default=None, help="page to write (default: results/yardstick/COMMAND.md)")
 
     def options(self, arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -65,7 +66,7 @@ class Yardstick:
         o = self.settings
         options = MeasurerOptions(
             rounds=o.rounds, seconds=o.seconds, patience=o.patience, timeout=o.timeout, seed=o.seed, input_seeds=1,
-            trust_builds=False,
+            trust_builds=False, real_time=o.real_time,
         )  # fmt: skip
         return Measurer(PlanStore(":memory:"), options, worker)
 
@@ -86,6 +87,7 @@ class Yardstick:
         programs = drawn_programs(o.suite, o.seed)
         rows = collect(out.with_suffix(".jsonl"), {"command": o.command, **named}, programs, row, o.limit)
         given = " ".join(f"--{n} {v}" for n, v in {**named, "limit": o.limit}.items())
+        given += " --real-time" if o.real_time else ""
         sys.stdout.write(write_page(out, title, f"python -m {module} {o.command} {given}", lines(rows), table(rows)))
 
 
