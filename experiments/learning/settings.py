@@ -36,16 +36,13 @@ def given_settings(options: argparse.Namespace) -> LearningSettings:
 
 
 @dataclass(frozen=True)
-class CollectSettings:
-    """Which deviations are measured.
+class MeasuredPrograms:
+    """Which programs are measured, and how long.
 
     Attributes:
         suite: comma-separated suites, without programs held out for tests.
         per_family: number of programs of each family at most.
-        products, loops: number of programs drawn around a product, and around a loop, besides those of the suite.
-        changes: number of deviations per program at most.
-        instructions: programs with more of them after the passes are left out, and so are loops that would be unrolled
-            to more than half as many.
+        instructions: programs with more of them after the passes are left out, because they take long to build.
         longest: programs with a longer estimated time, in seconds, are left out, because the interpreter is slow.
         rounds: ABBA blocks per measurement at most.
         seconds: time limit of these blocks.
@@ -53,9 +50,6 @@ class CollectSettings:
 
     suite: str = "corpus/train"
     per_family: int = 40
-    products: int = 150
-    loops: int = 100
-    changes: int = 3
     instructions: int = 160
     longest: float = 0.002
     rounds: int = 7
@@ -63,72 +57,85 @@ class CollectSettings:
 
 
 @dataclass(frozen=True)
-class FusionSettings:
+class CollectSettings(MeasuredPrograms):
+    """Which deviations are measured; loops that would be unrolled to more than half of `instructions` are left out.
+
+    Attributes:
+        products, loops: number of programs drawn around a product, and around a loop, besides those of the suite.
+        changes: number of deviations per program at most.
+    """
+
+    products: int = 150
+    loops: int = 100
+    changes: int = 3
+
+
+@dataclass(frozen=True)
+class FusionSettings(MeasuredPrograms):
     """Which changes of fusions are measured.
 
     Attributes:
-        suite: comma-separated suites, without programs held out for tests.
-        per_family: number of programs of each family at most.
         guided: number of further programs of each family, on which the actions are measured of which a first model
             expects most.
         changes: number of actions that are measured after the default fusions.
         further: number of actions that are measured after the best one, and so on.
         steps: number of actions after the default ones at most.
         gain: share of the time that an action must save for others to be measured after it.
-        instructions: programs with more of them after the passes are left out.
-        longest: programs with a longer estimated time, in seconds, are left out.
-        rounds: ABBA blocks per measurement at most.
-        seconds: time limit of these blocks.
     """
 
-    suite: str = "corpus/train"
     per_family: int = 20
+    instructions: int = 120
+    longest: float = 0.0005
+    seconds: float = 0.06
     guided: int = 20
     changes: int = 8
     further: int = 4
     steps: int = 3
     gain: float = 0.03
-    instructions: int = 120
-    longest: float = 0.0005
-    rounds: int = 7
-    seconds: float = 0.06
 
 
 @dataclass(frozen=True)
-class TrainSettings:
-    """How the models are fitted.
+class ForestSettings:
+    """How a forest is grown and validated.
 
     Attributes:
-        trees: number of trees of a forest.
+        trees: number of trees.
         depth: greatest depth of a tree.
         leaf: least number of samples in a leaf.
-        rules_depth: greatest number of conditions of a rule.
         folds: number of parts of cross-validation, each with families of its own.
-        slower: share of the changed programs that may become slower beyond the noise floor in cross-validation.
     """
 
     trees: int = 32
     depth: int = 8
     leaf: int = 4
-    rules_depth: int = 4
     folds: int = 8
+
+
+@dataclass(frozen=True)
+class TrainSettings(ForestSettings):
+    """How the models of expansions and loops are fitted.
+
+    Attributes:
+        rules_depth: greatest number of conditions of a rule.
+        slower: share of the changed programs that may become slower beyond the noise floor in cross-validation.
+    """
+
+    rules_depth: int = 4
     slower: float = 0.05
 
 
 @dataclass(frozen=True)
-class ChangeSettings:
+class ChangeSettings(ForestSettings):
     """How the model of changes of fusions is fitted.
 
     Attributes:
-        trees, depth, leaf, folds: as in `TrainSettings`.
         slower: share of all programs that may become slower beyond the noise in cross-validation.
         steps: greatest number of actions after the default fusions of a program.
     """
 
-    trees: int = 32
+    trees: int = 96
     depth: int = 12
     leaf: int = 3
-    folds: int = 8
     slower: float = 0.02
     steps: int = 4
 
