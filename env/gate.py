@@ -58,10 +58,11 @@ GATE = Gate()
 
 @dataclass(frozen=True)
 class Block:
-    """One ABBA block: seconds per call of the default, the candidate, the candidate and the default, in this order.
+    """One ABBA or BAAB block: seconds per call of the default, the candidate, the candidate and the default.
 
     Attributes:
-        times: the four times.
+        times: the four times. In the first two the default ran first, in the last two the candidate: in a BAAB block
+            these two came before the others.
         load: seconds of the reference load before the block, which shows how busy the machine was.
     """
 

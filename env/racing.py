@@ -34,6 +34,8 @@ FEW_BLOCKS = 5
 HOPELESS = 20.0
 """A candidate so many times slower than the default is timed in FEW_BLOCKS of single executions."""
 CHECKED_RUNS = 3
+ABBA, BAAB = (0, 1, 1, 0), (1, 0, 0, 1)
+"""Orders of a block: 0 is the default."""
 
 WRITTEN_PER_CORE = 64 * 6e9
 """Bytes per second that no core can exceed: a whole vector register per cycle, at more cycles than any has."""
@@ -97,7 +99,7 @@ class ReferenceLoad:
 def race(
     default: Runner, candidate: Runner, inputs: Sequence[Sequence[Array]], budget: Budget, load: Callable[[], float]
 ) -> tuple[list[Block], int, list[list[Sequence[Any]]]]:
-    """Time two programs in ABBA blocks, on other inputs in each block.
+    """Time two programs in ABBA and BAAB blocks in turns, on other inputs in each block.
 
     While the blocks leave it undecided whether the programs differ, as many again are timed, within the budget's
     patience.
@@ -110,7 +112,7 @@ def race(
     probes = [min(run(inputs[0], 2)[0]) for run in (default, candidate)]
     hopeless = probes[1] > HOPELESS * probes[0]
     repeats = 1 if hopeless else _executions(probes[0])
-    each = 2 * repeats * sum(probes)
+    each = 2.5 * repeats * sum(probes)
     least = FEW_BLOCKS if hopeless or each > SLOW_BLOCK else LEAST_BLOCKS
     count = least if hopeless else max(least, int(budget.seconds / max(each, 1e-9)))
     count = min(count, budget.blocks)
@@ -123,12 +125,15 @@ def race(
         for number in range(len(blocks), count):
             arrays = inputs[(count - 1 - number) % len(inputs)]  # the last block has the inputs whose outputs are known
             busy, times = load(), []
-            for which in (0, 1, 1, 0):
+            order = ABBA if number % 2 == 0 else BAAB
+            runs[order[0]](arrays, repeats)  # what runs first brings the inputs of the block into the caches
+            for which in order:
                 seconds, outputs = runs[which](arrays, repeats)
                 if number == count - 1:
                     last[which] = _copied(outputs)
                 times.append(_typical(seconds))
-            blocks.append(Block((times[0], times[1], times[2], times[3]), busy))
+            first, second, third, fourth = times if order is ABBA else (*times[2:], *times[:2])
+            blocks.append(Block((first, second, third, fourth), busy))
         looks += 1
         if 2 * count > most or not is_undecided(blocks, budget.gate, looks):
             break

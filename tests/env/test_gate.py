@@ -1,6 +1,7 @@
 """The gate: which differences between two programs count."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -163,6 +164,19 @@ def test_a_difference_that_is_looked_for_more_often_must_stand_out_more() -> Non
     found = [Block((math.exp(x) * 1e-3, 1e-3, 1e-3, math.exp(x) * 1e-3)) for x in logs]
     assert judge(found).counts
     assert not judge(found, GATE, 3).counts
+
+
+def test_the_program_that_runs_first_on_new_inputs_is_not_slower() -> None:
+    inputs = [[np.zeros(1)], [np.ones(1)]]
+    cached: list[object] = []
+
+    def run(arrays: Sequence[Any], repeats: int) -> tuple[list[float], Sequence[Any]]:
+        cold = cached != [id(arrays)]
+        cached[:] = [id(arrays)]
+        return [0.06 if cold else 0.04] * repeats, ()
+
+    blocks, looks, _ = race(run, run, inputs, Budget(), lambda: 1e-4)
+    assert judge(blocks, looks=looks).speedup.value == pytest.approx(1.0)
 
 
 def raced(speedup: float, noise: float, rng: np.random.Generator, patience: int) -> tuple[bool, int]:
