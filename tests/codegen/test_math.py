@@ -132,11 +132,16 @@ def test_loops_use_vector_registers_and_make_no_calls(width: int, register: str,
     if width == 512 and " avx512dq " not in Path("/proc/cpuinfo").read_text():
         pytest.skip("needs AVX-512")
     expressions = {name: FUNCTIONS[name].text for name in INLINE} | {"tanh64": "tanh((double)x)"}
+    forms = [(name, text, "xs[i]", "ys[i]") for name, text in expressions.items()]
+    for name, text in expressions.items():
+        if re.search(r"\by\b", text):  # one of the arguments may be the same for all elements
+            forms += [(f"{name}_of", text, "xs[i]", "ys[0]"), (f"{name}_by", text, "xs[i]", "0.7f")]
+            forms += [(f"of_{name}", text, "xs[0]", "ys[i]"), (f"by_{name}", text, "0.7f", "ys[i]")]
     loops = [
         f"void loop_{name.replace('-', '_')}(const float *xs, const float *ys, {kind} *restrict o) {{\n"
         "#pragma omp simd\n"
-        "  for (int i = 0; i < 4096; i++) { const float x = xs[i], y = ys[i]; o[i] = " + text + "; }\n}"
-        for name, text in expressions.items()
+        f"  for (int i = 0; i < 4096; i++) {{ const float x = {x}, y = {y}; o[i] = {text}; }}\n}}"
+        for name, text, x, y in forms
         for kind in ("double" if name.endswith("64") else "float",)
     ]
     source, assembly = tmp_path / "loops.c", tmp_path / "loops.s"

@@ -107,10 +107,14 @@ INLINE float pow_f32(float x, float y) {
   const double p = FMA(FMA(FMA(FMA(FMA(FMA(0x1.41d33cfb4bbb3p-13, r, 0x1.5f459a315b9f7p-10), r, 0x1.3b2dbc156ac9dp-7),
       r, 0x1.c6aed458d6309p-5), r, 0x1.ebfbdadbbd5f5p-3), r, 0x1.62e430c8346b8p-1), r, 0x1.0000000261708p+0);
   const float size = (float)(p * BITS_TO_F64((F64_TO_BITS(t) + 1023u) << 52));
-  const bool is_integer = __builtin_rintf(y) == y, is_odd = is_integer & (__builtin_rintf(y * 0.5f) != y * 0.5f);
-  const float signed_size = BITS_TO_F32(F32_TO_BITS(size) ^ (is_odd ? F32_TO_BITS(x) & 0x80000000u : 0u));
-  const float real = (x < 0) & (x > -INFINITY) & !is_integer ? NAN : signed_size;
-  return (x == 1.0f) | (y == 0) ? 1.0f : y != y ? y : real;
+  /* In place of selects: gcc does not vectorize those whose condition is the same for all elements, as the exponent is. */
+  const float fraction = bounded - __builtin_rintf(bounded), to_even = bounded - 2.0f * __builtin_rintf(0.5f * bounded);
+  const uint32_t is_odd = (uint32_t)(int32_t)to_even;
+  const float signed_size = BITS_TO_F32(F32_TO_BITS(size) ^ (F32_TO_BITS(x) & (is_odd << 31)));
+  const float undefined = BITS_TO_F32(F32_TO_BITS(fraction) & -(uint32_t)((x < 0) & (x > -INFINITY)));
+  const float real = undefined != 0 ? NAN : signed_size;
+  const float other_than_one = BITS_TO_F32(F32_TO_BITS(y) & ((uint32_t)(x == 1.0f) - 1u));
+  return other_than_one == 0 ? 1.0f : real;
 }
 
 /* atan(t) for t between 0 and 1. */
