@@ -294,3 +294,21 @@ def test_a_concatenation_beside_an_output_of_another_shape() -> None:
     ROOT r = (f32[4], f32[32,4]) tuple(s, c)
     """
     checked(text, Schedule(), SUM)
+
+
+@pytest.mark.parametrize("points", [20, 300])
+def test_narrow_columns_of_many_points_are_lanes(points: int) -> None:
+    """The forces on each point: a sum over the first of two dimensions, whose elements lie apart along it."""
+    text = f"""
+    p = f32[{points},3] parameter(0)
+    w = f32[{points},{points}] parameter(1)
+    a = f32[{points},{points},3] broadcast(p), dimensions={{0,2}}
+    b = f32[{points},{points},3] broadcast(p), dimensions={{1,2}}
+    d = f32[{points},{points},3] subtract(a, b)
+    v = f32[{points},{points},3] broadcast(w), dimensions={{0,1}}
+    m = f32[{points},{points},3] multiply(d, v)
+    zero = f32[] constant(0)
+    ROOT s = f32[{points},3] reduce(m, zero), dimensions={{0}}, to_apply=add_f32
+    """
+    source = checked(text, Schedule(), SUM)
+    assert "_e2_lanes[i" in source  # an accumulator for each column of the tile

@@ -142,7 +142,8 @@ def _nest_bytes(s: lir.Stmt, copies: int, schedule: Schedule) -> float:
             is_last = bool(nest) and x is nest[-1]
             if reads_along_columns(x) or (partial and is_last):  # the parts of adjacent results are adjacent
                 width = results if is_last else schedule.columns + 1
-                total += copies * column_bytes_bound(x, width, schedule, sweeps if is_last else 1)
+                merged = x.var.extent if x.var.extent <= schedule.short else 1  # columns that one loop reduces
+                total += copies * merged * column_bytes_bound(x, width, schedule, sweeps if is_last else 1)
         if isinstance(x, For | lir.Reduce):
             total += copies * (rows_bound(x) if schedule.stages and schedule.vector else 0)
             total += TILE_COPIES * copies * _leaf_bytes(x, schedule)

@@ -74,7 +74,11 @@ def merge_narrow_columns(body: Body, short: int) -> Body:
 
 
 def _merged(s: lir.Stmt, short: int) -> Sequence[lir.Stmt]:
-    if not isinstance(s, For) or not _is_free(s) or not 1 < s.var.extent <= short or not is_column_loop(s):
+    if not isinstance(s, For) or not _is_free(s):
+        return [s]
+    if len(s.body) == 1 and isinstance(s.body[0], For) and s.body[0].var.extent == 1:
+        return [_around_merged(s, s.body[0])]
+    if not 1 < s.var.extent <= short or not is_column_loop(s):
         return [s]
     if not all(isinstance(x, lir.Let | lir.Store | lir.LocalStore | lir.Reduce) for x in s.body):
         return [s]
@@ -100,6 +104,15 @@ def _merged(s: lir.Stmt, short: int) -> Sequence[lir.Stmt]:
     # A loop of one iteration is a scope for the names.
     whole = (*before, replace(reduce, reductions=tuple(merged), body=tuple(values)), *after)
     return [For(Var(f"{s.var.name}u", 1), LoopKind.INDEPENDENT, whole)]
+
+
+def _around_merged(s: For, merged: For) -> For:
+    """Return a loop around columns that were merged, as a loop over columns itself if the reduction reads along it.
+
+    So do the forces on each point, of three coordinates each, as sums over the other points.
+    """
+    columns = replace(s, body=merged.body)
+    return columns if is_column_loop(columns) else s
 
 
 @dataclass
