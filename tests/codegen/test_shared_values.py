@@ -4,8 +4,11 @@ import numpy as np
 import pytest
 
 from compiler import compile
+from compiler.codegen.schedules.schedule import Schedule
 from compiler.interpreter import evaluate
 from compiler.text import parse
+from tests.codegen.test_short_loops import SUM
+from tests.codegen.test_stages import checked
 
 
 def _text(steps: int, tail: str) -> str:
@@ -33,3 +36,22 @@ def test_a_long_chain_of_shared_values_compiles(tail: str) -> None:
     arrays = [rng.uniform(0.1, 0.9, shape).astype(np.float32) for shape in ((64, 512), (512,))]
     executable = compile(text)
     np.testing.assert_allclose(executable(*arrays)[0], evaluate(parse(text), arrays)[0], rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("t", ["f32", "bf16"])
+@pytest.mark.parametrize("shared", [True, False])  # one column, and the first row
+def test_elements_that_lie_apart_are_copied_for_all_rows(t: str, shared: bool) -> None:
+    where = "{[0:96], [0:1]}" if shared else "{[0:1], [0:96]}"
+    text = f"""
+    x = {t}[64,96] parameter(0)
+    y = {t}[96,96] parameter(1)
+    few = {t}[{"96,1" if shared else "1,96"}] slice(y), slice={where}
+    w = {t}[96] reshape(few)
+    xf = f32[64,96] convert(x)
+    wf = f32[96] convert(w)
+    b = f32[64,96] broadcast(wf), dimensions={{1}}
+    p = f32[64,96] multiply(xf, b)
+    z = f32[] constant(0)
+    ROOT r = f32[64] reduce(p, z), dimensions={{1}}, to_apply=add_f32
+    """
+    assert ("_shared[" in checked(text, Schedule(), SUM)) == shared

@@ -19,7 +19,7 @@ from compiler.codegen.schedules.lanes import NEAR, column_bytes_bound
 from compiler.codegen.schedules.loop_transforms import Tiling, has_loop, perfect_nest, staged_bytes_bound
 from compiler.codegen.schedules.row_cache import ROW_CACHE_BYTES, has_expensive, kept_bytes_bound
 from compiler.codegen.schedules.schedule import Schedule
-from compiler.codegen.schedules.shared_values import MIN_WORK, SHARED_BYTES
+from compiler.codegen.schedules.shared_values import MIN_WORK, SHARED_BYTES, work_bound
 from compiler.codegen.schedules.short_rows import rows_bound
 from compiler.codegen.schedules.splits import PARTIAL_BYTES, partial_bytes_bound
 
@@ -84,7 +84,7 @@ def _shared_bytes(body: lir.Body, level: int) -> int:
     total = 0
     for s in body:
         lets = _shareable(s) if isinstance(s, For) and has_loop(s.body) else []
-        if lir.work_of(tuple(lets)) >= MIN_WORK:
+        if work_bound(lets) >= MIN_WORK:
             choices = (1 << _depth(s) - 1) - 1
             total += ROW_CACHE_BYTES * choices if level and (level > 1 or has_expensive(lets)) else 0
             total = max(total, 1)

@@ -1,7 +1,8 @@
 """Values that all rows share are computed once, before the loop over the rows, and kept in local arrays.
 
 In `x[i, j] * rsqrt(v[j] + eps)`, the square root depends on the column alone. Within the loops it would be computed for
-each element; before them it is computed once for each column.
+each element; before them it is computed once for each column. In `x[i, j] * w[256 * j]`, the elements of `w` would be
+loaded one by one for each row; a copy of them is read in vectors.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ MIN_RUNS = 4
 """Minimum number of times that a value would be computed otherwise."""
 MIN_WORK = 6
 """Minimum work of a value that is kept; a cheaper one is computed where it is needed."""
+GATHER_WORK = 6
+"""Work of a load from an array whose elements are apart in memory, whichever loop is the innermost."""
 
 Loop: TypeAlias = "For | lir.Reduce"
 
@@ -42,6 +45,11 @@ def share_values(body: Body) -> Body:
             out += sharing.before
         out.append(s)
     return tuple(out)
+
+
+def work_bound(lets: Sequence[lir.Let]) -> int:
+    """Return an upper bound of the work for which some of these definitions may be kept."""
+    return lir.work_of(tuple(lets)) + GATHER_WORK * sum(isinstance(x.value, lir.Load) for x in lets)
 
 
 def _vars_of(s: Loop) -> tuple[Var, ...]:
@@ -117,7 +125,7 @@ class _Sharing:
         if let.type is T.PRED or not axes or runs < MIN_RUNS or self.loop.var in used:
             return None
         closure = values.closure(name)
-        if lir.work_of(tuple(closure)) < MIN_WORK:
+        if lir.work_of(tuple(closure)) + GATHER_WORK * sum(_is_apart(x, axes) for x in closure) < MIN_WORK:
             return None
         at = ix.linearize([ix.of(v) for v in axes], [v.extent for v in axes])
         fresh = {v: Var(f"{v.name}k", v.extent) for v in axes}
@@ -134,6 +142,14 @@ class _Sharing:
                 nest = (For(fresh[v], LoopKind.INDEPENDENT, nest),)
             self.before += [lir.LocalArray(array, let.type, size, lir.Scope.KERNEL), *nest]
         return lir.LocalLoad(self._arrays[key], at)
+
+
+def _is_apart(let: lir.Let, axes: Sequence[Var]) -> bool:
+    """Check for a load of which no two elements that differ in the index of one axis are adjacent."""
+    if not isinstance(let.value, lir.Load):
+        return False
+    strides = [abs(let.value.offset.coefficient(v)) for v in axes]
+    return any(strides) and min(n for n in strides if n) > 1
 
 
 @dataclass
