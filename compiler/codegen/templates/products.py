@@ -210,6 +210,8 @@ def pack(
     e.frames[-1].stmts += nest
 
 
+NARROW = 8
+"""Adjacent elements of the result from which on vectors of an epilogue run along them."""
 PACKED_ROWS = 64
 """Rows of a task from which on packing its columns takes a small part of its time."""
 NEAR_BYTES = 1 << 19
@@ -519,11 +521,12 @@ class _Product:
         self.epilogue = tuple(body.stmts)
         offset = ix.linearize(forward_index(self.dot, self.roots[0], self.at), self.roots[0].shape.dimensions)
         loops = [(i, pieces.row_span), (j, pieces.column_span)]
-        if offset.coefficient(rows.var) == 1 and offset.coefficient(columns.var) != 1:
+        is_across = offset.coefficient(rows.var) == 1 and offset.coefficient(columns.var) != 1
+        if is_across and i.extent >= min(j.extent, NARROW):
             loops.reverse()  # to store adjacent elements
         (outer, outer_span), (inner, inner_span) = loops
         stmts = placed(body.stmts, pieces.mapping)
-        nest = lir.For(inner, LoopKind.VECTOR, stmts, base=inner_span.base, limit=_limit(inner_span))
+        nest = lir.For(inner, LoopKind.INDEPENDENT, stmts, base=inner_span.base, limit=_limit(inner_span))
         e.add(lir.For(outer, LoopKind.SERIAL, (nest,), base=outer_span.base, limit=_limit(outer_span)))
 
     def _direct_target(self, rows: _Side, columns: _Side, pieces: _Pieces) -> lir.Matrix | None:
