@@ -98,3 +98,65 @@ def test_a_product_without_other_loops_has_the_vectors_of_its_schedule() -> None
     widths = [bind_c(kernel, Schedule(vector=bits)).vector_bits for bits in (0, 256, 512)]
 
     assert widths == [0, 256, 512]
+
+
+@pytest.mark.parametrize(
+    ("t", "lhs", "rhs", "out", "dims"),
+    [
+        ("f32", "70,33", "33", "70", "lhs_contracting_dims={1}, rhs_contracting_dims={0}"),
+        ("f32", "33", "33,70", "70", "lhs_contracting_dims={0}, rhs_contracting_dims={0}"),
+        ("f64", "33", "70,33", "70", "lhs_contracting_dims={0}, rhs_contracting_dims={1}"),
+        ("f32", "1,33", "33,70", "1,70", "lhs_contracting_dims={1}, rhs_contracting_dims={0}"),
+        ("f32", "5,70,33", "5,33", "5,70",
+         "lhs_batch_dims={0}, lhs_contracting_dims={2}, rhs_batch_dims={0}, rhs_contracting_dims={1}"),
+        ("f32", "4,70,3", "3,4", "70", "lhs_contracting_dims={0,2}, rhs_contracting_dims={1,0}"),
+    ],
+)  # fmt: skip
+def test_products_with_vectors_are_sums(t: str, lhs: str, rhs: str, out: str, dims: str) -> None:
+    computation = fused(f"""
+        a = {t}[{lhs}] parameter(0)
+        b = {t}[{rhs}] parameter(1)
+        c = {t}[{out}] parameter(2)
+        n = {t}[{rhs}] negate(b)
+        d = {t}[{out}] dot(a, n), {dims}
+        ROOT e = {t}[{out}] add(d, c)
+    """)
+    case = case_of(computation, random_args(computation.parameter_shapes, np.random.default_rng(1)), "c")
+
+    (result,) = run_c([case])
+
+    assert problem(result, case) is None
+    assert "panel" not in case.spec.source  # nothing is packed
+
+
+def test_long_chains_after_a_product_run_in_stages() -> None:
+    computation = fused("""
+        a = f32[40,8] parameter(0)
+        b = f32[8,128] parameter(1)
+        d = f32[40,128] dot(a, b), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+        x = f32[40,128] tanh(d)
+        y = f32[40,128] exponential(x)
+        ROOT z = f32[40,128] tanh(y)
+    """)
+    case = case_of(computation, random_args(computation.parameter_shapes, np.random.default_rng(2)), "c")
+
+    (result,) = run_c([case])
+
+    assert problem(result, case) is None
+    assert "_block[" in case.spec.source
+
+
+@pytest.mark.parametrize("columns", [1, 3, 8, 20])
+def test_what_follows_a_narrow_product(columns: int) -> None:
+    computation = fused(f"""
+        a = f32[2,64,30] parameter(0)
+        b = f32[2,30,{columns}] parameter(1)
+        d = f32[2,64,{columns}] dot(a, b), lhs_batch_dims={{0}}, lhs_contracting_dims={{2}},
+            rhs_batch_dims={{0}}, rhs_contracting_dims={{1}}
+        ROOT x = f32[2,64,{columns}] tanh(d)
+    """)
+    case = case_of(computation, random_args(computation.parameter_shapes, np.random.default_rng(4)), "c")
+
+    (result,) = run_c([case])
+
+    assert problem(result, case) is None

@@ -35,6 +35,7 @@ from compiler.codegen.lowering.emit import Emitter
 from compiler.codegen.lowering.nests import looped_reductions, nests_of
 from compiler.codegen.lowering.reductions import Domain, combiner_of, result_index
 from compiler.codegen.lowering.select_regions import update_starts
+from compiler.codegen.lowering.vector_products import with_vector_product_as_sum
 from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import Index, Var
@@ -133,6 +134,9 @@ class _Lowering:
         dot = product_of(self.fused)
         if dot is not None:
             self._refuse_reductions(dot)
+            summed = with_vector_product_as_sum(self.fused, dot)
+            if summed is not None:
+                return _Lowering(summed, self.schedule).kernel()
             return lower_product(self.fused, self.roots, dot, self.schedule.product)
         groups = nests_of(self.fused.post_order(), self.roots)
         if len(groups) > 1 and not self._updated_parameters():

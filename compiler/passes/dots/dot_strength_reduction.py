@@ -51,8 +51,7 @@ class DotStrengthReduction(RewritePass):
             return None
         dims = DotDims.of(i)
         lhs = i.operands[0]
-        contracted = [lhs.shape.dimensions[d] for d in dims.lhs_contracting]
-        total = math.prod(contracted)
+        total = math.prod(lhs.shape.dimensions[d] for d in dims.lhs_contracting)
         work = total * i.shape.num_elements
         if work == 0:
             return None
@@ -61,7 +60,7 @@ class DotStrengthReduction(RewritePass):
         exceeds = total > self.max_contracted or (total > 1 and exceeds)
         if exceeds and not (self.half_vectors and _is_half_vector_product(i, total, batch)):
             return None
-        return _multiply(i, dims, contracted, b)
+        return multiply_and_sum(i, b)
 
 
 def _is_half_vector_product(i: HloInstruction, total: int, batch: int) -> bool:
@@ -72,9 +71,18 @@ def _is_half_vector_product(i: HloInstruction, total: int, batch: int) -> bool:
     return matrices.operands[0].shape.element_type in (T.F16, T.BF16)
 
 
-def _multiply(i: HloInstruction, dims: DotDims, contracted: list[int], b: Builder) -> HloInstruction:
-    """Broadcast both operands to the result's dimensions and the contracted ones, multiply, and sum over the latter."""
+def multiply_and_sum(i: HloInstruction, b: Builder) -> HloInstruction:
+    """Add what computes a dot by a multiplication and a sum; return its result.
+
+    Both operands are broadcast to the result's dimensions and the contracted ones, over which the product is summed.
+
+    Args:
+        i: a plain dot, whose operands have the element type of the result.
+        b: a builder of its computation, which is in a module.
+    """
     lhs, rhs = i.operands
+    dims = DotDims.of(i)
+    contracted = [lhs.shape.dimensions[d] for d in dims.lhs_contracting]
     result, at = i.shape.dimensions, _summed_at(i, dims)
     sizes = (*result[:at], *contracted, *result[at:])
     batch, left_free = len(dims.lhs_batch), dims.lhs_free(lhs.shape.rank)
