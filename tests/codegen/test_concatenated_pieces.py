@@ -34,6 +34,16 @@ def test_pieces_of_other_arrays_or_shapes_have_nests_of_their_own() -> None:
     assert checked(text, PLAIN).count("#pragma omp simd") == 3  # n and t; m; l
 
 
+def test_pieces_that_alternate_share_a_nest() -> None:
+    text = """
+    a = f32[20,30,1] parameter(0)
+    b = f32[20,30,1] parameter(1)
+    n = f32[20,30,1] negate(b)
+    ROOT r = f32[20,30,2] concatenate(a, n), dimensions={2}
+    """
+    assert checked(text, PLAIN).count("#pragma omp simd") == 1
+
+
 def test_many_pieces_are_divided() -> None:
     pieces = "\n".join(
         f"k{n} = f32[6] constant({{{', '.join([str(n)] * 6)}}})\n    p{n} = f32[6] add(a, k{n})" for n in range(6)

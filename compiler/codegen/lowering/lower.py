@@ -63,6 +63,8 @@ MAX_CALLS = 500
 
 MAX_PIECES = 4
 """Maximum number of operands of a concatenation that one loop nest computes."""
+NEAR = 8
+"""Adjacent elements of an operand of a concatenation up to which operands share a nest, so as to write whole lines."""
 SCHEDULED_KINDS = frozenset({"product", "attention", "loop-kernel"})
 """The kinds of nests that depend on a schedule: on its part for the template, or on the lanes and axis of a loop."""
 
@@ -257,13 +259,14 @@ class _Lowering:
     def _concatenate(self, root: HloInstruction) -> lir.Kernel:
         """Emit loop nests for operands, so that no element needs a branch on the operand it comes from.
 
-        Operands of equal shapes that are computed from the same arrays share a nest.
+        Operands of equal shapes share a nest if they are computed from the same arrays, or if they alternate within a
+        few elements: one after the other, they would each write parts of every cache line.
         """
         e = self.emitter
         dim = root.dimensions[0]
         sizes = [piece.shape.dimensions[dim] for piece in root.operands]
         starts = itertools.accumulate(sizes[:-1], initial=0)
-        for group in _pieces(list(zip(root.operands, starts, strict=True))):
+        for group in _pieces(list(zip(root.operands, starts, strict=True)), dim):
             dims = group[0][0].shape.dimensions
             if 0 in dims:
                 continue
@@ -376,14 +379,15 @@ def _check_domains(heroes: Sequence[HloInstruction]) -> None:
             )
 
 
-def _pieces(operands: Sequence[tuple[HloInstruction, int]]) -> list[list[tuple[HloInstruction, int]]]:
-    """Return the operands of a concatenation and where they start, in groups that share a loop nest."""
+def _pieces(operands: Sequence[tuple[HloInstruction, int]], dim: int) -> list[list[tuple[HloInstruction, int]]]:
+    """Return the operands of a concatenation along a dimension and where they start, in groups that share a nest."""
     groups: list[tuple[list[tuple[HloInstruction, int]], set[HloInstruction]]] = []
     for piece, start in operands:
         arrays = _arrays(piece)
         for group, read in groups:
             same = group[0][0].shape.dimensions == piece.shape.dimensions
-            if same and len(group) < MAX_PIECES and not arrays.isdisjoint(read):
+            together = math.prod(piece.shape.dimensions[dim:]) <= NEAR or not arrays.isdisjoint(read)
+            if same and len(group) < MAX_PIECES and together:
                 group.append((piece, start))
                 read |= arrays
                 break
