@@ -57,3 +57,25 @@ def test_what_both_need_is_computed_once() -> None:
 @pytest.mark.parametrize("n", [100, 300_000])
 def test_an_array_that_needs_the_sum_follows_it(n: int) -> None:
     checked(SHARES.format(n=n), "f32", Schedule())
+
+
+TABLE = """
+    x = f32[{m},{n}] parameter(0)
+    y = f32[{n}] parameter(1)
+    zero = f32[] constant(0)
+    rows = f32[{m},{n}] broadcast(y), dimensions={{1}}
+    e = f32[{m},{n}] exponential(x)
+    d = f32[{m},{n}] {inner}
+    loss = f32[] reduce(d, zero), dimensions={{0,1}}, to_apply=add
+    scaled = f32[{m},{n}] multiply(e, rows)
+    ROOT r = (f32[], f32[{m},{n}]) tuple(loss, scaled)
+"""
+
+
+@pytest.mark.parametrize("inner", ["multiply(e, rows)", "multiply(e, e)"])  # the loops of the latter are merged
+@pytest.mark.parametrize(("m", "n"), [(50, 64), (7, 13), (900, 300)])
+@pytest.mark.parametrize("threads", [0, 1])
+def test_a_sum_over_two_dimensions_and_an_array(inner: str, m: int, n: int, threads: int) -> None:
+    source = checked(TABLE.format(m=m, n=n, inner=inner), "f32", Schedule(threads=threads, splits=1, accumulators=1))
+    if n == 64 and not threads:
+        assert source.count("= expf(") == 1

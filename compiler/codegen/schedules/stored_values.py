@@ -7,14 +7,16 @@ common with its gradient.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
+from compiler.codegen.nest.index import Var
 from compiler.codegen.nest.loop_ir import Body, For, LoopKind
 from compiler.codegen.schedules.lanes import is_column_loop
-from compiler.codegen.schedules.loop_transforms import perfect_nest
+from compiler.codegen.schedules.loop_transforms import flat_nest, perfect_nest
 
 STORED = lir.Let | lir.Store
 """The statements of a loop that a reduction may take over."""
@@ -53,23 +55,28 @@ def _merged(body: Sequence[lir.Stmt], first: int, second: int, must_alias: set[s
 
 
 def _merged_total(body: Sequence[lir.Stmt], first: int, second: int, must_alias: set[str]) -> lir.Reduce | None:
-    """Return a reduction to a single value that also stores what a loop over the same elements stores."""
+    """Return a reduction to a single value that also stores what loops over the same elements store."""
     reduce, loop = body[first], body[second]
-    if not isinstance(reduce, lir.Reduce) or not isinstance(loop, For) or len(reduce.vars) != 1:
+    nest = flat_nest(loop) if isinstance(loop, For) else None
+    if not isinstance(reduce, lir.Reduce) or nest is None:
         return None
-    if loop.kind is not LoopKind.INDEPENDENT or loop.base is not None or loop.var.extent != reduce.vars[0].extent:
+    vars_, inside = nest
+    found = _over_loops(reduce, [v.extent for v in vars_])
+    if found is None:
         return None
-    if not all(isinstance(s, lir.Let) for s in reduce.body) or not all(isinstance(s, STORED) for s in loop.body):
+    reduce = found
+    if not all(isinstance(s, lir.Let) for s in reduce.body) or not all(isinstance(s, STORED) for s in inside):
         return None
-    if any(isinstance(s, lir.Store) and s.buffer in must_alias for s in loop.body):
+    if any(isinstance(s, lir.Store) and s.buffer in must_alias for s in inside):
         return None
-    moved = lir.map_indices(loop.body, lambda i: i.substitute({loop.var: ix.of(reduce.vars[0])}))
+    at: dict[ix.IndexSymbol, ix.IndexExpr] = {v: ix.of(r) for v, r in zip(vars_, reduce.vars, strict=True)}
+    moved = lir.map_indices(inside, lambda i: i.substitute(at))
     before = [s for s in body[:first] if isinstance(s, lir.Let)]
     names = _same_values(moved, [*before, *reduce.body])
     if not any(isinstance(s, lir.Let) and s.name in names.values() and _is_expensive_or_load(s) for s in reduce.body):
         return None
     constants = {s.name: s for s in body[first:second] if isinstance(s, lir.Let) and isinstance(s.value, lir.Constant)}
-    known = {*lir.names_defined((*before, *reduce.body)), reduce.vars[0].name}
+    known = {*lir.names_defined((*before, *reduce.body)), *(v.name for v in reduce.vars)}
     added: list[lir.Stmt] = []
     for s in moved:
         if isinstance(s, lir.Let) and s.name in names:
@@ -85,6 +92,18 @@ def _merged_total(body: Sequence[lir.Stmt], first: int, second: int, must_alias:
         added.append(s)
         known.update(lir.names_defined((s,)))
     return replace(reduce, body=(*reduce.body, *added))
+
+
+def _over_loops(reduce: lir.Reduce, extents: Sequence[int]) -> lir.Reduce | None:
+    """Return a reduction with loops of these extents; None if its own differ, unless they are one loop over all."""
+    if [v.extent for v in reduce.vars] == list(extents):
+        return reduce
+    if len(reduce.vars) != 1 or reduce.vars[0].extent != math.prod(extents):
+        return None
+    (whole,) = reduce.vars
+    vars_ = tuple(Var(f"{whole.name}s{n}", extent) for n, extent in enumerate(extents))
+    at = ix.linearize([ix.of(v) for v in vars_], extents)
+    return replace(reduce, vars=vars_, body=lir.map_indices(reduce.body, lambda i: i.substitute({whole: at})))
 
 
 def _renamed(s: lir.Stmt, names: Mapping[str, str]) -> lir.Stmt:
