@@ -22,7 +22,7 @@ from compiler.ir.types import PrimitiveType as T
 
 BLOCK, MIN_ELEMENTS = 256, 128
 """Elements of a block, so that its arrays stay in the first-level cache, and of the shortest loop that is divided."""
-MAX_ARRAYS = 8
+MAX_ARRAYS = 16
 """Maximum number of values that stages pass on; more loads and stores cost what the shorter iterations save."""
 CHEAP = 4
 """Number of instructions up to which a stage computes a value again instead of loading it."""
