@@ -155,7 +155,7 @@ class CostModel:
         rate = d.flops_per_unit * units * self._busy(parallel, units)
         compute = (summary.flops + 0.5 * summary.loads) / rate + summary.products / (d.gemm_flops_per_unit * units)
         inputs = tuple(_different(summary.inputs))
-        large = sum(size for i in inputs if self._is_large(size := i.bytes))
+        large = sum(size for i in inputs if self._is_large(size := i.bytes) and self._is_large(i.largest_part))
         nests = summary.nests
         if not self._keeps_block(summary):
             again = [i for i in inputs if i.sweeps > 1 and self._is_large(i.bytes)]
@@ -280,7 +280,8 @@ class CostModel:
         """Return the seconds of the accesses to small arrays and to those that do not fit into the cache, in bytes.
 
         The rate depends on each array and not on their sum: whether an array is in the cache depends on the kernels
-        before this one, so one kernel accesses it as fast as two, and fusing them never costs memory time.
+        before this one, so one kernel accesses it as fast as two, and fusing them never costs memory time. For the
+        same reason several slices of an array count as several arrays.
         """
         d = self.device
         seconds = (small + large) / (d.cache_bandwidth * units)

@@ -58,6 +58,11 @@ class Input:
         return min(float(self.elements), distinct) * self.element_bytes
 
     @property
+    def largest_part(self) -> float:
+        """Distinct bytes that are read in one context, such as by one of several slices."""
+        return min(float(self.elements), max([u.distinct for u in self.contexts.values()])) * self.element_bytes
+
+    @property
     def sweeps(self) -> int:
         """Number of loops over the columns of a block that read it, each from the first to the last element."""
         return max(1, len([c for c in self.contexts if _SWEEP - _MAX_SWEEPS <= c <= _SWEEP]))

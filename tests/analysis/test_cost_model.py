@@ -237,6 +237,41 @@ def test_a_kernel_accesses_arrays_as_fast_as_two_kernels(size: int) -> None:
         assert model.instruction(fused) < model.instruction(less) + model.instruction(select)
 
 
+@pytest.mark.parametrize("rows", [100, 256, 1000, 4000])
+def test_slices_of_one_array_are_read_as_fast_in_one_kernel_as_in_two(rows: int) -> None:
+    """Also where each slice fits into the cache, and the array does not."""
+    text = """
+    f {
+      x = s32[ROWS,1024] parameter(0)
+      a = s32[ROWS,512] slice(x), slice={[0:ROWS], [0:1024:2]}
+      n = s32[ROWS,512] negate(a)
+      b = s32[ROWS,512] slice(x), slice={[0:ROWS], [1:1024:2]}
+      ROOT s = s32[ROWS,512] add(n, b)
+    }
+    g {
+      x = s32[ROWS,1024] parameter(0)
+      a = s32[ROWS,512] slice(x), slice={[0:ROWS], [0:1024:2]}
+      ROOT n = s32[ROWS,512] negate(a)
+    }
+    h {
+      x = s32[ROWS,1024] parameter(0)
+      n = s32[ROWS,512] parameter(1)
+      b = s32[ROWS,512] slice(x), slice={[0:ROWS], [1:1024:2]}
+      ROOT s = s32[ROWS,512] add(n, b)
+    }
+    ENTRY e {
+      x = s32[ROWS,1024] parameter(0)
+      both = s32[ROWS,512] fusion(x), kind=kLoop, calls=f
+      first = s32[ROWS,512] fusion(x), kind=kLoop, calls=g
+      second = s32[ROWS,512] fusion(x, first), kind=kLoop, calls=h
+      ROOT t = (s32[ROWS,512], s32[ROWS,512]) tuple(both, second)
+    }"""
+    both, second = parse(text.replace("ROWS", str(rows))).entry.root.operands
+    for device in (cpu(1), cpu(2), gpu()):
+        model = CostModel(device)
+        assert model.instruction(both) < model.instruction(second.operand(1)) + model.instruction(second)
+
+
 def test_operands_that_repeat_are_read_once() -> None:
     square, product = (
         parse(f"ENTRY e {{ p = f32[4194304] parameter(0) q = f32[4194304] parameter(1) ROOT r = f32[4194304] {op} }}")
