@@ -46,6 +46,8 @@ class DeviceModel:
         splits_reductions: whether units share the work of a reduction with fewer results than units.
         nest_launch: additional seconds of each further loop nest of a kernel.
         parallel_scatters: whether units share the updates of a scatter.
+        element_work: operations and loads that count as another element, because units share work rather than
+            elements; 0: elements alone count.
     """
 
     name: str
@@ -66,6 +68,7 @@ class DeviceModel:
     parallel_scatters: bool = True
     counted_iteration: float | None = None
     lanes: int = 0
+    element_work: int = 0
 
 
 def cpu(cores: int | None = None) -> DeviceModel:
@@ -76,6 +79,7 @@ def cpu(cores: int | None = None) -> DeviceModel:
         memory_bandwidth=1e10 * min(n, 8), cache_bandwidth=4e10, cache_bytes=1 << 20,
         launch=1e-7, parallel_launch=2e-6, grain=16384, loop_iteration=5e-8,
         splits_reductions=True, nest_launch=1e-7, parallel_scatters=False,
+        element_work=8,
     )  # fmt: skip
 
 
@@ -141,6 +145,8 @@ class CostModel:
         """Return the seconds of one kernel."""
         d = self.device
         parallel = summary.elements
+        if d.element_work and summary.elements > 1:
+            parallel = max(parallel, (summary.flops + summary.loads) / d.element_work)
         if summary.looped_reduction:
             # Rows are few and large, so their number does not limit parallelism; the amount of work does.
             parallel = summary.loads if d.splits_reductions else max(summary.loads, summary.flops)

@@ -272,6 +272,12 @@ def test_slices_of_one_array_are_read_as_fast_in_one_kernel_as_in_two(rows: int)
         assert model.instruction(both) < model.instruction(second.operand(1)) + model.instruction(second)
 
 
+def test_cores_share_the_work_of_few_elements() -> None:
+    few = _root("  ROOT %y = f32[30000] exponential(%x)", "x: f32[30000]")
+    one, two = (CostModel(cpu(n)).instruction(few) for n in (1, 2))
+    assert two < one
+
+
 def test_operands_that_repeat_are_read_once() -> None:
     square, product = (
         parse(f"ENTRY e {{ p = f32[4194304] parameter(0) q = f32[4194304] parameter(1) ROOT r = f32[4194304] {op} }}")
