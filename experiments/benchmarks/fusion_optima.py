@@ -32,13 +32,15 @@ import numpy as np
 
 from compiler.api import CompileOptions
 from compiler.api import compile as compile_hlo
-from compiler.errors import HlogymError
+from compiler.errors import HlogymError, PolicyError
 from compiler.fusion.policies import POLICIES, Exhaustive, make_policy
 from compiler.fusion.protocol import FusionPolicy, run_policy
 from compiler.fusion.state import FusionState
 from compiler.ir import HloModule
 from compiler.learned.fusion_policy import load_policy
+from compiler.learned.whole_folder import SHIPPED as SHIPPED_FOLDER
 from compiler.passes.pipelines.default import default_pipeline
+from compiler.policy import load_whole
 from compiler.runtime.executable import Executable, parameter_leaves
 from compiler.support.options import split_specs
 from compiler.text import parse
@@ -50,7 +52,9 @@ from env.summaries import hierarchical_interval
 from experiments.provenance import provenance
 from experiments.results import ResultError, write_text
 
-POLICY_NAMES = tuple(p for p in POLICIES if p != "exhaustive")
+SHIPPED = "learned"
+"""The part for fusion of the policy that ships."""
+POLICY_NAMES = (*(p for p in POLICIES if p != "exhaustive"), SHIPPED)
 MakePolicy: TypeAlias = Callable[[], FusionPolicy]
 SIZES = (5, 7, 9, 11, 13)
 """Numbers of instructions of the subgraphs."""
@@ -153,10 +157,19 @@ def read_policies(text: str) -> dict[str, MakePolicy]:
             learned = load_policy(name)
             label = Path(name).parent.name if Path(name).name in ("policy", "best") else Path(name).name
             found[f"learned: {label}"] = partial(replace, learned)
+        elif name == SHIPPED:
+            found[name] = _shipped
         else:
             make_policy(name)  # reports a bad name before any work is done
             found[name] = partial(make_policy, name)
     return found
+
+
+def _shipped() -> FusionPolicy:
+    fusion = load_whole(SHIPPED_FOLDER).fusion
+    if not isinstance(fusion, FusionPolicy):
+        raise PolicyError("the policy that ships does not decide fusion")
+    return fusion
 
 
 def examine(
