@@ -5,7 +5,9 @@ Each line holds the kernel as HLO text, so that features can be computed again w
 
 from __future__ import annotations
 
+import gzip
 import json
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -96,7 +98,7 @@ class KernelTimes:
 def read_dataset(path: Path) -> tuple[dict[str, Any], list[KernelTimes], set[str]]:
     """Return the provenance of a dataset, its kernels, and the names of the programs that it has seen.
 
-    An unfinished last line, which an interrupted collection leaves, is ignored.
+    It may be compressed with gzip. An unfinished last line, which an interrupted collection leaves, is ignored.
 
     Raises:
         DatasetError: there is no such file, or it is no dataset.
@@ -119,9 +121,10 @@ def read_dataset(path: Path) -> tuple[dict[str, Any], list[KernelTimes], set[str
 
 def _lines(path: Path) -> Iterator[dict[str, Any]]:
     try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as e:
-        raise DatasetError(f"cannot read {path}: {e.strerror}") from e
+        data = path.read_bytes()
+        text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode()
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as e:
+        raise DatasetError(f"cannot read {path}: {getattr(e, 'strerror', None) or e}") from e
     for number, line in enumerate(text.split("\n")[:-1], 1):  # the last one is empty, or unfinished
         yield parse_object(line, f"{path}, line {number}", DatasetError)
 

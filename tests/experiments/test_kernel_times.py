@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gzip
 import random
 from pathlib import Path
 
@@ -66,6 +67,16 @@ def test_an_unfinished_line_is_ignored_and_replaced(tmp_path: Path) -> None:
     assert read_dataset(path)[1] == []
     append_lines(path, [_kernel().to_json()])
     assert len(read_dataset(path)[1]) == 1
+
+
+def test_a_compressed_dataset_is_read(tmp_path: Path) -> None:
+    plain, packed, kernel = tmp_path / "times.jsonl", tmp_path / "times.jsonl.gz", _kernel()
+    append_lines(plain, [{"format": 1}, kernel.to_json()])
+    packed.write_bytes(gzip.compress(plain.read_bytes()))
+    assert read_dataset(packed)[1] == [kernel]
+    packed.write_bytes(packed.read_bytes()[:-20])
+    with pytest.raises(DatasetError, match="cannot read"):
+        read_dataset(packed)
 
 
 @pytest.mark.parametrize(
