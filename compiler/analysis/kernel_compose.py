@@ -32,10 +32,10 @@ def compose(
         contexts: the contexts in which the consumer reads the producer's output; {} for sibling (multi-output) fusion.
         keep: whether the producer's output is also written.
     """
-    merged: dict[Hashable, tuple[Input, Contexts]] = {}
+    merged: dict[Hashable, Input] = {}
     for what, i in zip(consumer_inputs, consumer.inputs, strict=True):
-        if what is not None and what not in merged:
-            merged[what] = (i, {k: Use(u.evaluations, u.distinct, u.copies) for k, u in i.contexts.items()})
+        if what is not None:
+            merged.setdefault(what, i)
     # The producer is computed in each context in which its output is read, and in its own loop if it is kept.
     wanted = dict(contexts)
     if keep:
@@ -45,11 +45,16 @@ def compose(
     fresh: dict[Hashable, Input] = dict(zip(producer_inputs, producer.inputs, strict=True))
     fresh.pop(None, None)
     for what, i in fresh.items():
-        into = merged.setdefault(what, (i, {}))[1]
+        own = merged.get(what)
+        into: Contexts = {}
+        if own is not None:
+            into = {k: Use(u.evaluations, u.distinct, u.copies) for k, u in own.contexts.items()}
         for context, use in wanted.items():
             _follow(i, into, context, use, producer.elements)
+        first = own or i
+        merged[what] = Input(first.elements, first.element_bytes, into)
     evaluations = sum(u.evaluations for u in wanted.values())
-    inputs = tuple(Input(i.elements, i.element_bytes, c) for i, c in merged.values())
+    inputs = tuple(merged.values())
     return replace(
         consumer,
         inputs=inputs,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from compiler.analysis.library_work import TEMPLATE_OPS, library_flops, operand_reads, product_time
@@ -43,34 +43,36 @@ Contexts: TypeAlias = dict[int, Use]
 """Maps the ways in which a value is indexed to its uses; `OWN` is the index of the kernel's outputs."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Input:
-    """How a kernel reads one of its inputs."""
+    """How a kernel reads one of its inputs; it does not change.
+
+    Attributes:
+        bytes: distinct bytes that are read.
+        sweeps: number of loops over the columns of a block that read it, each from the first to the last element.
+        loads: total number of element loads.
+    """
 
     elements: int
     element_bytes: float
     contexts: Contexts
+    bytes: float = field(init=False)
+    sweeps: int = field(init=False)
+    loads: float = field(init=False)
 
-    @property
-    def bytes(self) -> float:
-        """Distinct bytes that are read."""
-        distinct = sum([u.distinct for u in self.contexts.values()])
-        return min(float(self.elements), distinct) * self.element_bytes
+    def __post_init__(self) -> None:
+        distinct, loads, sweeps = 0.0, 0.0, 0
+        for context, use in self.contexts.items():
+            distinct += use.distinct
+            loads += use.evaluations
+            sweeps += _SWEEP - _MAX_SWEEPS <= context <= _SWEEP
+        self.bytes = min(float(self.elements), distinct) * self.element_bytes
+        self.sweeps, self.loads = max(1, sweeps), loads
 
     @property
     def largest_part(self) -> float:
         """Distinct bytes that are read in one context, such as by one of several slices."""
         return min(float(self.elements), max([u.distinct for u in self.contexts.values()])) * self.element_bytes
-
-    @property
-    def sweeps(self) -> int:
-        """Number of loops over the columns of a block that read it, each from the first to the last element."""
-        return max(1, len([c for c in self.contexts if _SWEEP - _MAX_SWEEPS <= c <= _SWEEP]))
-
-    @property
-    def loads(self) -> float:
-        """Total number of element loads."""
-        return sum([u.evaluations for u in self.contexts.values()])
 
     @property
     def copies(self) -> int:
@@ -212,6 +214,9 @@ def first_leaf_elements(instruction: HloInstruction) -> int:
     return next((s.num_elements for s in shape.leaves()), 0)
 
 
+_ONCE = Use(1, 1)
+
+
 class _Walk:
     def __init__(
         self, inside: Sequence[HloInstruction], outputs: Sequence[HloInstruction], inputs: Sequence[HloInstruction]
@@ -260,25 +265,29 @@ class _Walk:
             contexts = self.uses.get(i)
             if contexts is None:
                 continue
-            if needs_loop(i):
+            op = i.opcode
+            if op is Opcode.REDUCE and needs_loop(i):
                 # A row is reduced once, whatever the number of its users.
                 n = first_leaf_elements(i)
                 contexts = {_KEPT: Use(n, n, 1)}
-            if i.opcode in TEMPLATE_OPS:
-                if i.opcode is Opcode.DOT:
+            if op in TEMPLATE_OPS:
+                if op is Opcode.DOT:
                     products += product_time(i)
                 else:
                     flops += library_flops(i)
                 statements += 1
                 self._propagate_template(i)
                 continue
-            evaluations = sum([u.evaluations for u in contexts.values()])
+            evaluations, copies = 0.0, 0
+            for u in contexts.values():
+                evaluations += u.evaluations
+                copies += u.copies
             flops += evaluations * flops_per_element(i)
-            if i.opcode is not Opcode.CONSTANT:
-                statements += sum([u.copies for u in contexts.values()]) * _unrolled(i)
-            if i in updates:
+            if op is not Opcode.CONSTANT:
+                statements += copies * _unrolled(i)
+            if updates and i in updates:
                 self._propagate_update(i, contexts)
-            else:
+            elif i.operands:
                 self._propagate(i, contexts)
         inputs = {p: self._input(p) for p in self.inputs}
         elements, block_bytes = largest, 0.0
@@ -365,11 +374,14 @@ class _Walk:
     # ---- from a result to the operands
 
     def _propagate(self, i: HloInstruction, contexts: dict[int, Use]) -> None:
+        elementwise, uses = i.opcode.is_elementwise, self.uses
         for n, o in enumerate(i.operands):
-            scalar = o.shape.is_scalar and not i.shape.is_scalar
-            if scalar or o.shape.num_elements == 1:
-                self._need(o, SCALAR, Use(1, 1))
-            elif i.opcode.is_elementwise:
+            if o.shape.num_elements == 1:
+                self._need(o, SCALAR, _ONCE)
+            elif elementwise:
+                if o not in uses:
+                    uses[o] = {k: Use(u.evaluations, u.distinct, u.copies) for k, u in contexts.items()}
+                    continue
                 for context, use in contexts.items():
                     self._need(o, context, use)
             else:

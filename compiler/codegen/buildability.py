@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from compiler.analysis.library_work import TEMPLATE_OPS
-from compiler.codegen.build_target import C_TARGET, BuildTarget
+from compiler.codegen.build_target import C_TARGET, CUDA_TARGET, BuildTarget
 from compiler.codegen.lowering.emission import STATEMENT_LIMIT
 from compiler.codegen.lowering.lower import lower, roots_of
 from compiler.codegen.lowering.plain_reductions import is_certainly_built
@@ -95,9 +95,13 @@ def certainly_built(
     inside: Sequence[HloInstruction], outputs: Sequence[HloInstruction], target: BuildTarget
 ) -> bool | None:
     """Return whether instructions can be one kernel of a target; None if only lowering shows it."""
-    built = is_certainly_built(inside, outputs)
-    c = C_TARGET
-    return None if built and (target.language, target.schedule) != (c.language, c.schedule) else built
+    on_gpu = target.language == CUDA_TARGET.language
+    built = is_certainly_built(inside, outputs, target.schedule if on_gpu else None)
+    return built if on_gpu or not built or _is_default_c(target) else None
+
+
+def _is_default_c(target: BuildTarget) -> bool:
+    return (target.language, target.schedule) == (C_TARGET.language, C_TARGET.schedule)
 
 
 def kernel_refusal(fused: HloComputation, target: BuildTarget = C_TARGET) -> str | None:

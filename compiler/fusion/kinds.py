@@ -99,6 +99,13 @@ class ActionKind(ABC):
     def reason(self, s: SequenceState, e: Entry) -> str | None:
         """Return the reason against an action on any nodes of the sequence, or None when that is legal."""
 
+    def is_possible(self, s: SequenceState, e: Entry) -> bool:
+        """Check for an action on any nodes that at most its kernels speak against it, so that `saving` has an answer.
+
+        Kinds may answer without making kernels.
+        """
+        return self.reason(s, e) is None
+
     @abstractmethod
     def saving(self, s: SequenceState, e: Entry) -> float:
         """Return the seconds that a legal action saves per run of the sequence; negative when it loses time."""
@@ -146,6 +153,10 @@ class ProducerConsumer(ActionKind):
         """See `ActionKind.reason`."""
         return s.legality.pair_reason(self.name, e.producer, e.consumer)
 
+    def is_possible(self, s: SequenceState, e: Entry) -> bool:
+        """See `ActionKind.is_possible`."""
+        return s.legality.may_fuse(self.name, e.producer, e.consumer)
+
     def saving(self, s: SequenceState, e: Entry) -> float:
         """See `ActionKind.saving`."""
         if not has_other_use(e.producer):
@@ -183,6 +194,10 @@ class ProducerIntoAllUsers(ActionKind):
             named = ", ".join("%" + u.name for u in s.order.sorted(users))
             return f"the users of %{e.producer.name} are {named or 'none'}"
         return s.into_all_users(e.producer, users).reason
+
+    def is_possible(self, s: SequenceState, e: Entry) -> bool:
+        """See `ActionKind.is_possible`."""
+        return set(consumers_of(e.producer)) == set(e.consumers) and s.may_go_into_all_users(e.producer, e.consumers)
 
     def saving(self, s: SequenceState, e: Entry) -> float:
         """See `ActionKind.saving`."""
@@ -230,6 +245,10 @@ class MultiOutput(ActionKind):
         """See `ActionKind.reason`."""
         return s.legality.multi_output(e.producer, e.consumer).reason
 
+    def is_possible(self, s: SequenceState, e: Entry) -> bool:
+        """See `ActionKind.is_possible`."""
+        return s.legality.may_fuse(self.name, e.producer, e.consumer) and self.path_reason(s, e) is None
+
     def saving(self, s: SequenceState, e: Entry) -> float:
         """See `ActionKind.saving`."""
         saved = s.estimates.pair(self.name, e.producer, e.consumer)
@@ -268,6 +287,11 @@ class SideBySide(ActionKind):
     def reason(self, s: SequenceState, e: Entry) -> str | None:
         """See `ActionKind.reason`."""
         return s.legality.side_by_side(e.producer, e.consumer).reason
+
+    def is_possible(self, s: SequenceState, e: Entry) -> bool:
+        """See `ActionKind.is_possible`."""
+        first, second = s.nodes.sorted([e.producer, e.consumer])
+        return s.legality.may_fuse("sibling", first, second) and self.path_reason(s, e) is None
 
     def saving(self, s: SequenceState, e: Entry) -> float:
         """See `ActionKind.saving`."""

@@ -226,6 +226,13 @@ class SequenceState:
             return False
         return entry.kind.reason(self, entry) is None
 
+    def is_possible(self, action: FusionAction) -> bool:
+        """Check whether at most its kernels speak against an action now, mostly without making them."""
+        if action.consumers_problem() is not None:
+            return False
+        entry = KIND_OF[action.kind].resolve(self, action)
+        return not isinstance(entry, str) and entry.kind.is_possible(self, entry)
+
     def decide(self, action: FusionAction) -> FusionDecision:
         """Return whether an action is legal now."""
         problem = action.consumers_problem()

@@ -107,8 +107,13 @@ class FusionState:
         sequence = self.sequences.get(action.computation)
         return sequence is not None and sequence.is_legal(action)
 
+    def is_possible(self, action: FusionAction) -> bool:
+        """Check whether at most its kernels speak against an action now; `is_legal` makes them."""
+        sequence = self.sequences.get(action.computation)
+        return sequence is not None and sequence.is_possible(action)
+
     def estimate(self, action: FusionAction) -> float:
-        """Return the seconds that a legal action saves per run of the module by the cost model, negative for a loss."""
+        """Return the seconds that a possible action saves per run of the module by the cost model, or loses if < 0."""
         sequence = self.sequences[action.computation]
         return sequence.saving(action) * sequence.weight
 
@@ -166,6 +171,13 @@ class FusionState:
         reason = self.why_not(action)
         if reason is not None:
             raise FusionError(f"cannot apply {action}: {reason}")
+        return self.apply_unchecked(action)
+
+    def apply_unchecked(self, action: FusionAction) -> HloInstruction:
+        """Apply an action as `apply` does, without asking whether its kernels can be made.
+
+        So it is known at little cost what would follow from the action. If there may be no kernel, take it back.
+        """
         sequence = self.sequences[action.computation]
         sequence.begin()
         made = sequence.apply(action)

@@ -50,6 +50,8 @@ class Shape:
         tuple_shapes: the elements of a tuple, or the one inner shape of a buffer.
         depth: nesting levels of tuples and buffers; 0 for an array.
         leaf_count: number of shapes that `leaves` yields.
+        is_array: whether it is an array, possibly a scalar.
+        num_elements: number of elements of an array (1 for a scalar); 0 for other shapes.
     """
 
     element_type: PrimitiveType
@@ -59,8 +61,14 @@ class Shape:
     tuple_shapes: tuple[Shape, ...] = ()
     depth: int = field(default=0, init=False, repr=False, compare=False)
     leaf_count: int = field(default=1, init=False, repr=False, compare=False)
+    # Found once, because they are read very often.
+    is_array: bool = field(default=False, init=False, repr=False, compare=False)
+    num_elements: int = field(default=0, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        if self.element_type.bits > 0:
+            object.__setattr__(self, "is_array", True)
+            object.__setattr__(self, "num_elements", math.prod(self.dimensions))
         if self.tuple_shapes:
             depth = 1 + max([s.depth for s in self.tuple_shapes])
             if depth > MAX_TUPLE_DEPTH:
@@ -83,11 +91,6 @@ class Shape:
         return self.element_type is PrimitiveType.TUPLE
 
     @property
-    def is_array(self) -> bool:
-        """Whether it is an array, possibly a scalar."""
-        return self.element_type.bits > 0
-
-    @property
     def is_scalar(self) -> bool:
         """Whether it is an array without dimensions."""
         return self.is_array and not self.dimensions
@@ -103,11 +106,6 @@ class Shape:
         if not self.tuple_shapes:
             return True in self.dynamic
         return any(s.is_dynamic for s in self.tuple_shapes)
-
-    @property
-    def num_elements(self) -> int:
-        """Number of elements of an array (1 for a scalar); 0 for other shapes."""
-        return math.prod(self.dimensions) if self.is_array else 0
 
     @property
     def byte_size(self) -> int:

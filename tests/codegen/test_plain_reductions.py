@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from compiler.codegen.build_target import CUDA_TARGET
 from compiler.codegen.buildability import is_refused, kernel_refusal
 from compiler.codegen.lowering.lower import roots_of
 from compiler.codegen.lowering.nests import nests_of
@@ -33,6 +34,30 @@ def test_certain_answers_about_several_nests_are_those_of_the_code_generator() -
         assert built in (None, kernel_refusal(fused) is None)
         answers.append((built, len(nests_of(fused.post_order(), outputs)) > 1))
     assert {(True, False), (True, True), (None, True)} <= set(answers)
+
+
+def test_certain_answers_about_blocks_of_a_gpu_are_those_of_the_code_generator() -> None:
+    answers = []
+    for seed in range(150):
+        for make in (random_fusion, random_nests):
+            fused = make(np.random.default_rng(seed))
+            built = is_certainly_built(fused.post_order(), roots_of(fused), CUDA_TARGET.schedule)
+            assert built in (None, kernel_refusal(fused, CUDA_TARGET) is None)
+            answers.append(built)
+    assert {True, None} <= set(answers)
+
+
+def test_sums_of_whole_arrays_beside_other_outputs_are_not_certain_on_a_gpu() -> None:
+    fused = _fused("""
+        x = f32[64,100] parameter(0)
+        zero = f32[] constant(0)
+        s = f32[] reduce(x, zero), dimensions={0,1}, to_apply=add
+        y = f32[300] parameter(1)
+        e = f32[300] exponential(y)
+        ROOT t = (f32[], f32[300]) tuple(s, e)""")
+    assert is_certainly_built(fused.post_order(), roots_of(fused)) is True
+    assert is_certainly_built(fused.post_order(), roots_of(fused), CUDA_TARGET.schedule) is None
+    assert is_refused(fused, CUDA_TARGET)  # every block would repeat the sum
 
 
 def _fused(body: str) -> HloComputation:

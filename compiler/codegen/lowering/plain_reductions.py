@@ -19,6 +19,7 @@ from compiler.codegen.lowering.lower import BASE_STATEMENTS, STATEMENTS_PER_INST
 from compiler.codegen.lowering.nests import looped_reductions, nests_of
 from compiler.codegen.lowering.reductions import Domain, combiner_of
 from compiler.codegen.nest.scalar_ops import SCALAR_BYTES, is_supported_type
+from compiler.codegen.schedules.bind_cuda import SHARED_BYTES as BLOCK_BYTES
 from compiler.codegen.schedules.distribution import VALUE_BYTES
 from compiler.codegen.schedules.lane_accumulators import lane_bytes_bound
 from compiler.codegen.schedules.lanes import lanes_of_tiles
@@ -45,25 +46,30 @@ class _RefusedError(Exception):
     """There is certainly no kernel."""
 
 
-def is_certainly_built(inside: Sequence[HloInstruction], outputs: Sequence[HloInstruction]) -> bool | None:
-    """Return whether instructions can be one kernel in C with the default schedule; None if it is not certain.
+def is_certainly_built(
+    inside: Sequence[HloInstruction], outputs: Sequence[HloInstruction], blocks: Schedule | None = None
+) -> bool | None:
+    """Return whether instructions can be one kernel; None if it is not certain.
 
     False holds for every language and schedule.
 
     Args:
         inside: the instructions, operands first, of which each can be in a kernel by itself. Others are read.
         outputs: those of them that the kernel yields.
+        blocks: the schedule by which the kernel is bound to the blocks of a GPU, see `bind_cuda`; None: it is one in C
+            with the default schedule.
     """
     try:
-        return _local_bytes([i for i in inside if i.opcode is not Opcode.TUPLE], outputs) <= LOCAL_BYTES or None
+        nests = _nests([i for i in inside if i.opcode is not Opcode.TUPLE], outputs)
     except _RefusedError:
         return False
     except _UncertainError:
         return None
+    return _local_bytes(nests) <= LOCAL_BYTES or None if blocks is None else _fits_into_blocks(nests, blocks) or None
 
 
-def _local_bytes(inside: Sequence[HloInstruction], outputs: Sequence[HloInstruction]) -> float:
-    """Return a bound of the local memory of a kernel.
+def _nests(inside: Sequence[HloInstruction], outputs: Sequence[HloInstruction]) -> list[_Nest]:
+    """Return the nests of a kernel.
 
     Raises:
         _RefusedError: there is no kernel.
@@ -85,10 +91,27 @@ def _local_bytes(inside: Sequence[HloInstruction], outputs: Sequence[HloInstruct
     statements = sum(n.statements for n in nests)
     if statements > min(STATEMENT_LIMIT, BASE_STATEMENTS + STATEMENTS_PER_INSTRUCTION * len(inside)):
         raise _UncertainError
-    total = sum(n.local_bytes() for n in nests)
-    if len(nests) > 1:
-        total += sum(n.top_loops for n in nests) // 2 * ROW_CACHE_BYTES  # two loops of one extent share values
+    return nests
+
+
+def _local_bytes(nests: Sequence[_Nest]) -> float:
+    """Return a bound of the local memory of a kernel in C."""
+    total = sum(n.local_bytes() for n in nests) + _bytes_between(nests)
     return total + (SHARED_BYTES if any(n.shares for n in nests) else 0)
+
+
+def _fits_into_blocks(nests: Sequence[_Nest], schedule: Schedule) -> bool:
+    """Check whether a kernel certainly fits into the shared memory of the blocks of a GPU."""
+    if schedule.tile or schedule.cache > 1:
+        return False
+    if len(nests) > 1 and any(n.heroes and not n.kept for n in nests):
+        return False  # every block would repeat the reduction of a whole array
+    return sum(n.block_bytes(schedule) for n in nests) + _bytes_between(nests) <= BLOCK_BYTES
+
+
+def _bytes_between(nests: Sequence[_Nest]) -> int:
+    """Return a bound of the values that nests share: those of two loops of one extent."""
+    return sum(n.top_loops for n in nests) // 2 * ROW_CACHE_BYTES if len(nests) > 1 else 0
 
 
 def _levels(inside: Sequence[HloInstruction], looped: frozenset[HloInstruction]) -> dict[HloInstruction, int]:
@@ -291,17 +314,38 @@ class _Nest:
         total += copies * (self._division_bytes() + TILE_COPIES * self._stage_bytes())
         if not self.heroes:
             return total
+        nests, held = self._sweeps if self._may_be_distributed else 1, self._held_bytes
+        if nests > 1:
+            total += min(VALUE_BYTES, self._results * held)
+        return total + self._row_bytes + copies * nests * self._column_bytes(_DEFAULT)
+
+    def block_bytes(self, schedule: Schedule) -> float:
+        """Return a bound of the shared memory of the nest in a block of a GPU, as `local_bytes` of that in C."""
+        return self._row_bytes + self._column_bytes(schedule) if self.heroes else 0
+
+    @property
+    def _row_bytes(self) -> int:
+        """A bound of the values of a row that are kept for another loop over it."""
+        if self._sweeps <= 1:
+            return 0
         elements = math.prod(self.dims[k] for k in self.reduced)
         in_rows = [i for _, i, at in self.met if not self.reduced.isdisjoint(at)]
-        if self._sweeps > 1:
-            total += min(ROW_CACHE_BYTES, elements * sum(map(_bytes_of, in_rows)))
-        results = math.prod(self.dims[k] for k in self.kept)
+        return min(ROW_CACHE_BYTES, elements * sum(map(_bytes_of, in_rows)))
+
+    def _column_bytes(self, schedule: Schedule) -> int:
+        """Return a bound of what the lanes of a tile of columns hold."""
+        return lanes_of_tiles(self._results, schedule) * self._held_bytes if self.kept else 0
+
+    @property
+    def _results(self) -> int:
+        """The number of results of a reduction."""
+        return math.prod(self.dims[k] for k in self.kept)
+
+    @cached_property
+    def _held_bytes(self) -> int:
+        """The bytes of the values that are computed once for each result."""
         held = sum(_bytes_of(i) for _, i, at in self.met if at and self.reduced.isdisjoint(at))
-        held += sum(map(sum, self._by_level.values()))
-        nests = self._sweeps if self._may_be_distributed else 1
-        if nests > 1:
-            total += min(VALUE_BYTES, results * held)
-        return total + (copies * nests * lanes_of_tiles(results, _DEFAULT) * held if self.kept else 0)
+        return held + sum(map(sum, self._by_level.values()))
 
     @property
     def _may_be_distributed(self) -> bool:

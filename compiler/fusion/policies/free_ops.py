@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from compiler.fusion.actions import FusionAction
 from compiler.fusion.policies.queue import all_users_action
@@ -32,12 +33,23 @@ class ThroughFreeOps(Walk):
                 if producer is None:
                     continue
                 action = all_users_action(sequence, free)
-                state.apply(action)
-                saves = _saves(sequence, producer)
-                state.undo()
-                if saves:
+                # Kernels are made last.
+                if not _after(state, action, partial(_would_save, sequence, producer)):
+                    continue
+                if not sequence.can_go_into_all_users(free, sequence.consumers(free)):
+                    continue
+                if _after(state, action, partial(_can_go, sequence, producer)):
                     yield action
                     yield all_users_action(sequence, producer)
+
+
+def _after(state: FusionState, action: FusionAction, question: Callable[[], bool]) -> bool:
+    """Return the answer to a question after an action, which is taken back."""
+    state.apply_unchecked(action)
+    try:
+        return question()
+    finally:
+        state.undo()
 
 
 def _producer(sequence: SequenceState, free: HloInstruction) -> HloInstruction | None:
@@ -50,8 +62,7 @@ def _producer(sequence: SequenceState, free: HloInstruction) -> HloInstruction |
         return None
     if not _may_save(sequence, found[0], free, users):
         return None
-    may_go = sequence.may_go_into_all_users(free, users) and sequence.can_go_into_all_users(free, users)
-    return found[0] if may_go else None
+    return found[0] if sequence.may_go_into_all_users(free, users) else None
 
 
 def _may_save(
@@ -66,11 +77,14 @@ def _may_save(
     return most + lost + sequence.estimates.unused_constants([producer, *others, *users]) > LEAST_SAVING
 
 
-def _saves(sequence: SequenceState, producer: HloInstruction) -> bool:
-    """Check whether fusing a producer into all its users is legal and saves time."""
+def _would_save(sequence: SequenceState, producer: HloInstruction) -> bool:
+    """Check whether fusing a producer into all its users saves time, and nothing is known against it."""
     users = consumers_of(producer)
     if not users or not sequence.may_go_into_all_users(producer, users):
         return False
-    return sequence.estimates.into_all(producer, users) > LEAST_SAVING and sequence.can_go_into_all_users(
-        producer, users
-    )
+    return sequence.estimates.into_all(producer, users) > LEAST_SAVING
+
+
+def _can_go(sequence: SequenceState, producer: HloInstruction) -> bool:
+    """Check whether there are kernels that compute a producer within its users."""
+    return sequence.can_go_into_all_users(producer, consumers_of(producer))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import heapq
 from abc import ABC, abstractmethod
+from collections.abc import Hashable
 
 from compiler.fusion.actions import FusionAction, FusionKind
-from compiler.fusion.rewriting import consumers_of, producers_of
+from compiler.fusion.rewriting import consumers_of, is_result, producers_of
 from compiler.fusion.sequence import SequenceState
 from compiler.fusion.state import FusionState
 from compiler.ir import HloInstruction
@@ -28,15 +29,34 @@ class ProducerQueue(ABC):
         self._seen: dict[str, int] = {}
         self._heap: list[tuple[float, int, int, str, SequenceState, HloInstruction]] = []
         self._version: dict[HloInstruction, int] = {}
+        self._known: dict[HloInstruction, tuple[Hashable, float | None]] = {}
         self._steps = -1
 
     @abstractmethod
     def priority(self, sequence: SequenceState, producer: HloInstruction) -> float | None:
-        """Return the benefit of fusing this producer (the greatest is taken first), or None not to fuse it."""
+        """Return the benefit of fusing this producer (the greatest is taken first), or None not to fuse it.
+
+        It must depend on the producer, its users and the constants that only they read, and on nothing else: it is
+        asked for again only when one of these has changed. Whether there are kernels is asked when the producer is
+        taken, because most producers change before.
+        """
 
     def action_for(self, sequence: SequenceState, producer: HloInstruction) -> FusionAction | None:
-        """Return the fusion of a producer into all its users, or None if it has no priority any more."""
-        return None if self.priority(sequence, producer) is None else all_users_action(sequence, producer)
+        """Return the fusion of a producer into all its users, or None if it has no priority any more or is illegal."""
+        if self._priority(sequence, producer) is None:
+            return None
+        legal = sequence.can_go_into_all_users(producer, sequence.consumers(producer))
+        return all_users_action(sequence, producer) if legal else None
+
+    def _priority(self, sequence: SequenceState, producer: HloInstruction) -> float | None:
+        """Return `priority`, which is computed again only if what it depends on has changed."""
+        users, revision = sequence.consumers(producer), sequence.nodes.revision
+        unused = sequence.estimates.unused_constants((producer, *users))
+        around = revision(producer), is_result(producer), unused, *map(revision, users)
+        known = self._known.get(producer)
+        if known is None or known[0] != around:
+            known = self._known[producer] = around, self.priority(sequence, producer)
+        return known[1]
 
     def choose(self, state: FusionState) -> FusionAction | None:
         """Return the action of the producer of highest priority."""
@@ -53,6 +73,7 @@ class ProducerQueue(ABC):
     def _update(self, state: FusionState) -> None:
         if state is not self._state or state.undone != self._undone:
             self._state, self._undone, self._seen, self._heap, self._version = state, state.undone, {}, [], {}
+            self._known = {}
             for name, sequence in state.sequences.items():
                 self._seen[name] = len(sequence.touched)
                 self._queue(sequence, sequence.instructions())
@@ -73,7 +94,7 @@ class ProducerQueue(ABC):
             version = self._version[p] = self._version.get(p, 0) + 1
             if sequence.legality.refusal_of(p) is not None:
                 continue
-            value = self.priority(sequence, p)
+            value = self._priority(sequence, p)
             if value is not None:
                 # Several computations may have an instruction of that name.
                 name = f"{sequence.computation.name}/{p.name}"
@@ -97,12 +118,11 @@ class PriorityFusion(ProducerQueue):
 
     def priority(self, sequence: SequenceState, producer: HloInstruction) -> float | None:
         """Return the seconds saved per run of the sequence, or None when there are none or the fusion is illegal."""
-        users = consumers_of(producer)
+        users = sequence.consumers(producer)
         if not users or not sequence.may_go_into_all_users(producer, users):
             return None
         saved = sequence.estimates.into_all(producer, users)
-        # Legality last: it may have to make kernels.
-        return saved if saved > 0 and sequence.can_go_into_all_users(producer, users) else None
+        return saved if saved > 0 else None
 
 
 class ReshapeFusion(ProducerQueue):
@@ -114,13 +134,11 @@ class ReshapeFusion(ProducerQueue):
 
     def priority(self, sequence: SequenceState, producer: HloInstruction) -> float | None:
         """Return the seconds saved, at least 0; None where the producer takes time, or the fusion would lose some."""
-        users = consumers_of(producer)
+        users = sequence.consumers(producer)
         if not users or sequence.time_of(producer) or not sequence.may_go_into_all_users(producer, users):
             return None
         saved = sequence.estimates.into_all(producer, users)
-        if saved < -LEAST_LOSS or not sequence.can_go_into_all_users(producer, users):
-            return None
-        return max(0.0, saved)
+        return max(0.0, saved) if saved >= -LEAST_LOSS else None
 
 
 class GreedyFusion(ProducerQueue):
@@ -132,7 +150,7 @@ class GreedyFusion(ProducerQueue):
 
     def priority(self, sequence: SequenceState, producer: HloInstruction) -> float | None:
         """Return the bytes that are no longer written and read, or None when there are none."""
-        users = consumers_of(producer)
+        users = sequence.consumers(producer)
         if not users or not sequence.may_go_into_all_users(producer, users):
             return None
         own = sequence.legality.facts(producer).summary
@@ -143,5 +161,4 @@ class GreedyFusion(ProducerQueue):
         facts = sequence.legality.facts
         if any(facts(i).template for i in (producer, *users)) and sequence.estimates.into_all(producer, users) <= 0:
             return None  # a generated product may take longer than that of a library
-        # Legality last: it may have to make kernels.
-        return float(saved) if sequence.can_go_into_all_users(producer, users) else None
+        return float(saved)

@@ -35,7 +35,8 @@ class SavingsFusion:
         while True:
             while self._round:
                 action = self._round.pop()
-                if state.is_legal(action) and state.estimate(action) > LEAST_SAVING:
+                saves = state.is_possible(action) and state.estimate(action) > LEAST_SAVING
+                if saves and state.is_legal(action):  # last, because it may have to make kernels
                     return action
             if self._listed_at == len(state.history):
                 return None
