@@ -12,8 +12,9 @@ from compiler.analysis.trip_count import trip_count_of
 from compiler.codegen.languages import C, default_schedule, find_language
 from compiler.codegen.lowering.lower import SCHEDULED_KINDS, lower, roots_of
 from compiler.codegen.nest import loop_ir as lir
-from compiler.codegen.schedules.bind_c import check_binding
-from compiler.codegen.schedules.schedule import COMPILER_FLAGS, Schedule
+from compiler.codegen.schedules.local_memory import local_bytes_bound
+from compiler.codegen.schedules.observed import StageMemo, bind_in_stages
+from compiler.codegen.schedules.schedule import COMPILER_FLAGS, LOCAL_BYTES, Schedule
 from compiler.codegen.templates.loop_state import default_loop_schedule
 from compiler.errors import UnsupportedError
 from compiler.ir.computation import HloComputation
@@ -127,17 +128,6 @@ class LoweredKernel:
 
     __call__ = bind
 
-    def is_refused(self, schedule: Schedule) -> bool:
-        """Check whether `bind` refuses a schedule. A kernel in C that can be bound can be printed, so it is not."""
-        try:
-            if self.language == C.name:
-                check_binding(self._nest(schedule), schedule)
-            else:
-                self.bind(schedule)
-        except UnsupportedError:
-            return True
-        return False
-
     def _nest(self, schedule: Schedule) -> lir.Kernel:
         return lower(self.fused, schedule) if self.nest.kind in SCHEDULED_KINDS else self.nest
 
@@ -148,6 +138,52 @@ class LoweredKernel:
             self._bound.clear()  # only the last one is asked for again
             self._bound[schedule] = nest
         return self._bound[schedule]
+
+
+class KernelVariants:
+    """The kernels of one nest with many schedules, which share the work that does not depend on what differs.
+
+    Args:
+        kernel: the nest.
+    """
+
+    def __init__(self, kernel: LoweredKernel) -> None:
+        self._kernel = kernel
+        bind = find_language(kernel.language).bind
+        self._lower = StageMemo(_lower_again)
+        self._stages = [StageMemo(s) for s in find_language(kernel.language).stages or (bind,)]
+        self._bytes_bound = StageMemo(local_bytes_bound)
+        self._printed: dict[int, KernelSpec] = {}
+        self._nests: list[lir.Kernel] = []  # kept, so that their ids stay theirs
+
+    def __call__(self, schedule: Schedule) -> KernelSpec:
+        """Return the kernel with a schedule, as `LoweredKernel.bind` does."""
+        k, nest = self._kernel, bind_in_stages(self._stages, self._nest(schedule), schedule)
+        found = self._printed.get(id(nest))
+        if found is None:
+            found = print_spec(k.name, nest, k.language, k.inputs, k.outputs, k.flops)
+            self._printed[id(nest)] = found
+            self._nests.append(nest)
+        return found
+
+    def is_refused(self, schedule: Schedule) -> bool:
+        """Check whether there is no kernel with a schedule. One in C that can be bound can be printed, so it is not."""
+        try:
+            if self._kernel.language != C.name:
+                self(schedule)
+            elif self._bytes_bound(nest := self._nest(schedule), schedule) > LOCAL_BYTES:
+                bind_in_stages(self._stages, nest, schedule)
+        except UnsupportedError:
+            return True
+        return False
+
+    def _nest(self, schedule: Schedule) -> lir.Kernel:
+        kernel = self._kernel
+        return self._lower(kernel.fused, schedule) if kernel.nest.kind in SCHEDULED_KINDS else kernel.nest
+
+
+def _lower_again(fused: HloComputation, schedule: Schedule) -> lir.Kernel:
+    return lower(fused, schedule)
 
 
 def _default_schedule(fused: HloComputation, language: str) -> Schedule:

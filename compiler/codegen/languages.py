@@ -11,6 +11,7 @@ from compiler.codegen.printing.print_c import print_c
 from compiler.codegen.printing.print_cuda import print_cuda
 from compiler.codegen.schedules import bind_c as cpu_binding
 from compiler.codegen.schedules import bind_cuda as gpu_binding
+from compiler.codegen.schedules.observed import BindStage
 from compiler.codegen.schedules.schedule import Schedule
 from compiler.errors import UnknownNameError
 
@@ -40,6 +41,7 @@ class Language:
         scans: whether cumulative reductions have kernels.
         sorts: whether sorts and topk have kernels.
         products: whether matrix products have generated kernels.
+        stages: what `bind` does one after the other, if it is divided.
     """
 
     name: str
@@ -51,6 +53,7 @@ class Language:
     scans: bool = False
     sorts: bool = False
     products: bool = False
+    stages: tuple[BindStage, ...] = ()
 
 
 LANGUAGES: dict[str, Language] = {}
@@ -93,7 +96,7 @@ def _check_cuda(kernel: lir.Kernel, schedule: Schedule) -> None:
 C = register_language(
     Language(
         "c", Schedule(), cpu_binding.bind_c, _print_c, cpu_binding.check_binding, lambda: cpu().units,
-        scans=True, sorts=True, products=True,
+        scans=True, sorts=True, products=True, stages=cpu_binding.BIND_STAGES,
     )
 )  # fmt: skip
 # On a GPU the cache absorbs strided reads, and square tiles would leave most threads idle.

@@ -123,7 +123,9 @@ def default_kernel_schedule(i: HloInstruction, language: str, preset: Schedule) 
     return preset if kernel_refusal(i, language, fitted) is not None else fitted
 
 
-def kernel_code(generate: GenerateKernel, schedule: Schedule) -> tuple[str, int, int] | None:
+def kernel_code(
+    generate: Callable[[Schedule], KernelSpec | LoopKernel], schedule: Schedule
+) -> tuple[str, int, int] | None:
     """Return what identifies the code of a kernel and its launch, or None when it refuses the schedule."""
     try:
         kernel = generate(schedule)

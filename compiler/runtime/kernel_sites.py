@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import SupportsIndex, TypeAlias, overload
 
 from compiler.analysis.cost_model import CostModel, DeviceModel
-from compiler.codegen.kernel_spec import KernelSpec, LoweredKernel
+from compiler.codegen.kernel_spec import KernelSpec, KernelVariants, LoweredKernel
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.schedules.kernel_choice import GENERATED, BoundKernel, KernelChoice
 from compiler.codegen.schedules.schedule import Schedule
@@ -217,9 +217,15 @@ class KernelSite:
         key = self.fingerprint, self.target.language, self.default_schedule
         found = _SPACES.get(key)
         if found is None:
-            found = schedule_space(lambda s: kernel_code(self._generate, s), self.default_schedule)
+            generate = self._variants or self._generate
+            found = schedule_space(lambda s: kernel_code(generate, s), self.default_schedule)
             _SPACES[key] = found
         return found
+
+    @cached_property
+    def _variants(self) -> KernelVariants | None:
+        """The generated kernels with many schedules; None for loops, of which each is made by itself."""
+        return KernelVariants(self._generate) if isinstance(self._generate, LoweredKernel) else None
 
     @cached_property
     def fingerprint(self) -> str:
@@ -246,12 +252,13 @@ class KernelSite:
             if refused is None:
                 refused = _REFUSED[key] = tuple(n for n in others if self.is_refused(self.choices[n]))
             others = [n for n in others if n not in refused]
+        self.__dict__.pop("_variants", None)  # many nests, which are rarely asked for again
         return [self.choices[n] for n in (*found, *others)]
 
     def is_refused(self, choice: KernelChoice) -> bool:
         """Check whether `check` has a reason; faster for generated kernels."""
-        if choice.implementation == GENERATED and isinstance(self._generate, LoweredKernel):
-            return self._generate.is_refused(self.default_schedule.with_values(choice.schedule))
+        if choice.implementation == GENERATED and self._variants is not None:
+            return self._variants.is_refused(self.default_schedule.with_values(choice.schedule))
         return self.check(choice) is not None
 
     def neighbours(self, choice: KernelChoice) -> list[KernelChoice]:

@@ -28,6 +28,7 @@ from compiler.codegen.schedules.loop_transforms import (
     without_dead_code,
 )
 from compiler.codegen.schedules.near_angles import select_near_angles
+from compiler.codegen.schedules.observed import BindStage, bind_in_stages
 from compiler.codegen.schedules.pairs import pair_elements
 from compiler.codegen.schedules.rare_work import separate_rare_work
 from compiler.codegen.schedules.row_cache import cache_rows
@@ -77,27 +78,57 @@ def bind_c(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
     Raises:
         UnsupportedError: the schedule needs more local memory than LOCAL_BYTES.
     """
-    body = collapse(without_dead_code(kernel.body))
+    return bind_in_stages(BIND_STAGES, kernel, schedule)
+
+
+def _simplified(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
+    kernel = replace(kernel, body=collapse(without_dead_code(kernel.body)))
     if schedule.cache and schedule.vector:
-        kernel, body = store_in_reductions(kernel, body)
-    body = share_values(body) if schedule.hoist else body
-    body, kind = cache_rows(body, schedule.cache), kernel.kind
-    body = split_reductions(body, schedule)
+        kernel, body = store_in_reductions(kernel, kernel.body)
+        return replace(kernel, body=body)
+    return kernel
+
+
+def _with_shared_values(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
+    body = share_values(kernel.body) if schedule.hoist else kernel.body
+    return replace(kernel, body=cache_rows(body, schedule.cache))
+
+
+def _with_divided_reductions(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
+    body = split_reductions(kernel.body, schedule)
     body = merge_narrow_columns(body, schedule.short) if schedule.vector else body
     body = tile_columns(body, schedule, in_vectors=True)
-    body = split_scatters(expand_scans(body, schedule), schedule)
-    if schedule.tile and kind == "loop":
-        sizes = {a.name: a.elements * a.type.byte_size for a in kernel.arguments}
-        tiled = tile_transposes(body, Tiling(schedule.tile, schedule.across, bool(schedule.walk), True, sizes))
-        kind = "transpose" if tiled != body else kind
-        body = tiled
-    body = select_near_angles(kernel, separate_rare_work(kernel, body, schedule), schedule)
-    body = split_edges(replace(kernel, kind=kind), body, schedule)
-    body = unroll_short_loops(body, schedule.short) if schedule.vector else body
-    body = split_rows(body) if schedule.stages and schedule.vector else body
-    body = select_offsets(_Binder(schedule, kernel.arguments).top(body))
+    return replace(kernel, body=split_scatters(expand_scans(body, schedule), schedule))
+
+
+def _with_tiles(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
+    if not schedule.tile or kernel.kind != "loop":
+        return kernel
+    sizes = {a.name: a.elements * a.type.byte_size for a in kernel.arguments}
+    tiling = Tiling(schedule.tile, schedule.across, bool(schedule.walk), True, sizes)
+    tiled = tile_transposes(kernel.body, tiling)
+    return replace(kernel, body=tiled, kind="transpose" if tiled != kernel.body else kernel.kind)
+
+
+def _with_separate_cases(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
+    body = select_near_angles(kernel, separate_rare_work(kernel, kernel.body, schedule), schedule)
+    return replace(kernel, body=split_edges(kernel, body, schedule))
+
+
+def _with_short_rows(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
+    body = unroll_short_loops(kernel.body, schedule.short) if schedule.vector else kernel.body
+    return replace(kernel, body=split_rows(body) if schedule.stages and schedule.vector else body)
+
+
+def _with_loop_kinds(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
+    body = select_offsets(_Binder(schedule, kernel.arguments).top(kernel.body))
     body = pair_elements(kernel, hide_single_elements(separate_columns(body)))
     check_local_bytes(body)
+    return replace(kernel, body=body)
+
+
+def _with_vectors(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
+    body = kernel.body
     if schedule.narrow and schedule.vector == FIELD_RANGES["vector"][-1]:
         body = split_tails(body, schedule.vector // 8 // LANE_BYTES)
     has_vectors = any(
@@ -105,7 +136,20 @@ def bind_c(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
     )
     bits = _vector_bits(body, schedule) if has_vectors else 0
     flags = schedule.flags if has_loop(body) else 0  # a few scalars are not worth a choice
-    return replace(kernel, body=body, kind=kind, vector_bits=bits, flags=flags)
+    return replace(kernel, body=body, vector_bits=bits, flags=flags)
+
+
+BIND_STAGES: tuple[BindStage, ...] = (
+    _simplified,
+    _with_shared_values,
+    _with_divided_reductions,
+    _with_tiles,
+    _with_separate_cases,
+    _with_short_rows,
+    _with_loop_kinds,
+    _with_vectors,
+)
+"""The stages of `bind_c`, in order. A stage depends on the nest before it and on the fields that it reads."""
 
 
 def _vector_bits(body: Body, schedule: Schedule) -> int:

@@ -9,10 +9,10 @@ a change here.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
+from compiler.codegen.schedules.observed import ObservedSchedule
 from compiler.codegen.schedules.schedule import FIELD_RANGES, Schedule
 
 MAX_VALUES = 8
@@ -147,27 +147,9 @@ def fields_read(
     generate: Callable[[Schedule], Hashable | None], default: Schedule
 ) -> tuple[Hashable | None, tuple[str, ...]]:
     """Return what `generate` returns for the default, and the names of the fields that may affect it."""
-    observed = _Observed.of(default)
+    observed = ObservedSchedule.of(default)
     plain = generate(observed)
     return plain, tuple(name for name in FIELD_RANGES if name.partition(".")[0] in observed.reads)
-
-
-class _Observed(Schedule):
-    """A schedule that notes which of its fields are read; a field that is not read cannot change the code."""
-
-    reads: set[str]
-
-    @staticmethod
-    def of(schedule: Schedule) -> _Observed:
-        """Return a copy of a schedule with no reads so far."""
-        observed = _Observed(**{f.name: getattr(schedule, f.name) for f in fields(schedule)})
-        object.__setattr__(observed, "reads", set())
-        return observed
-
-    def __getattribute__(self, name: str) -> Any:
-        if name in Schedule.__dataclass_fields__:
-            self.reads.add(name)
-        return super().__getattribute__(name)
 
 
 def _knob(

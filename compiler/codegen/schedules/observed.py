@@ -1,0 +1,78 @@
+"""A schedule that notes which of its fields are read, and results that are kept by the fields that they depend on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, TypeAlias, TypeVar
+
+from compiler.codegen.nest import loop_ir as lir
+from compiler.codegen.schedules.schedule import Schedule
+
+BindStage: TypeAlias = Callable[[lir.Kernel, Schedule], lir.Kernel]
+"""One step of binding a nest: it depends on the nest and on the fields of the schedule that it reads."""
+_Given = TypeVar("_Given")
+_Result = TypeVar("_Result")
+_FIELDS = frozenset(Schedule.__dataclass_fields__)
+
+
+class ObservedSchedule(Schedule):
+    """A schedule that notes which of its fields are read; a field that is not read cannot change the result."""
+
+    reads: set[str]
+
+    @staticmethod
+    def of(schedule: Schedule) -> ObservedSchedule:
+        """Return a copy of a schedule with no reads so far; this is no read of the schedule itself."""
+        observed = object.__new__(ObservedSchedule)
+        for name in _FIELDS:
+            object.__setattr__(observed, name, object.__getattribute__(schedule, name))
+        object.__setattr__(observed, "reads", set())
+        return observed
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in _FIELDS:
+            object.__getattribute__(self, "reads").add(name)
+        return object.__getattribute__(self, name)
+
+
+def bind_in_stages(stages: Sequence[BindStage], kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
+    """Return what the stages make of a nest, one after the other; errors are those of the stages."""
+    for stage in stages:
+        kernel = stage(kernel, schedule)
+    return kernel
+
+
+class StageMemo(Generic[_Given, _Result]):
+    """The results of one stage, for few given objects and many schedules.
+
+    A result is found again by the object and by the fields that were read. Equal results are the same object, so that
+    later stages find theirs again, too: a field that changes nothing costs only the stages that read it.
+
+    Args:
+        stage: the stage; it depends on nothing else.
+    """
+
+    def __init__(self, stage: Callable[[_Given, Schedule], _Result]) -> None:
+        self._stage = stage
+        self._known: dict[int, list[tuple[tuple[tuple[str, object], ...], _Result]]] = {}
+        self._given: list[_Given] = []  # kept, so that their ids stay theirs
+        self._results: list[_Result] = []
+
+    def __call__(self, given: _Given, schedule: Schedule) -> _Result:
+        """Return the result of the stage; errors are those of the stage, and are not kept."""
+        known = self._known.get(id(given))
+        if known is None:
+            known = self._known[id(given)] = []
+            self._given.append(given)
+        for reads, result in known:
+            if all(getattr(schedule, name) == value for name, value in reads):
+                return result
+        observed = ObservedSchedule.of(schedule)
+        made = self._stage(given, observed)
+        found = next((r for r in self._results if r is made or r == made), None)
+        if found is None:
+            self._results.append(made)
+            found = made
+        # The values are read from the schedule itself, which may be observed, too.
+        known.append((tuple((name, getattr(schedule, name)) for name in sorted(observed.reads)), found))
+        return found
