@@ -62,11 +62,22 @@ class Estimates:
     def into_all(self, producer: HloInstruction, users: Sequence[HloInstruction]) -> float:
         """Return the seconds saved by fusing the producer into all its users and removing it."""
         own = self.time_of(producer) + self.unused_constants([producer, *users])
-        return own + sum([self.edge(producer, u) for u in users])
+        # Without calls where the answers are known, because there may be many users.
+        known, revision = self._known.savings.get, self._nodes.revision
+        first, edges = revision(producer), []
+        for u in users:
+            found = known(("producer-consumer", first, revision(u)))
+            edges.append(self.edge(producer, u) if found is None else found)
+        return own + sum(edges)
 
     def unused_constants(self, fused: Sequence[HloInstruction]) -> float:
         """Return the seconds of broadcasts of constants that only these instructions read: fusions copy them."""
-        constants = {i.operands[n]: None for i in fused for n in self._broadcasts(i)}
+        known, revision = self._known.broadcasts.get, self._nodes.revision
+        constants: dict[HloInstruction, None] = {}
+        for i in fused:
+            places = known(revision(i))
+            for n in self._broadcasts(i) if places is None else places:
+                constants[i.operands[n]] = None
         if not constants:
             return 0.0
         gone = set(fused)

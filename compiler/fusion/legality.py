@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from compiler.analysis.kernel_summary import KernelSummary, summarize
@@ -114,7 +115,8 @@ class Verdicts:
 
     facts: dict[int, KernelFacts] = field(default_factory=dict)
     facts_by_structure: dict[int, KernelFacts] = field(default_factory=dict)
-    fitting_pairs: set[int] = field(default_factory=set)  # against which there is no quick reason without rules
+    # Pairs against which there is no quick reason without rules, and whether only kernels show that there is none.
+    fitting_pairs: dict[int, bool] = field(default_factory=dict)
     reasons: dict[tuple[str, int, int], str | None] = field(default_factory=dict)
     names: dict[tuple[str, int, int], tuple[str, str]] = field(default_factory=dict)  # of the nodes in these reasons
     quick: dict[tuple[str, int, int], bool] = field(default_factory=dict)  # whether there is no quick reason
@@ -218,7 +220,7 @@ class Legality:
             return reason
         if reasons[key] is not None and self._verdicts.names.get(key) != (first.name, second.name):
             # Nodes that were made again may have other names now.
-            reason = self._quick_refusal(kind, first, second) or self.trials.refusal(kind, first, second)
+            reason = self._quick_refusal(kind, first, second)[0] or self.trials.refusal(kind, first, second)
             self._set_reason(key, first, second, reason)
         return reasons[key]
 
@@ -246,12 +248,12 @@ class Legality:
         found = reasons.get(key)
         if found is not None or key in self._verdicts.untried or key in reasons:
             return found
-        reason = self._quick_refusal(kind, first, second)
+        reason, tried = self._quick_refusal(kind, first, second)
         if len(reasons) + len(self._verdicts.untried) >= self.nodes.most:
             reasons.clear()
             self._verdicts.names.clear()
             self._verdicts.untried.clear()
-        if reason is None and self._needs_trial(kind, first, second):
+        if tried:
             self._verdicts.untried.add(key)
         else:
             self._set_reason(key, first, second, reason)
@@ -268,6 +270,18 @@ class Legality:
             found = known[key] = self.quick_reason(kind, first, second) is None
         return found
 
+    def may_fuse_into(self, producer: HloInstruction, users: Iterable[HloInstruction]) -> bool:
+        """Check whether a producer may be fused into each of some users by `may_fuse`."""
+        revision, known = self.nodes.revision, self._verdicts.quick.get
+        first = revision(producer)
+        for u in users:
+            found = known(("producer-consumer", first, revision(u)))
+            if found is None:
+                found = self.may_fuse("producer-consumer", producer, u)
+            if not found:
+                return False
+        return True
+
     def body_refusal(self, body: HloComputation, summary: KernelSummary) -> str | None:
         """Return why a fused computation is too large for one kernel, or None."""
         arguments = len(body.parameters) + (len(body.root.operands) if body.root.opcode is Opcode.TUPLE else 1)
@@ -282,20 +296,26 @@ class Legality:
     def _key(self, kind: str, first: HloInstruction, second: HloInstruction) -> tuple[str, int, int]:
         return kind, self.nodes.revision(first), self.nodes.revision(second)
 
-    def _quick_refusal(self, kind: str, first: HloInstruction, second: HloInstruction) -> str | None:
+    def _quick_refusal(self, kind: str, first: HloInstruction, second: HloInstruction) -> tuple[str | None, bool]:
+        """Return the reason against a pair without its kernel, and if there is none, whether only that shows one."""
         reason = self._pair_refusal(first, second)
-        if reason is not None or self.restrictions.patterns:
-            return reason or self._pair_of_kernels_refusal(kind, first, second)
-        if not (self.trials.is_shared(first) and self.trials.is_shared(second)):
-            return self._pair_of_kernels_refusal(kind, first, second)  # it depends on who else reads a parameter
-        pair, fitting = self.trials.pair(kind, first, second), self._verdicts.fitting_pairs
-        if pair not in fitting:
-            reason = self._pair_of_kernels_refusal(kind, first, second)
-            if reason is None:
-                if len(fitting) >= self.nodes.most:
-                    fitting.clear()
-                fitting.add(pair)
-        return reason
+        if reason is not None:
+            return reason, False
+        # Other pairs depend on who else reads a parameter.
+        alike = self.trials.is_shared(first) and self.trials.is_shared(second)
+        known = self._verdicts.fitting_pairs
+        pair = self.trials.pair(kind, first, second) if alike and not self.restrictions.patterns else None
+        if pair is not None and pair in known:
+            return None, known[pair]
+        reason = self._pair_of_kernels_refusal(kind, first, second)
+        if reason is not None:
+            return reason, False
+        needs_trial = self._needs_trial(kind, first, second)
+        if pair is not None:
+            if len(known) >= self.nodes.most:
+                known.clear()
+            known[pair] = needs_trial
+        return None, needs_trial
 
     def _pair_of_kernels_refusal(self, kind: str, first: HloInstruction, second: HloInstruction) -> str | None:
         keep = kind != "producer-consumer"
@@ -317,7 +337,7 @@ class Legality:
     def _pair_refusal(self, first: HloInstruction, second: HloInstruction) -> str | None:
         if first is second:
             return f"%{first.name} cannot be fused with itself"
-        return self.refusal_of(first) or self.refusal_of(second)
+        return self.facts(first).refusal or self.facts(second).refusal
 
     @staticmethod
     def _edge_refusal(producer: HloInstruction, consumer: HloInstruction) -> str | None:

@@ -243,8 +243,7 @@ class SequenceState:
 
     def may_go_into_all_users(self, producer: HloInstruction, users: Iterable[HloInstruction]) -> bool:
         """Check whether nothing is known against fusing the producer into all its users without making kernels."""
-        may = self.legality.may_fuse
-        return not is_result(producer) and all(may("producer-consumer", producer, u) for u in users)
+        return not is_result(producer) and self.legality.may_fuse_into(producer, users)
 
     def can_go_into_all_users(self, producer: HloInstruction, users: Iterable[HloInstruction]) -> bool:
         """Check whether `into_all_users` allows it, without finding the reason against it."""
