@@ -145,6 +145,37 @@ def test_input_gradients_and_dilated_inputs(seed: int) -> None:
     check(transposed(seed), seed)
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(
+    ("x", "kernel", "result", "window"),
+    [
+        ("1,16,16", "16,16,3", "1,16,16", "window={size=3 pad=1_1}, dim_labels=bf0_oi0->bf0"),
+        ("3,17,1029", "19,17,3", "3,19,1029", "window={size=3 pad=1_1}, dim_labels=bf0_oi0->bf0"),
+        ("2,33,7,5", "18,33,3,3", "2,18,7,5", "window={size=3x3 pad=1_1x1_1}, dim_labels=bf01_oi01->bf01"),
+        ("2,33,1,17", "40,33,1,3", "2,40,1,17", "window={size=1x3 pad=0_0x1_1}, dim_labels=bf01_oi01->bf01"),
+        ("2,16,3,3", "16,16,2,2", "2,16,2,2", "window={size=2x2}, dim_labels=bf01_oi01->bf01"),
+        ("2,16,6,6,5", "24,16,2,2,2", "2,24,5,5,4", "window={size=2x2x2}, dim_labels=bf012_oi012->bf012"),
+    ],
+)
+def test_features_first(
+    x: str, kernel: str, result: str, window: str, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Arrays with at least 16 features and positions are transposed by our code, also if 16 divides neither."""
+    monkeypatch.setattr(matcher, "MIN_FLOPS_OF_THREADS", 0 if threads == 2 else 1 << 60)
+    text = f"""HloModule m
+    ENTRY e {{
+      x = f32[{x}] parameter(0)
+      w = f32[{kernel}] parameter(1)
+      ROOT c = f32[{result}] convolution(x, w), {window}
+    }}"""
+    before = RUNTIME.num_threads
+    try:
+        RUNTIME.set_num_threads(threads)
+        check(text)
+    finally:
+        RUNTIME.set_num_threads(before)
+
+
 @pytest.mark.parametrize("make", [forward, transposed, weights_gradient], ids=lambda f: f.__name__)
 @pytest.mark.parametrize("seed", range(12))
 def test_several_threads(seed: int, make: Callable[[int], str], monkeypatch: pytest.MonkeyPatch) -> None:

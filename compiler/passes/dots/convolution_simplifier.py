@@ -33,21 +33,37 @@ class ConvolutionToDot(RewritePass):
 
     Attributes:
         shared: also rewrite convolutions whose input feeds other convolutions, which may need it in another layout.
+        images: also rewrite 1x1 convolutions of images whose features are not the last dimension. A dot per image is
+            slower than one dot for all, which is possible if the layout changes.
     """
 
     name: ClassVar[str] = "convolution-to-dot"
     rules: ClassVar[RuleSet] = TO_DOT
     shared: bool = True
+    images: bool = True
 
     def rules_of(self) -> RulesOf:
         """Return the rules of the pass."""
-        return self.rules.of if self.shared else lambda op: tuple(map(_of_own_input, self.rules.of(op)))
+        return lambda op: tuple(map(self._restricted, self.rules.of(op)))
+
+    def _restricted(self, rule: Rule) -> Rule:
+        rule = rule if self.shared else _of_own_input(rule)
+        return rule if self.images else _of_features_last(rule)
 
 
 def _of_own_input(rule: Rule) -> Rule:
     def restricted(i: HloInstruction, b: Builder) -> HloInstruction | None:
         shared = any(u is not i and u.opcode is Opcode.CONVOLUTION for u in i.operand(0).users)
         return None if shared else rule(i, b)
+
+    return restricted
+
+
+def _of_features_last(rule: Rule) -> Rule:
+    def restricted(i: HloInstruction, b: Builder) -> HloInstruction | None:
+        labels = _labels(i)
+        images = len(labels.lhs) > 2 and not (labels.lhs.endswith("f") and labels.out.endswith("f"))
+        return None if images and is_pointwise(i) else rule(i, b)
 
     return restricted
 
@@ -79,19 +95,35 @@ def _ungrouped(i: HloInstruction) -> bool:
     return bool(i.attr("feature_group_count", 1) == 1 and i.attr("batch_group_count", 1) == 1)
 
 
+def _suits_dot_per_image(i: HloInstruction) -> bool:
+    labels = _labels(i)
+    if labels.lhs != labels.out or not labels.lhs.startswith("bf"):
+        return False
+    features, inputs = i.shape.dimensions[1], i.operands[0].shape.dimensions[1]
+    positions = math.prod(i.shape.dimensions[2:])
+    return positions >= MIN_POSITIONS and features * inputs <= (features + inputs) * positions
+
+
+def is_product(i: HloInstruction) -> bool:
+    """Check whether a convolution is 1x1 and `ConvolutionToDot` makes one matrix product, or one per image, of it."""
+    return is_pointwise(i) and (_suits_dot_per_image(i) or all(w.stride == 1 for w in _window(i).dims))
+
+
+def is_pointwise(i: HloInstruction) -> bool:
+    """Check for a 1x1 convolution without padding, dilation and groups; it may skip positions by a stride."""
+    plain = all(replace(w, stride=1, rhs_dilate=1, reversal=False) == WindowDim(1) for w in _window(i).dims)
+    return plain and _ungrouped(i)
+
+
 @TO_DOT.on(Opcode.CONVOLUTION)
 def _pointwise_images(i: HloInstruction, b: Builder) -> HloInstruction | None:
     """Multiply each image, [features, positions], by the kernel from the left."""
     labels, window = _labels(i), _window(i)
-    plain = all(replace(w, stride=1, rhs_dilate=1, reversal=False) == WindowDim(1) for w in window.dims)
-    features_first = labels.lhs == labels.out and labels.lhs.startswith("bf")
-    if not plain or not _ungrouped(i) or not features_first:
+    if not is_pointwise(i) or not _suits_dot_per_image(i):
         return None
     x, kernel = i.operands
     batch, features, *space = i.shape.dimensions
     inputs, positions = x.shape.dimensions[1], math.prod(space)
-    if positions < MIN_POSITIONS or features * inputs > (features + inputs) * positions:
-        return None
     strides = {c: w.stride for c, w in zip(sorted(c for c in labels.lhs if c.isdigit()), window.dims, strict=True)}
     taken = [SliceDim(0, n, strides.get(c, 1)) for n, c in zip(x.shape.dimensions, labels.lhs, strict=True)]
     if any(d.stride > 1 for d in taken):

@@ -8,6 +8,7 @@ from compiler.ir import HloModule
 from compiler.passes.algebra.compared_values import ComparedValues
 from compiler.passes.dots.attention_fusion import AttentionFusion
 from compiler.passes.dots.convolution_reversal import ConvolutionReversal
+from compiler.passes.dots.features_last import FeaturesLast
 from compiler.passes.dots.product_fusion import ProductFusion
 from compiler.passes.infrastructure.base import HloPass
 from compiler.passes.infrastructure.pipeline import FixedPoint, PassPipeline, PipelineRun
@@ -123,7 +124,7 @@ def lower(module: HloModule, keeps: Keeps | None = None) -> bool:
     lowering, tidying = _lowering()
     if keeps is not None:
         spared = (sparing(p, keeps) for p in lowering.passes)
-        lowering = PassPipeline(lowering.name, (ConvolutionReversal(), *spared))
+        lowering = PassPipeline(lowering.name, (ConvolutionReversal(), FeaturesLast(keeps), *spared))
     run = PipelineRun()
     changed = run.run(lowering, module)
     changed |= LoopStackAllocation().run(module)

@@ -50,7 +50,7 @@ MOVEMENT = (
 """Rewrites of shapes, slices and reductions."""
 
 PRODUCTS = (
-    "convolution-to-dot",
+    "convolution-to-dot{images=false}",
     "degenerate-dimensions",
     "dot-simplifier",
     "dot-of-blocks",

@@ -1,7 +1,7 @@
 /* Declarations: the part of oneDNN's C API (version 3, dnnl.h) that is used here, and the descriptions of primitives.
 
    The library is opened with dlopen, so these files compile without it. They are compiled as one, in the order openmp.c,
-   api.c, maxima.c, onednn.c. */
+   api.c, transpose.h of generated kernels, turns.c, maxima.c, onednn.c. */
 #include <dlfcn.h>
 #include <stdatomic.h>
 #include <stdint.h>

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from compiler.analysis.convolutions import is_weights_gradient
 from compiler.backends.cpu.onednn.description import MAX_SPACE, Description, Space, Tensor, row_major
 from compiler.errors import UnsupportedError
 from compiler.ir.attributes import ConvDimLabels, Window, WindowDim
@@ -48,7 +49,7 @@ def describe_convolution(i: HloInstruction) -> Description:
         UnsupportedError: no primitive computes exactly this; the message says why.
     """
     form = _Form.of(i)
-    if form.has_weights_gradient:
+    if is_weights_gradient(i):
         return form.weights_gradient()
     if any(w.lhs_dilate > 1 or w.reversal for w in form.window):
         return form.transposed()
@@ -91,13 +92,6 @@ class _Form:
             _tensor(shapes[2], labels.out, "bf"), window.dims,
             i.attr("feature_group_count", 1), i.attr("batch_group_count", 1),
         )  # fmt: skip
-
-    @property
-    def has_weights_gradient(self) -> bool:
-        """Whether this is a gradient of weights: the kernel is larger than the result, or the batch is grouped."""
-        if self.batch_groups > 1:
-            return True
-        return self.feature_groups == 1 and math.prod(self.kernel.dims[2:]) > math.prod(self.out.dims[2:])
 
     def forward(self) -> Description:
         """Return the primitive of a convolution without dilated input."""

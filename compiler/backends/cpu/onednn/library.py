@@ -21,8 +21,8 @@ __all__ = ["VARIABLE", "WHEEL", "OneDnn", "Step", "load_onednn", "onednn_or_none
 WHEEL = "onednn-cpu-gomp"
 VARIABLE = "HLOGYM_ONEDNN"
 """The environment variable that disables the library when it is 0."""
-SOURCES = ("openmp.c", "api.c", "maxima.c", "onednn.c")
-"""The C sources, which are compiled as one."""
+SOURCES = ("openmp.c", "api.c", "transpose.h", "turns.c", "maxima.c", "onednn.c")
+"""The C sources, which are compiled as one; transpose.h is that of generated kernels."""
 FLAGS = ("-O2", "-std=gnu11", "-fPIC", "-shared", "-fvisibility=hidden")
 
 
@@ -114,8 +114,14 @@ def why_unavailable() -> str | None:
 
 def onednn_source() -> str:
     """Return the C source of the code that creates and runs oneDNN's primitives."""
-    folder = resources.files("compiler.backends.cpu.onednn")
-    return "\n".join(folder.joinpath(name).read_text() for name in SOURCES)
+    return "\n".join(map(_source, SOURCES))
+
+
+def _source(name: str) -> str:
+    if name.endswith(".h"):
+        text = resources.files("compiler.codegen.printing").joinpath(name).read_text()
+        return f'#pragma GCC push_options\n#pragma GCC target("avx512f")\n{text}\n#pragma GCC pop_options'
+    return resources.files("compiler.backends.cpu.onednn").joinpath(name).read_text()
 
 
 @functools.lru_cache(maxsize=4)

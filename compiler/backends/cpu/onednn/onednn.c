@@ -9,6 +9,7 @@ struct edge {
   int argument, buffer, is_output;
   handle_t outside, inside; /* memory descriptors */
   handle_t reorder;         /* null if the layouts are equal */
+  struct turn turn;         /* the transpose that does the same as the reorder, if there is one */
   size_t offset;            /* of the reordered data in the scratch memory */
   void *constant;           /* reordered data of a constant, or null */
 };
@@ -202,6 +203,11 @@ static int build(struct step *s, const struct description *d, void *const *const
   const char *name = "";
   if (made && primitive_desc_query(made, QUERY_NAME, 0, &name) == 0) strncpy(s->name, name, sizeof s->name - 1);
   s->independent = has_no_barrier(s, d);
+  for (int k = 0; k < s->edges && !failed; k++) {
+    struct edge *const e = &s->edge[k];
+    if (e->reorder && e->argument != ARG_WEIGHTS && e->argument != ARG_DIFF_WEIGHTS)
+      e->turn = turn_of(&d->tensor[e->buffer], e->inside, e->is_output);
+  }
   for (int k = 0; k < s->edges && !failed; k++)
     if (constants && s->edge[k].reorder && !s->edge[k].is_output && constants[s->edge[k].buffer])
       failed = keep_constant(&s->edge[k], constants[s->edge[k].buffer]);
@@ -294,7 +300,9 @@ static void execute(const struct step *s, struct frame *f, char *const *buffers,
     const handle_t used = e->reorder ? f->inside[k] : f->outside[k];
     if (e->reorder) memory_set_data_handle(f->inside[k], e->constant ? e->constant : scratch + e->offset);
     memory_set_data_handle(f->outside[k], buffers[e->buffer]);
-    if (e->reorder && !e->is_output && !e->constant) {
+    if (e->turn.batch && !e->constant) {
+      if (!e->is_output) run_turn(&e->turn, buffers[e->buffer], scratch + e->offset, s->one_thread);
+    } else if (e->reorder && !e->is_output && !e->constant) {
       const argument_t pair[] = {{ARG_SRC, f->outside[k]}, {ARG_DST, f->inside[k]}};
       primitive_execute(e->reorder, f->stream, 2, pair);
     }
@@ -309,6 +317,10 @@ static void execute(const struct step *s, struct frame *f, char *const *buffers,
   hlogym_use_independent_members(1);
   for (int k = 0; k < s->edges; k++) {
     if (!s->edge[k].reorder || !s->edge[k].is_output) continue;
+    if (s->edge[k].turn.batch) {
+      run_turn(&s->edge[k].turn, scratch + s->edge[k].offset, buffers[s->edge[k].buffer], s->one_thread);
+      continue;
+    }
     const argument_t pair[] = {{ARG_SRC, f->inside[k]}, {ARG_DST, f->outside[k]}};
     primitive_execute(s->edge[k].reorder, f->stream, 2, pair);
   }
