@@ -176,6 +176,43 @@ def test_features_first(
         RUNTIME.set_num_threads(before)
 
 
+@pytest.mark.parametrize(
+    ("x", "w", "forward_labels", "gradient_labels"),
+    [("2,24,50", "24,1,3", "bf0_oi0->bf0", "fb0_io0->fb0"), ("2,50,24", "3,1,24", "b0f_0io->b0f", "f0b_i0o->0bf")],
+    ids=["features-first", "features-last"],
+)
+def test_depthwise_convolutions_of_one_dimension(x: str, w: str, forward_labels: str, gradient_labels: str) -> None:
+    """They are described with two spatial dimensions, for which oneDNN has depthwise implementations."""
+    check(f"""HloModule m
+    ENTRY e {{
+      x = f32[{x}] parameter(0)
+      w = f32[{w}] parameter(1)
+      g = f32[{x}] parameter(2)
+      c = f32[{x}] convolution(x, w), window={{size=3 pad=1_1}}, dim_labels={forward_labels}, feature_group_count=24
+      d = f32[{w}] convolution(x, g), window={{size=50 pad=1_1}}, dim_labels={gradient_labels}, batch_group_count=24
+      ROOT t = (f32[{x}], f32[{w}]) tuple(c, d)
+    }}""", calls=2)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("shapes", "labels"),
+    [
+        (("2,3,32,24", "20,3,8,8", "2,20,4,3"), "bf01_oi01->bf01"),
+        (("2,32,24,3", "8,8,3,20", "2,4,3,20"), "b01f_01io->b01f"),
+    ],
+)
+def test_large_tiles_of_few_features_are_products(shapes: tuple[str, str, str], labels: str) -> None:
+    x, w, out = shapes
+    text = f"""HloModule m
+    ENTRY e {{
+      x = f32[{x}] parameter(0)
+      w = f32[{w}] parameter(1)
+      ROOT c = f32[{out}] convolution(x, w), window={{size=8x8 stride=8x8}}, dim_labels={labels}
+    }}"""
+    check(text, calls=None)
+    assert "product" in str(matcher.preference_refusal(parse(text).entry.root))
+
+
 @pytest.mark.parametrize("make", [forward, transposed, weights_gradient], ids=lambda f: f.__name__)
 @pytest.mark.parametrize("seed", range(12))
 def test_several_threads(seed: int, make: Callable[[int], str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -70,7 +70,7 @@ class ConvolutionToPatches(RewritePass):
             return None
         if not form.is_tiled and form.patch_elements > self.max_elements:
             return self._divided(form, b)
-        return form.product(b)
+        return form.product_of_tiles(b) if form.is_tiled and form.has_features_first else form.product(b)
 
     def _divided(self, form: _Form, b: Builder) -> HloInstruction | None:
         """Return the convolutions of parts of the batch or of the positions, concatenated, each with few elements."""
@@ -83,6 +83,21 @@ class ConvolutionToPatches(RewritePass):
         rows = self.max_elements // (form.patch_elements // most)
         parts = -(-most // rows) if rows else most + 1
         return form.in_positions(parts, b) if 1 < parts <= min(most, self.max_batches) else None
+
+
+MAX_TILE_FEATURES = 15
+MIN_TILE_ELEMENTS = 128
+"""Tiles of so few features, and of so many elements, are better multiplied by the kernel as a matrix than by a library
+of convolutions, which uses vectors of features."""
+
+
+def suits_tiles(i: HloInstruction) -> bool:
+    """Check for windows that are large tiles of an input with few features, such as the patches of an image."""
+    form = _Form.of(i)
+    if form is None or form.groups > 1 or i.shape.element_type not in _TYPES or not form.is_tiled:
+        return False
+    elements = math.prod(form.kernel) * form.features
+    return form.features <= MAX_TILE_FEATURES and elements >= MIN_TILE_ELEMENTS
 
 
 @dataclass(frozen=True)
@@ -152,6 +167,12 @@ class _Form:
         )
 
     @property
+    def has_features_first(self) -> bool:
+        """Whether there are no groups, and the features of the input come before its space."""
+        lhs = self._labels.lhs
+        return self.groups == 1 and all(lhs.index("f") < lhs.index(c) for c in self._digits)
+
+    @property
     def patch_elements(self) -> int:
         """Number of elements of all patches."""
         return self.groups * self.batch * math.prod(self.positions) * math.prod(self.kernel) * self.features
@@ -173,6 +194,27 @@ class _Form:
         inner = range(1, 2 + len(self.space))
         made = b.transpose(made, (*inner, 0, len(inner) + 1))
         return self._as_result(b.reshape(made, (self.batch, *self.positions, self.groups * self.outputs)), b)
+
+    def product_of_tiles(self, b: Builder) -> HloInstruction:
+        """Build the tiles with the features first, and their product with the kernel in this order.
+
+        Each row of a tile is read as it is, and the kernel needs no transpose if its outputs come first.
+        """
+        x = b.transpose(self.instruction.operands[0], [self._labels.lhs.index(c) for c in f"bf{self._digits}"])
+        tiles = self._split(x, (self.batch, self.features), (), b)
+        inner = 2 + 2 * len(self.space)
+        tiles = b.transpose(tiles, (0, *range(2, inner, 2), 1, *range(3, inner, 2)))
+        length, rows = math.prod(self.kernel) * self.features, self.batch * math.prod(self.positions)
+        order = [self._labels.rhs.index(c) for c in f"oi{self._digits}"]
+        kernel = b.transpose(self.instruction.operands[1], order)
+        turned = tuple(d + 2 for d, w in enumerate(self.window) if w.reversal)
+        kernel = b.add(Opcode.REVERSE, kernel, dimensions=turned) if turned else kernel
+        precision = {k: v for k, v in self.instruction.attributes.items() if k == "operand_precision"}
+        # The tiles are stored, and read by the product as a matrix, which a library may compute.
+        tiles = b.add(Opcode.OPTIMIZATION_BARRIER, b.reshape(tiles, (rows, length)))
+        kernel, dims = b.reshape(kernel, (self.outputs, length)), DotDims((1,), (1,))
+        made = b.add(Opcode.DOT, tiles, kernel, shape=Shape(self._type), **dims.attributes(), **precision)
+        return self._as_result(b.reshape(made, (self.batch, *self.positions, self.outputs)), b)
 
     def scaled_and_added(self, b: Builder) -> HloInstruction:
         """Build the sum of the input's slices, each multiplied by its kernel element, in the order of the result."""
@@ -303,15 +345,19 @@ class _Form:
 
     def _tiles(self, x: HloInstruction, b: Builder) -> HloInstruction:
         """Return the patches of windows that do not overlap, by a transpose of the input."""
-        covered = [n * size for n, size in zip(self.positions, self.kernel, strict=True)]
-        whole = (self.groups, self.batch, *covered, self.features)
-        x = b.slice(x, [SliceDim(0, n) for n in whole])
-        split = [n for pair in zip(self.positions, self.kernel, strict=True) for n in pair]
-        x = b.reshape(x, (self.groups, self.batch, *split, self.features))
-        spatial = range(2, 2 + len(split))
-        x = b.transpose(x, (0, 1, *spatial[::2], *spatial[1::2], 2 + len(split)))
+        x = self._split(x, (self.groups, self.batch), (self.features,), b)
+        spatial = range(2, 2 + 2 * len(self.space))
+        x = b.transpose(x, (0, 1, *spatial[::2], *spatial[1::2], len(spatial) + 2))
         length = math.prod(self.kernel) * self.features
         return b.reshape(x, (self.groups, self.batch, math.prod(self.positions), length))
+
+    def _split(self, x: HloInstruction, before: tuple[int, ...], after: tuple[int, ...], b: Builder) -> HloInstruction:
+        """Divide each spatial dimension into positions and elements of a tile, and drop what no tile covers."""
+        covered = [n * size for n, size in zip(self.positions, self.kernel, strict=True)]
+        x = b.slice(x, [SliceDim(0, n) for n in (*before, *covered, *after)])
+        return b.reshape(
+            x, (*before, *(n for pair in zip(self.positions, self.kernel, strict=True) for n in pair), *after)
+        )
 
     def _elements(self) -> Iterator[tuple[int, ...]]:
         return itertools.product(*map(range, self.kernel))

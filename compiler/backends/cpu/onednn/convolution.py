@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from compiler.analysis.convolutions import is_weights_gradient
 from compiler.backends.cpu.onednn.description import MAX_SPACE, Description, Space, Tensor, row_major
@@ -50,10 +50,27 @@ def describe_convolution(i: HloInstruction) -> Description:
     """
     form = _Form.of(i)
     if is_weights_gradient(i):
-        return form.weights_gradient()
+        return _in_two_dimensions(form.weights_gradient())
     if any(w.lhs_dilate > 1 or w.reversal for w in form.window):
-        return form.transposed()
-    return form.forward()
+        return _in_two_dimensions(form.transposed())
+    return _in_two_dimensions(form.forward())
+
+
+def _in_two_dimensions(d: Description) -> Description:
+    """Return a depthwise primitive of one spatial dimension as one of two; others unchanged.
+
+    In oneDNN only depthwise convolutions of two dimensions have implementations of their own.
+    """
+    grouped = [t for t in d.tensors if len(t.dims) == 4]  # the weights: groups, outputs, inputs, space
+    if len(d.space) != 1 or not grouped or grouped[0].dims[1:3] != (1, 1):
+        return d
+    tensors = []
+    for t in d.tensors:
+        at = len(t.dims) - 1
+        stride = t.dims[at] * t.strides[at]
+        dims, strides = (*t.dims[:at], 1, t.dims[at]), (*t.strides[:at], stride, t.strides[at])
+        tensors.append(Tensor(t.element_type, dims, strides, t.free))
+    return replace(d, tensors=tuple(tensors), space=(Space(1, 1, 0, 0, 0), *d.space))
 
 
 @dataclass(frozen=True)

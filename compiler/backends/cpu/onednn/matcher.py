@@ -16,6 +16,7 @@ from compiler.errors import BackendError, UnsupportedError
 from compiler.ir.instruction import HloInstruction
 from compiler.ir.opcodes import Opcode
 from compiler.ir.types import PrimitiveType as T
+from compiler.passes.dots.convolution_patches import suits_tiles
 from compiler.passes.dots.convolution_simplifier import is_product
 from compiler.runtime.libraries import LibraryCall
 
@@ -53,8 +54,8 @@ def preference_refusal(i: HloInstruction) -> str | None:
         return f"%{i.name} is too small for a library call"
     if i.opcode is Opcode.CONVOLUTION and scales_rows(i):
         return f"%{i.name} suits a loop over rows"
-    if i.opcode is Opcode.CONVOLUTION and is_product(i):
-        return f"%{i.name} is a matrix product"
+    if i.opcode is Opcode.CONVOLUTION and (is_product(i) or suits_tiles(i)):
+        return f"%{i.name} suits a matrix product"
     if i.opcode is Opcode.DOT and suits_reduction(i):
         return f"%{i.name} suits a reduction"
     reason = refusal(i)
