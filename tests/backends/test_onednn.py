@@ -160,7 +160,7 @@ def test_input_gradients_and_dilated_inputs(seed: int) -> None:
 def test_features_first(
     x: str, kernel: str, result: str, window: str, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Arrays with at least 16 features and positions are transposed by our code, also if 16 divides neither."""
+    """Arrays with more than 16 features are transposed by our code, also if 16 does not divide their sizes."""
     monkeypatch.setattr(matcher, "MIN_FLOPS_OF_THREADS", 0 if threads == 2 else 1 << 60)
     text = f"""HloModule m
     ENTRY e {{

@@ -137,7 +137,7 @@ def test_only_convolutions_of_the_library_count() -> None:
 
 def test_values_for_others_keep_their_layout() -> None:
     """A value between two convolutions that is also a result is transposed for that use alone."""
-    text = between("d = f32[2,5,6,7] negate(c)", "2,4,6,7")
+    text = between(f"a = f32[2,5,6,7] convolution(x, v), {CONV} d = f32[2,5,6,7] multiply(c, a)", "2,4,6,7")
     text = text.replace("ROOT r =", "r =").replace("    }", "  ROOT t = (f32[2,4,6,7], f32[2,5,6,7]) tuple(r, d) }")
     module = moved(text)
     assert transposes(module) == 3

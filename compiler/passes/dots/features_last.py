@@ -22,6 +22,8 @@ from compiler.passes.infrastructure.builder import Builder
 from compiler.passes.infrastructure.rewrite_limits import pinned, treatable
 from compiler.passes.infrastructure.sparing import Keeps
 
+KERNEL_COST = 2
+"""Cost of a byte that a kernel transposes, relative to one that is reordered for the library."""
 POINTWISE_SHARE = 0.25
 """What a convolution that is not moved in any case gains by features at the end, as a share of its bytes."""
 
@@ -214,7 +216,7 @@ class _Region:
         return found
 
     def saved_bytes(self, group: list[HloInstruction]) -> float:
-        """Return how many fewer bytes are transposed if a group moves than if it stays."""
+        """Return how many fewer bytes are transposed if a group moves than if it stays, weighted by what they cost."""
         members = set(group)
         inside, outside = set[HloInstruction](), set[HloInstruction]()
         gain = 0.0
@@ -232,7 +234,7 @@ class _Region:
                     outside.add(i)
             if i.opcode is Opcode.CONVOLUTION:
                 gain += POINTWISE_SHARE * (i.shape.byte_size + i.operands[0].shape.byte_size)
-        return gain + sum(i.shape.byte_size for i in inside) - sum(i.shape.byte_size for i in outside)
+        return gain + sum(i.shape.byte_size for i in inside) - KERNEL_COST * sum(i.shape.byte_size for i in outside)
 
 
 class _Rewrite:

@@ -1,5 +1,5 @@
 /* Reorders between features first and features last: transposes of matrices of floats, several times as fast as the
-   library's reorders. They need AVX-512; without it, the library reorders. */
+   library's reorders, which are fast for up to 16 features only. They need AVX-512; without it, the library reorders. */
 
 /* from[batch][rows][columns] becomes to[batch][columns][rows]; no transpose if `batch` is 0. */
 struct turn {
@@ -65,7 +65,7 @@ static struct turn turn_of(const struct tensor *t, handle_t inside, int is_outpu
     turned[k] = space * features;
     space *= t->dims[k];
   }
-  if (features < TURN_EDGE || space < TURN_EDGE || t->strides[1] != space) return none;
+  if (features <= TURN_EDGE || space < TURN_EDGE || t->strides[1] != space) return none;
   if (t->strides[0] != space * features && t->dims[0] != 1) return none;
   turned[0] = space * features;
   turned[1] = 1;
