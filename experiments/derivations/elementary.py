@@ -57,10 +57,21 @@ def _of_square(f: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return lambda z: f(mp.sqrt(z))
 
 
-def _erf_exponent(x: Any) -> Any:
-    return mp.log(mp.erfc(x)) / x
+def _erf_quotient(z: Any) -> Any:
+    return mp.erf(mp.sqrt(z)) / mp.sqrt(z)
 
 
+def _erf_divisor(z: Any) -> Any:
+    """Return the denominator of the best quotient of polynomials of degree 5, with coefficients rounded to float."""
+    return mp.polyval([mpf(float.fromhex(c)) for c in ERF_DIVISOR], z)
+
+
+def _scaled_erfc(t: Any) -> Any:
+    x = (1 / t - 1) / mpf("0.3")
+    return mp.erfc(x) * mp.exp(x**2) / t
+
+
+ERF_DIVISOR = ("0x1.3ecfb2p-15", "0x1.30ea58p-10", "0x1.eae4bp-7", "0x1.d3ace8p-4", "0x1.0125e4p-1", "0x1p+0")
 HALF_LN2 = mp.log(2) / 2 * mpf("1.0002")
 LOG_LOW, LOG_HIGH = mp.sqrt(mpf(1) / 2) - 1, mp.sqrt(2) - 1
 FITS: dict[str, Fit] = {
@@ -77,9 +88,16 @@ FITS: dict[str, Fit] = {
     "exp2": Fit(lambda x: mpf(2) ** x, lambda x: mpf(2) ** -x, mpf("-0.5001"), mpf("0.5001"), 6, True),
     # tanh(x) = x + x^3 P(x^2)
     "tanh_f64": Fit(_of_square(lambda x: (mp.tanh(x) / x - 1) / x**2), lambda z: z, mpf(0), mpf("0.36"), 11, True),
-    # erf(x) = x + x P(x^2) for small x, and 1 - exp(x P(x)) for large ones.
-    "erf": Fit(_of_square(lambda x: mp.erf(x) / x - 1), lambda z: mpf(1), mpf(0), mpf("0.81"), 5),
-    "erf_tail": Fit(_erf_exponent, lambda x: x * mp.erfc(x), mpf("0.9"), mpf("3.95"), 7),
+    # erf(x) = x P(x^2) / Q(x^2), until it is 1.
+    "erf": Fit(
+        lambda z: _erf_quotient(z) * _erf_divisor(z),
+        lambda z: 1 / _erf_quotient(z) / _erf_divisor(z),
+        mpf(0),
+        mpf("15.5"),
+        5,
+    ),
+    # erfc(x) = exp(-x^2) t P(t) for t = 1 / (1 + 0.3 x), until exp(-x^2) is zero.
+    "erfc": Fit(_scaled_erfc, lambda t: 1 / _scaled_erfc(t), 1 / mpf("3.85"), mpf(1), 8),
     # atan(x) = x + x^3 P(x^2)
     "atan": Fit(_of_square(lambda x: (mp.atan(x) / x - 1) / x**2), lambda z: z, mpf(0), mpf(1), 7),
     # asin(x) = x + x^3 P(x^2)

@@ -143,27 +143,48 @@ def _negated_sides(i: HloInstruction, b: Builder) -> HloInstruction | None:
 
 @RULES.on(Opcode.POWER)
 def _power(i: HloInstruction, b: Builder) -> HloInstruction | None:
+    """Rewrite powers with a constant exponent of few halves as products of x and sqrt(x), and quotients of them."""
     x, y = i.operands
     value = splat_value(y)
     if value is None or i.shape.element_type.is_complex:
         return None
     if value == 0:
         return b.splat(1, i.shape)
-    if value == 1:
-        return x
-    if value == 2:
-        return b.add(Opcode.MULTIPLY, x, x)
-    if value == 3:
-        return b.add(Opcode.MULTIPLY, b.add(Opcode.MULTIPLY, x, x), x)
-    if value == 4:
-        square = b.add(Opcode.MULTIPLY, x, x)
-        return b.add(Opcode.MULTIPLY, square, square)
-    if is_real_float(i.shape) and value == -1:
-        return b.add(Opcode.DIVIDE, b.splat(1, i.shape), x)
-    # sqrt and pow differ for -inf (NaN and inf) and for -0 (-0 and 0).
-    if is_real_float(i.shape) and abs(value) == 0.5 and non_negative(x) and x.opcode is not Opcode.SQRT:
-        return b.add(Opcode.SQRT if value > 0 else Opcode.RSQRT, x)
+    is_real = is_real_float(i.shape)
+    if value in (1, 2, 3, 4):
+        return _product(x, int(value), b)
+    if is_real and value in (-1, -2, -3, -4):
+        return b.add(Opcode.DIVIDE, b.splat(1, i.shape), _product(x, -int(value), b))
+    if is_real and abs(value) in (0.5, 1.5, 2.5, 3.5):
+        return _power_of_halves(x, float(value), b)
     return None
+
+
+def _product(x: HloInstruction, power: int, b: Builder) -> HloInstruction:
+    """Return `x` to a positive power as products of squares."""
+    if power == 1:
+        return x
+    half = _product(x, power // 2, b)
+    square = b.add(Opcode.MULTIPLY, half, half)
+    return b.add(Opcode.MULTIPLY, square, x) if power % 2 else square
+
+
+def _power_of_halves(x: HloInstruction, power: float, b: Builder) -> HloInstruction:
+    """Return `x` to an odd multiple of 1/2.
+
+    Roots and powers differ for -0, where powers are positive, and for -inf, where roots are NaN.
+    """
+    whole = int(abs(power))
+    if whole == 0:
+        root = b.add(Opcode.SQRT if power > 0 else Opcode.RSQRT, x)
+    else:
+        root = b.add(Opcode.MULTIPLY, _product(x, whole, b), b.add(Opcode.SQRT, x))
+        if power < 0:
+            root = b.add(Opcode.DIVIDE, b.splat(1, x.shape), root)
+    if non_negative(x) and x.opcode is not Opcode.SQRT:
+        return root
+    is_lowest = b.compare(x, b.splat(-np.inf, x.shape), "EQ")
+    return b.add(Opcode.SELECT, is_lowest, b.splat(np.inf if power > 0 else 0, x.shape), b.add(Opcode.ABS, root))
 
 
 @RULES.on(Opcode.POWER)

@@ -1,4 +1,4 @@
-"""Recognition of functions expressed by simpler ops: logistic, expm1, log1p, abs, tan."""
+"""Recognition of functions expressed by simpler ops: logistic, expm1, log1p, abs, tan, erfc."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from compiler.ir import HloInstruction, Opcode
+from compiler.passes.algebra.erfc_approximation import cheaper_erfc
 from compiler.passes.infrastructure.builder import Builder
 from compiler.passes.infrastructure.patterns import (
     is_op,
@@ -94,6 +95,9 @@ def _abs_by_select(i: HloInstruction, b: Builder) -> HloInstruction | None:
     if not signed or of is not y or not is_op(x, Opcode.NEGATE) or x.operands[0] is not y:
         return None
     return b.add(Opcode.ABS, y)
+
+
+RULES.on(Opcode.SELECT)(cheaper_erfc)
 
 
 @RULES.on(Opcode.SQRT)
