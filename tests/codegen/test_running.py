@@ -117,6 +117,22 @@ def test_a_scan_of_values_with_positions(dims: tuple[int, int]) -> None:
         np.testing.assert_array_equal(got, expected)
 
 
+LOGADDEXP = """
+    m = f32[] maximum(a, b) d = f32[] subtract(a, b) s = f32[] abs(d) n = f32[] negate(s) e = f32[] exponential(n)
+    l = f32[] log-plus-one(e) ROOT r = f32[] add(m, l) }
+"""
+SECOND = "ROOT r = f32[] copy(b) }\n"
+
+
+@pytest.mark.parametrize(("function", "kinds"), [(LOGADDEXP, ["scan"]), (SECOND, [])])
+def test_a_function_of_several_ops_in_reverse(function: str, kinds: list[str]) -> None:
+    text = running_text("f32", "add", (3, 40, 1), 1, reverse=True).replace("ROOT r = f32[] add(a, b) }", function)
+    x = np.random.default_rng(0).standard_normal((3, 40, 1)).astype(np.float32)
+    made = compile_hlo(text, backend="cpu")
+    assert [k.kind for k in made.kernels] == kinds
+    np.testing.assert_allclose(made(x)[0], evaluate(parse(text), [x])[0], rtol=1e-5)
+
+
 def test_a_short_scan_is_part_of_the_kernels_around_it() -> None:
     text, x = running_text("s32", "add", (2, 6, 1), 1), argument("s32", (2, 6, 1))
     made = compile_hlo(text, backend="cpu")

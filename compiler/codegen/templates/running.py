@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from compiler.analysis.reducers import combines_in_any_order
 from compiler.codegen.lowering.emit import Emitter
 from compiler.codegen.lowering.reductions import combiner_of
 from compiler.codegen.nest import index as ix
@@ -51,8 +52,8 @@ def lower_running(fused: HloComputation, i: HloInstruction) -> lir.Kernel:
     check_parameters(i)
     count = len(i.operands) // 2
     combiner = combiner_of(i.attributes["to_apply"]) if count == 1 else None
-    if reverse and combiner is None:
-        raise UnsupportedError(f"%{i.name}: its function may depend on the order, which a scan in reverse would change")
+    if reverse and combiner is None and not (count == 1 and combines_in_any_order(i.attributes["to_apply"])):
+        raise UnsupportedError(f"%{i.name}: its function depends on the order, which a scan in reverse would change")
     inputs, inits = i.operands[:count], i.operands[count:]
     dims = inputs[0].shape.dimensions
     e, n, stride = Emitter(fused), dims[axis], math.prod(dims[axis + 1 :])
