@@ -32,6 +32,7 @@ def every_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "group_products", lambda module, library: False)  # leaves small products to oneDNN
     monkeypatch.setattr(onednn_convolution, "MAX_SCALED", 0)
     monkeypatch.setattr(onednn_pooling, "SUMS_NEED_FEATURES_LAST", False)
+    monkeypatch.setattr(onednn_pooling, "MAX_ROW_MAXIMA", 0)
     for name in ("MIN_PRODUCT_FLOPS", "MIN_ROWS", "MIN_COLUMNS", "MIN_MULTIPLICATIONS"):
         monkeypatch.setattr(products, name, 0)
 

@@ -10,7 +10,7 @@ from compiler.analysis.flops import instruction_flops
 from compiler.backends.cpu.onednn.convolution import describe_convolution, scales_rows
 from compiler.backends.cpu.onednn.description import Description
 from compiler.backends.cpu.onednn.library import OneDnn, load_onednn
-from compiler.backends.cpu.onednn.pooling import describe_pooling
+from compiler.backends.cpu.onednn.pooling import describe_pooling, suits_rows
 from compiler.backends.cpu.onednn.products import describe_product, suits_blas, suits_reduction
 from compiler.errors import BackendError, UnsupportedError
 from compiler.ir.instruction import HloInstruction
@@ -56,6 +56,8 @@ def preference_refusal(i: HloInstruction) -> str | None:
         return f"%{i.name} suits a loop over rows"
     if i.opcode is Opcode.CONVOLUTION and (is_product(i) or suits_tiles(i)):
         return f"%{i.name} suits a matrix product"
+    if i.opcode is Opcode.REDUCE_WINDOW and suits_rows(i):
+        return f"%{i.name} suits a loop over rows"
     if i.opcode is Opcode.DOT and suits_reduction(i):
         return f"%{i.name} suits a reduction"
     reason = refusal(i)
