@@ -16,6 +16,8 @@ SOURCE = """
 LOOP(widen, uint16_t, float, BITS_TO_F16(x[i]))
 LOOP(narrow, float, uint16_t, F16_TO_BITS(x[i]))
 LOOP(rounded, float, float, ROUND_F16(x[i]))
+void widen_vectors(const half_t *x, float *y, long n) { for (long i = 0; i < n; i += 16) widen_halves(y + i, x + i); }
+void narrow_vectors(const float *x, half_t *y, long n) { for (long i = 0; i < n; i += 16) narrow_halves(y + i, x + i); }
 LOOP(from_double, double, float, ROUND_F64_TO_F16(x[i]))
 """
 
@@ -57,6 +59,14 @@ def test_floats_round_to_the_nearest_f16() -> None:
         wanted = x.astype(np.float16)
     assert same(run("narrow", x, np.uint16).view(np.float16), wanted)
     assert same(run("rounded", x, np.float32), wanted.astype(np.float32))
+
+
+def test_vectors_are_converted_like_single_numbers() -> None:
+    assert same(run("widen_vectors", F16_BITS, np.float32), F16_BITS.view(np.float16).astype(np.float32))
+    x = floats()
+    x = x[: x.size // 16 * 16]
+    with np.errstate(over="ignore"):
+        assert same(run("narrow_vectors", x, np.uint16).view(np.float16), x.astype(np.float16))
 
 
 def test_every_f16_survives_a_round_trip_through_float() -> None:

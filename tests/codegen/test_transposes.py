@@ -33,6 +33,12 @@ def test_tiles_of_any_edges(tile: int, across: int) -> None:
         checked(m, n, schedule=Schedule(tile=tile, across=across))
 
 
+@pytest.mark.parametrize("t", ["s8", "u8", "s16", "u16", "bf16", "f16", "s64"])
+def test_tiles_of_every_width(t: str) -> None:
+    for m, n in ((100, 8), (100, 33), (130, 65), (700, 90)):
+        assert checked(m, n, t) == "transpose"
+
+
 @pytest.mark.parametrize("t", ["f32", "f64", "bf16", "s16"])
 def test_few_rows_are_one_tile(t: str) -> None:
     for n in (8, 16, 20, 31, 33, 63):

@@ -235,6 +235,26 @@ class StreamStore:
 
 
 @dataclass(frozen=True, slots=True)
+class WidenHalves:
+    """array[k] = buffer[offset + k] for k < count, whose elements are f16; those of the local array are f32."""
+
+    array: str
+    buffer: str
+    offset: IndexExpr
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class NarrowHalves:
+    """buffer[offset + k] = array[k] for k < count, rounded from f32 to f16."""
+
+    buffer: str
+    offset: IndexExpr
+    array: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
 class Update:
     """buffer[offset] = combine(buffer[offset], value), atomically."""
 
@@ -542,6 +562,8 @@ Stmt = (
     | Store
     | StorePair
     | StreamStore
+    | WidenHalves
+    | NarrowHalves
     | Update
     | If
     | Reduce
@@ -660,7 +682,7 @@ def _map_one(s: Stmt, f: Callable[[IndexExpr], IndexExpr]) -> Stmt:
         if isinstance(v, IndexValue | IndexTest):
             return replace(s, value=replace(v, value=f(v.value)))
         return s
-    if isinstance(s, Store | StorePair | LocalStore | Update):
+    if isinstance(s, Store | StorePair | LocalStore | Update | WidenHalves | NarrowHalves):
         return replace(s, offset=f(s.offset))
     if isinstance(s, MatrixProduct):
         return s.map_indices(f)
@@ -686,7 +708,7 @@ def _indices_of(s: Stmt) -> Iterator[IndexExpr]:
         found = index_of(s.value)
         if found is not None:
             yield found
-    elif isinstance(s, Store | StorePair | LocalStore | Update):
+    elif isinstance(s, Store | StorePair | LocalStore | Update | WidenHalves | NarrowHalves):
         yield s.offset
     elif isinstance(s, StreamStore):
         yield from (x for x in (s.offset, s.span.base) if x is not None)
@@ -714,7 +736,7 @@ def names_of(s: Stmt) -> Iterator[str]:
         yield from (s.name, s.value)
     elif isinstance(s, LocalStore):
         yield from (s.array, s.value)
-    elif isinstance(s, TransposeTile | StreamStore):
+    elif isinstance(s, TransposeTile | StreamStore | WidenHalves | NarrowHalves):
         yield s.array
     elif isinstance(s, Store | Update):
         yield s.value
@@ -815,6 +837,8 @@ def work_of(body: Body, expensive: int = EXPENSIVE_STATEMENTS) -> int:
             )
         elif isinstance(s, StreamStore):
             total += s.span.extent
+        elif isinstance(s, WidenHalves | NarrowHalves):
+            total += s.count
         elif isinstance(s, TransposeTile):
             total += s.size * (s.height or s.size)
         elif isinstance(s, Let) and isinstance(s.value, Apply) and s.value.op.is_expensive:

@@ -76,14 +76,15 @@ INLINE float log1p_f32(float x) {
   return (x > -1.0f) & (x < INFINITY) ? y : other;
 }
 
+/* x P(x^2) / Q(x^2), which is 1 from 3.93 on. */
 INLINE float erf_f32(float x) {
-  const float a = size_of(x), z = x * x, c = a > 4.0f ? 4.0f : a;
-  const float small = FMAF(a, FMAF(FMAF(FMAF(FMAF(FMAF(-0x1.3c435p-11f, z, 0x1.47b1d6p-8f), z, -0x1.b69cf6p-6f), z,
-      0x1.ce1b88p-4f), z, -0x1.8126ecp-2f), z, 0x1.06eba6p-3f), a);
-  const float exponent = c * (FMAF(FMAF(FMAF(FMAF(FMAF(FMAF(FMAF(-0x1.597294p-18f, c, 0x1.94250cp-15f), c,
-      0x1.2f2ac6p-15f), c, -0x1.7b1e1cp-9f), c, 0x1.727a68p-6f), c, -0x1.aee97p-4f), c, -0x1.4574c2p-1f), c,
-      -0x1.20e852p+0f));
-  return with_sign(a < 0.9f ? small : 1.0f - middle_exp(exponent), x);
+  const float a = size_of(x), c = a > 3.93f ? 3.93f : a, z = c * c, w = z * z;
+  const float p = FMAF(FMAF(FMAF(0x1.12405ep-19f, z, 0x1.2a6b0cp-12f), w, FMAF(0x1.ee5294p-9f, z, 0x1.b03f12p-5f)), w,
+      FMAF(0x1.86563ep-3f, z, 0x1.20dd74p+0f));
+  const float q = FMAF(FMAF(FMAF(0x1.3ecfb2p-15f, z, 0x1.30ea58p-10f), w, FMAF(0x1.eae4bp-7f, z, 0x1.d3ace8p-4f)), w,
+      FMAF(0x1.0125e4p-1f, z, 1.0f));
+  const float y = c * p / q;
+  return with_sign(y > 1.0f ? 1.0f : y, x);
 }
 
 /* In double, exp2(y log2|x|). */

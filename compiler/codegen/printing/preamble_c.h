@@ -139,6 +139,24 @@ INLINE uint16_t F16_BITS_OF(float x) {
   return (uint16_t)(sign | (size >= 0x7f800000u ? 0x7c00u | ((size >> 13) & 0x3ffu) : finite));
 }
 INLINE uint16_t F16_TO_BITS(float x) { return (uint16_t)(F16_BITS_OF(ROUND_F16(x)) | (uint16_t)(x != x) << 9); }
+/* 16 elements, which are converted by one instruction where there is one. */
+#if defined(__AVX512F__) && !defined(__clang__)
+typedef float halves_in_f32 __attribute__((vector_size(64), aligned(4), may_alias));
+typedef short halves_in_f16 __attribute__((vector_size(32), aligned(2), may_alias));
+INLINE void widen_halves(float *to, const half_t *from) {
+  *(halves_in_f32 *)to = __builtin_ia32_vcvtph2ps512_mask(*(const halves_in_f16 *)from, (halves_in_f32){0}, -1, 4);
+}
+INLINE void narrow_halves(half_t *to, const float *from) {
+  *(halves_in_f16 *)to = __builtin_ia32_vcvtps2ph512_mask(*(const halves_in_f32 *)from, 0, (halves_in_f16){0}, -1);
+}
+#else
+INLINE void widen_halves(float *to, const half_t *from) {
+  for (int k = 0; k < 16; k++) to[k] = BITS_TO_F16(from[k]);
+}
+INLINE void narrow_halves(half_t *to, const float *from) {
+  for (int k = 0; k < 16; k++) to[k] = F16_TO_BITS(from[k]);
+}
+#endif
 INLINE float ROUND_F64_TO_F16(double x) {
   const uint64_t bits = F64_TO_BITS(x), size = bits & 0x7fffffffffffffffULL, power = size & 0x7ff0000000000000ULL;
   const uint64_t low = 0x3f10000000000000ULL, high = 0x40f0000000000000ULL;
@@ -149,7 +167,32 @@ INLINE float ROUND_F64_TO_F16(double x) {
   return (float)(x != x ? x : bits >> 63 ? -inside : inside);
 }
 
-/* Maximum and minimum that propagate NaN, as in HLO. */
+/* A select by a condition that is the same for all elements of a vector loop. */
+#define CHOOSE(type, bits) \
+  INLINE type choose_##type(bool condition, type x, type y) { \
+    const bits mask = (bits)-(bits)condition; \
+    return (type)(((bits)x & mask) | ((bits)y & (bits)~mask)); \
+  }
+CHOOSE(int8_t, uint8_t) CHOOSE(int16_t, uint16_t) CHOOSE(int32_t, uint32_t) CHOOSE(int64_t, uint64_t)
+CHOOSE(uint8_t, uint8_t) CHOOSE(uint16_t, uint16_t) CHOOSE(uint32_t, uint32_t) CHOOSE(uint64_t, uint64_t)
+INLINE float choose_float(bool condition, float x, float y) {
+  return BITS_TO_F32(choose_uint32_t(condition, F32_TO_BITS(x), F32_TO_BITS(y)));
+}
+INLINE double choose_double(bool condition, double x, double y) {
+  return BITS_TO_F64(choose_uint64_t(condition, F64_TO_BITS(x), F64_TO_BITS(y)));
+}
+
+/* Maximum and minimum that propagate NaN, as in HLO. In two steps, gcc makes them one instruction and one under a mask; a
+   single select by two conditions combines masks, and a chain of these takes four times as long. */
+#define EXTREME(name, type, better) \
+  INLINE type name(type x, type y) { \
+    const type number = y better x ? y : x; \
+    return y != y ? y : number; \
+  }
+EXTREME(maximum_f32, float, >)
+EXTREME(minimum_f32, float, <)
+EXTREME(maximum_f64, double, >)
+EXTREME(minimum_f64, double, <)
 #pragma omp declare reduction(maximum : float : omp_out = (omp_out >= omp_in) | (omp_out != omp_out) ? omp_out : omp_in) initializer(omp_priv = omp_orig)
 #pragma omp declare reduction(minimum : float : omp_out = (omp_out <= omp_in) | (omp_out != omp_out) ? omp_out : omp_in) initializer(omp_priv = omp_orig)
 #pragma omp declare reduction(maximum : double : omp_out = (omp_out >= omp_in) | (omp_out != omp_out) ? omp_out : omp_in) initializer(omp_priv = omp_orig)

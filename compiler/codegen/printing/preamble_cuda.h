@@ -23,6 +23,11 @@ __device__ inline float BITS_TO_F32(uint32_t x) { return __uint_as_float(x); }
 __device__ inline uint32_t F32_TO_BITS(float x) { return __float_as_uint(x); }
 __device__ inline double BITS_TO_F64(uint64_t x) { return __longlong_as_double((long long)x); }
 __device__ inline uint64_t F64_TO_BITS(double x) { return (uint64_t)__double_as_longlong(x); }
+// Maximum and minimum that propagate NaN, as in HLO.
+__device__ inline float maximum_f32(float x, float y) { return y != y ? y : y > x ? y : x; }
+__device__ inline float minimum_f32(float x, float y) { return y != y ? y : y < x ? y : x; }
+__device__ inline double maximum_f64(double x, double y) { return y != y ? y : y > x ? y : x; }
+__device__ inline double minimum_f64(double x, double y) { return y != y ? y : y < x ? y : x; }
 // Integers in the total order of the floats: -NaN < -inf < ... < -0 < 0 < ... < inf < NaN.
 __device__ inline int32_t TOTAL_ORDER_F32(float x) {
   int32_t bits = (int32_t)F32_TO_BITS(x);

@@ -34,6 +34,10 @@ from compiler.ir.types import PrimitiveType as T
 
 LIST_PADDING = 16
 """Entries that `hlogym_flagged` of the preamble writes after a list."""
+SHORT_LOOP = 16
+"""Number of statements up to which gcc makes copies of a loop for the outcomes of a test outside of it."""
+HALVES = 16
+"""Elements that `widen_halves` and `narrow_halves` of the preamble convert."""
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _DECLARATION = re.compile(r" *(?:typedef \w+ (\w+)|(?:const )?\w+ (?:\*(?:const )?|const )?(\w+) = .*);$")
 _DIVISIONS = {Opcode.DIVIDE: "quotient", Opcode.REMAINDER: "remainder"}
@@ -75,6 +79,7 @@ class _CPrinter(Printer):
         self._types: dict[str, str] = {}  # C types of the names in scope
         self._constants: dict[str, str] = {}  # and the values of the literals among them
         self._in_vectors = False  # whether a loop is printed that gcc vectorizes; it does not with a sum of bools
+        self._varying: frozenset[str] | None = None  # the names that a long vector loop defines
         self._narrow = narrow_values(kernel)
         self.attributes = f"VECTOR_BITS({kernel.vector_bits}) " if kernel.vector_bits else ""
 
@@ -124,8 +129,20 @@ class _CPrinter(Printer):
         if self._in_vectors and isinstance(value, lir.Apply) and self._divides_vectors(value):
             self.helpers["division.h"] = None
             return f"{_DIVISIONS[value.op.opcode]}_{value.op.type.text}({', '.join(value.args)})"
+        if isinstance(value, lir.Apply) and self._selects_for_all(value, let.type):
+            condition, x, y = value.args
+            return f"choose_{COMPUTE_TYPES[let.type]}({condition}, {x}, {y})"
         text = super().expression(let)
         return f"(bool){text}" if isinstance(let.value, lir.LocalLoad) and let.type is T.PRED else text
+
+    def _selects_for_all(self, value: lir.Apply, t: T) -> bool:
+        """Check for a select in a long vector loop whose condition is the same for all elements.
+
+        gcc 12 does not vectorize such a select, unless the loop is so short that it makes a copy for either outcome.
+        """
+        if self._varying is None or value.op.opcode is not Opcode.SELECT or t is T.PRED:
+            return False
+        return value.args[0] not in self._varying
 
     def _divides_vectors(self, value: lir.Apply) -> bool:
         """Check for a division of integers of up to 32 bits; gcc multiplies instead of dividing by a constant."""
@@ -141,6 +158,14 @@ class _CPrinter(Printer):
         self.helpers["stream.h"] = None
         size = self.types[s.buffer].byte_size
         self.emit(f"hlogym_stream(&{s.buffer}[{s.offset.to_c()}], {s.array}, (int64_t){span_size(s.span)} * {size});")
+
+    def halves(self, s: lir.WidenHalves | lir.NarrowHalves) -> None:
+        for k in range(0, s.count, HALVES):
+            memory, array = f"{s.buffer} + {(s.offset + k).to_c()}", f"{s.array} + {k}"
+            if isinstance(s, lir.WidenHalves):
+                self.emit(f"widen_halves({array}, {memory});")
+            else:
+                self.emit(f"narrow_halves({memory}, {array});")
 
     def update(self, s: lir.Update) -> None:
         # Loops with updates run sequentially in C, so the update need not be atomic.
@@ -162,7 +187,8 @@ class _CPrinter(Printer):
         if s.height:
             bounds[0] = str(s.height) if s.rows is None else f"TILE_ROOM({s.rows.to_c()}, {s.height})"
         source = f"{s.buffer} + {s.offset.to_c()}"
-        if COMPUTE_TYPES[t] != STORAGE_TYPES[t] or t.bits not in (32, 64):
+        is_float = t in (T.BF16, T.F16)
+        if not is_float and (COMPUTE_TYPES[t] != STORAGE_TYPES[t] or t.bits < 8):
             # One row at a time: reads are contiguous, and what is written stays in the first-level cache.
             self.emit(f"for (index_t b = 0; b < {bounds[1]}; b++)")
             element = self.converted("tile_row[a]", t)
@@ -171,8 +197,10 @@ class _CPrinter(Printer):
             self.emit(f"    {s.array}[a * {s.size} + b] = {element};")
             self.emit("  }")
             return
+        name = t.name if is_float else str(t.bits)
+        array = s.array if is_float else f"(tile_item_{t.bits} *){s.array}"
         self.emit(
-            f"transpose_tile_{t.bits}((tile_item_{t.bits} *){s.array}, (const tile_item_{t.bits} *)({source}), "
+            f"transpose_tile_{name}({array}, (const tile_item_{t.bits} *)({source}), "
             f"{s.stride}, {s.size}, {bounds[0]}, {bounds[1]});"
         )
 
@@ -304,8 +332,10 @@ class _CPrinter(Printer):
             self._plain_loop(s, "0", str(s.var.extent))
 
     def _plain_loop(self, s: lir.For, first: str, last: str) -> None:
-        v, outside = s.var.name, self._in_vectors
+        v, outside, varying = s.var.name, self._in_vectors, self._varying
         if s.kind.is_vector and not has_loop(s.body):
+            if len(s.body) > SHORT_LOOP:
+                self._varying = frozenset(x.name for x in s.body if isinstance(x, lir.Let))
             self.emit(" ".join(["#pragma omp simd", *map(_clause, s.combined)]))
             self._in_vectors = all(c.type is not T.PRED for c in s.combined)
         if s.base is not None:
@@ -314,7 +344,7 @@ class _CPrinter(Printer):
         self.emit(f"for (index_t {v} = {first}; {v} < {last}; {v}++) {{")
         self._types[v] = self.index_type
         self.indented(s.body)
-        self._in_vectors = outside
+        self._in_vectors, self._varying = outside, varying
         self.emit("}")
 
     def _polling_loop(self, s: lir.For) -> None:

@@ -49,6 +49,8 @@ class Printer:
             self.store_pair(s)
         elif isinstance(s, lir.StreamStore):
             self.stream_store(s)
+        elif isinstance(s, lir.WidenHalves | lir.NarrowHalves):
+            self.halves(s)
         elif isinstance(s, lir.Update):
             self.update(s)
         elif isinstance(s, lir.If):
@@ -136,6 +138,9 @@ class Printer:
 
     def stream_store(self, s: lir.StreamStore) -> None:
         raise UnsupportedError("nothing is stored past the caches in this language")
+
+    def halves(self, s: lir.WidenHalves | lir.NarrowHalves) -> None:
+        raise UnsupportedError("elements are converted one by one in this language")
 
     def update(self, s: lir.Update) -> None:
         raise NotImplementedError

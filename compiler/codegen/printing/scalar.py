@@ -97,23 +97,27 @@ def _remainder(t: T) -> str:
     return f"({{1}} == 0 ? {{0}} : ({c})({{0}} % {{1}}))"
 
 
-def _extreme(better: str) -> Callable[[T], str]:
-    """Return the greater (`better` is ">") or the lesser ("<") of two values; the first where they are equal.
+def _extreme(name: str, better: str) -> Callable[[T], str]:
+    """Return the extreme `name` of two values, of which {1} must be `better` than {0}; the first where they are equal.
 
-    For floating-point numbers, which propagate NaN, compilers turn this form into a maximum under a mask.
+    For floating-point numbers, which propagate NaN, the preambles have functions.
     """
 
     def build(t: T) -> str:
-        chosen = f"{{1}} {better} {{0}} ? {{1}} : {{0}}"
-        return f"({{1}} != {{1}} ? {{1}} : {chosen})" if t.is_float else f"({chosen})"
+        if t.is_float:
+            return f"{name}_{'f64' if t is T.F64 else 'f32'}({{0}}, {{1}})"
+        return f"({{1}} {better} {{0}} ? {{1}} : {{0}})"
 
     return build
+
+
+_maximum, _minimum = _extreme("maximum", ">"), _extreme("minimum", "<")
 
 
 def _clamp(t: T) -> str:
     """Return min(max(x, low), high), also for low > high; propagate NaN. This form is one that gcc vectorizes."""
     if not t.is_float:
-        return _extreme("<")(t).format(_extreme(">")(t).format("{1}", "{0}"), "{2}")
+        return _minimum(t).format(_maximum(t).format("{1}", "{0}"), "{2}")
     bounded = "{1} > {2} ? {2} : {1} < {0} ? ({0} > {2} ? {2} : {0}) : {1}"
     return f"({{0}} != {{0}} ? {{0}} : {{2}} != {{2}} ? {{2}} : {{1}} != {{1}} ? {{1}} : {bounded})"
 
@@ -209,8 +213,8 @@ _TEMPLATES: dict[Opcode, Callable[[T], str]] = {
     Opcode.REMAINDER: _remainder,
     Opcode.POWER: _power,
     Opcode.ATAN2: lambda t: f"atan2{_suffix(t)}({{0}}, {{1}})",
-    Opcode.MAXIMUM: _extreme(">"),
-    Opcode.MINIMUM: _extreme("<"),
+    Opcode.MAXIMUM: _maximum,
+    Opcode.MINIMUM: _minimum,
     Opcode.AND: _bitwise("&"),
     Opcode.OR: _bitwise("|"),
     Opcode.XOR: _bitwise("^"),

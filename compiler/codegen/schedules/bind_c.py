@@ -16,6 +16,8 @@ from compiler.codegen.nest.loop_ir import Body, For, LoopKind, work_of
 from compiler.codegen.nest.scalar_ops import SCALAR_BYTES
 from compiler.codegen.schedules import accumulators, lane_accumulators, stages, streams
 from compiler.codegen.schedules.edges import split_edges
+from compiler.codegen.schedules.halves import LANES as HALVES
+from compiler.codegen.schedules.halves import convert_halves, suits_halves
 from compiler.codegen.schedules.lane_accumulators import MAX_ACCUMULATORS
 from compiler.codegen.schedules.lanes import tile_columns
 from compiler.codegen.schedules.local_memory import local_bytes_bound
@@ -123,6 +125,7 @@ def _with_short_rows(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
 def _with_loop_kinds(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
     body = select_offsets(_Binder(schedule, kernel.arguments).top(kernel.body))
     body = pair_elements(kernel, hide_single_elements(separate_columns(body)))
+    body = convert_halves(kernel, body)
     check_local_bytes(body)
     return replace(kernel, body=body)
 
@@ -289,7 +292,11 @@ class _Binder:
 
     def _block(self, s: For) -> int:
         """Return the size of the blocks that a loop over single elements is divided into; 0 if it is not."""
-        return streams.BLOCK if self._streams(s) else stages.BLOCK if self._stages(s) is not None else 0
+        if self._streams(s):
+            return streams.BLOCK
+        if self._stages(s) is not None:
+            return stages.BLOCK
+        return HALVES if self.schedule.vector and suits_halves(s, self.arguments) else 0
 
     def _streams(self, s: For) -> bool:
         return bool(self.schedule.stream and self.schedule.vector) and streams.can_stream(s, self.arguments)

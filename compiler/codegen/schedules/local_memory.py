@@ -14,6 +14,7 @@ from compiler.codegen.nest.loop_ir import For
 from compiler.codegen.nest.scalar_ops import SCALAR_BYTES
 from compiler.codegen.schedules import edges, stages, streams
 from compiler.codegen.schedules.distribution import VALUE_BYTES
+from compiler.codegen.schedules.halves import halves_bytes_bound
 from compiler.codegen.schedules.lane_accumulators import lane_bytes_bound
 from compiler.codegen.schedules.lanes import NEAR, column_bytes_bound
 from compiler.codegen.schedules.loop_transforms import Tiling, has_loop, perfect_nest, staged_bytes_bound
@@ -50,6 +51,8 @@ def local_bytes_bound(kernel: lir.Kernel, schedule: Schedule) -> float:
     if schedule.rare or not all(isinstance(s, BOUNDED) for s in statements):
         return math.inf
     total: float = declared_bytes(statements) + kept_bytes_bound(kernel.body, schedule.cache)
+    if schedule.vector:
+        total += halves_bytes_bound(kernel)
     if schedule.hoist:
         total += _shared_bytes(kernel.body, schedule.cache)
     sizes = {a.name: a.elements * a.type.byte_size for a in kernel.arguments}

@@ -1,0 +1,161 @@
+"""Vector loops over f16 whose elements the processor converts, one vector at a time.
+
+gcc 12 has no vector conversion of f16, so such a loop would compute each conversion by some ten instructions. Instead
+it runs over blocks of one vector: a statement converts the elements of a block from memory to a local array of floats,
+and another one converts results back. The compiler then keeps these arrays in registers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from compiler.codegen.nest import index as ix
+from compiler.codegen.nest import loop_ir as lir
+from compiler.codegen.nest.index import IndexExpr, Var
+from compiler.codegen.nest.loop_ir import Body, For, LoopKind
+from compiler.codegen.schedules.loop_transforms import map_vector_loops
+from compiler.ir.opcodes import Opcode
+from compiler.ir.types import PrimitiveType as T
+
+LANES = 16
+"""Elements that are converted at once: the floats of the widest vector."""
+LONGEST_ROW = 64
+"""Number of elements up to which a loop of whole vectors stays one loop."""
+COPIES = 12
+"""Most copies of a loop that other rewrites make: for whole parts and rests of splits, tiles and edges."""
+_MOVING = frozenset({Opcode.COPY, Opcode.SELECT, Opcode.NEGATE, Opcode.ABS})
+
+
+def convert_halves(kernel: lir.Kernel, body: Body) -> Body:
+    """Return bound statements whose vector loops read and write adjacent elements of f16 by whole vectors."""
+    types = {a.name: a.type for a in kernel.arguments}
+    if T.F16 not in types.values():
+        return body
+    return map_vector_loops(body, lambda s: _blocks(s, types) if suits_halves(s, types) else (s,))
+
+
+def halves_bytes_bound(kernel: lir.Kernel) -> int:
+    """Return an upper bound of the local memory that converted blocks need, in bytes, with a copy of each loop."""
+    types = {a.name: a.type for a in kernel.arguments}
+    if T.F16 not in types.values():
+        return 0
+    reads = [s.value.buffer for s in lir.walk(kernel.body) if isinstance(s, lir.Let) and isinstance(s.value, lir.Load)]
+    written = [s.buffer for s in lir.walk(kernel.body) if isinstance(s, lir.Store)]
+    return COPIES * LONGEST_ROW * T.F32.byte_size * sum(types.get(name) is T.F16 for name in (*reads, *written))
+
+
+def suits_halves(s: For, types: Mapping[str, T]) -> bool:
+    """Check whether a loop over single elements computes with adjacent elements of f16.
+
+    Args:
+        s: the loop, bound or not.
+        types: the element types of the arrays in memory.
+    """
+    if s.combined or s.var.extent < LANES or (s.base is not None and s.var.extent % LANES):
+        return False
+    if not all(isinstance(x, lir.Let | lir.Store | lir.LocalStore) for x in s.body):
+        return False
+    read = [x.value for x in s.body if isinstance(x, lir.Let) and isinstance(x.value, lir.Load)]
+    written = [x for x in s.body if isinstance(x, lir.Store)]
+    targets = {x.buffer for x in written}
+    if len(targets) < len(written) or not targets.isdisjoint(x.buffer for x in read):
+        return False
+    accesses = [(x.buffer, x.offset) for x in read] + [(x.buffer, x.offset) for x in written]
+    halves = [offset for name, offset in accesses if types.get(name) is T.F16 and s.var in set(offset.variables())]
+    is_arithmetic = any(
+        isinstance(x, lir.Let) and isinstance(x.value, lir.Apply) and x.value.op.opcode not in _MOVING
+        and x.value.op.type.is_float
+        for x in s.body
+    )  # fmt: skip
+    return bool(halves) and is_arithmetic and all(_is_adjacent(offset, s.var) for offset in halves)
+
+
+def _is_adjacent(offset: IndexExpr, var: Var) -> bool:
+    rest = offset - ix.of(var)
+    return offset.coefficient(var) == 1 and var not in set(rest.variables())
+
+
+def _blocks(s: For, types: Mapping[str, T]) -> Body:
+    """Return a vector loop as a loop over blocks, and one over the elements that remain over."""
+    n = s.var.extent
+    if s.kind is LoopKind.PARALLEL_VECTOR:  # a range of iterations that begins anywhere
+        return (s,)
+    if s.base is not None and s.limit is not None:
+        return (_bounded_blocks(s, s.base, s.limit, types),)
+    if n <= LONGEST_ROW and n % LANES == 0:
+        return _block(s, s.var, ix.of(s.var), types)
+    block, lane = Var(f"{s.var.name}h", n // LANES), Var(f"{s.var.name}w", LANES)
+    out: list[lir.Stmt] = [For(block, LoopKind.SERIAL, _block(s, lane, ix.of(block) * LANES + ix.of(lane), types))]
+    if n % LANES:
+        last = Var(f"{s.var.name}u", n % LANES)
+        out.append(replace(s, var=last, body=_moved(s, ix.of(last) + (n - n % LANES))))
+    return tuple(out)
+
+
+def _bounded_blocks(s: For, base: IndexExpr, limit: int, types: Mapping[str, T]) -> For:
+    """Return a loop that ends at a limit as a loop over blocks, each of which is whole or ends there."""
+    block, lane = Var(f"{s.var.name}h", s.var.extent // LANES), Var(f"{s.var.name}w", LANES)
+    start = ix.of(block) * LANES
+    whole = lir.Let(f"{s.var.name}_whole", T.PRED, lir.IndexTest(base + start, None, limit - LANES))
+    rest = replace(s, var=lane, body=_moved(s, start + ix.of(lane)), base=base + start)
+    return For(
+        block, LoopKind.SERIAL, (whole, lir.If(whole.name, _block(s, lane, start + ix.of(lane), types), (rest,)))
+    )
+
+
+def _moved(s: For, at: IndexExpr) -> Body:
+    return lir.map_indices(s.body, lambda i: i.substitute({s.var: at}))
+
+
+def _block(s: For, lane: Var, at: IndexExpr, types: Mapping[str, T]) -> Body:
+    """Return the statements for the elements of one block.
+
+    Args:
+        s: the loop.
+        lane: the variable of the loop over the block.
+        at: what the variable of the loop stands for.
+        types: the element types of the arrays in memory.
+    """
+    before: dict[tuple[str, IndexExpr], lir.WidenHalves] = {}
+    inside: list[lir.Stmt] = []
+    after: list[lir.Stmt] = []
+    body = _moved(s, at)
+    sources = _rounded_values(body)
+    for x in body:
+        if isinstance(x, lir.Let) and isinstance(x.value, lir.Load) and _is_half(x.value, lane, types):
+            key = x.value.buffer, x.value.offset.substitute({lane: ix.const(0)})
+            if key not in before:
+                before[key] = lir.WidenHalves(f"{x.name}_halves", *key, lane.extent)
+            inside.append(replace(x, value=lir.LocalLoad(before[key].array, ix.of(lane))))
+        elif isinstance(x, lir.Store) and _is_half(x, lane, types):
+            array = f"{x.buffer}_halves"
+            inside.append(lir.LocalStore(array, ix.of(lane), sources.get(x.value, x.value)))
+            after.append(lir.NarrowHalves(x.buffer, x.offset.substitute({lane: ix.const(0)}), array, lane.extent))
+        else:
+            inside.append(x)
+    names = [*(x.array for x in before.values()), *(x.array for x in after if isinstance(x, lir.NarrowHalves))]
+    arrays = [lir.LocalArray(name, T.F32, lane.extent) for name in names]
+    loop = For(lane, LoopKind.VECTOR, _without_unread(inside))
+    return (*arrays, *before.values(), loop, *after)
+
+
+def _is_half(x: lir.Load | lir.Store, lane: Var, types: Mapping[str, T]) -> bool:
+    return types.get(x.buffer) is T.F16 and lane in set(x.offset.variables())
+
+
+def _rounded_values(body: Body) -> dict[str, str]:
+    """Return the names of what is rounded to f16, which a store rounds as well, by the names of the results."""
+    return {
+        x.name: x.value.args[0]
+        for x in body
+        if isinstance(x, lir.Let) and isinstance(x.value, lir.Apply) and x.value.op.opcode is Opcode.CONVERT
+        and x.value.op.result is T.F16 and x.value.op.type is T.F32
+    }  # fmt: skip
+
+
+def _without_unread(body: list[lir.Stmt]) -> Body:
+    """Return the statements without the roundings that are not read any more."""
+    read = {name for x in body for name in lir.names_of(x)}
+    rounded = _rounded_values(tuple(body))
+    return tuple(x for x in body if not isinstance(x, lir.Let) or x.name in read or x.name not in rounded)

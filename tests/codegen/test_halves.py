@@ -1,0 +1,73 @@
+"""Vector loops over f16, whose elements are converted by whole vectors."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from compiler.codegen.schedules.schedule import Schedule
+from tests.codegen import running
+
+SCALED = """
+    a = f16[{m},{n}] parameter(0)
+    b = f16[{n}] parameter(1)
+    s = f16[{m},{n}] broadcast(b), dimensions={{1}}
+    ROOT r = f16[{m},{n}] add(a, s)
+"""
+SQUARES = """
+    a = f16[{m},{n}] parameter(0)
+    w = f32[{m},{n}] convert(a)
+    q = f32[{m},{n}] multiply(w, w)
+    z = f32[] constant(0)
+    t = f32[{m}] reduce(q, z), dimensions={{1}}, to_apply=add
+    l = f32[{m},{n}] broadcast(t), dimensions={{0}}
+    d = f32[{m},{n}] add(w, l)
+    ROOT r = f16[{m},{n}] convert(d)
+"""
+ADD = "add { x = f32[] parameter(0) y = f32[] parameter(1) ROOT r = f32[] add(x, y) }\n"
+SHAPES = [(3, 16), (5, 33), (7, 100), (40, 64), (2, 3000), (1, 70000), (300, 512), (64, 15)]
+
+
+def source_of(text: str, m: int, n: int, schedule: Schedule | None = None) -> str:
+    """Return the source of the kernel of a computation, after comparing it with the interpreter."""
+    fused = running.fused(text.format(m=m, n=n), ADD)
+    arguments = running.random_args(fused.parameter_shapes, np.random.default_rng(n))
+    case = running.case_of(fused, arguments, "c", schedule)
+    assert running.problem(running.run_c([case])[0], case) is None
+    return case.spec.source
+
+
+@pytest.mark.parametrize(("m", "n"), SHAPES)
+def test_elementwise_loops(m: int, n: int) -> None:
+    source = source_of(SCALED, m, n)
+    assert ("narrow_halves(" in source) == (n >= 16)
+
+
+@pytest.mark.parametrize(("m", "n"), SHAPES)
+def test_rows_that_are_read_twice(m: int, n: int) -> None:
+    source_of(SQUARES, m, n)
+
+
+@pytest.mark.parametrize(
+    "schedule", [Schedule(vector=256), Schedule(unroll=4), Schedule(threads=0), Schedule(vector=0)]
+)
+def test_schedules(schedule: Schedule) -> None:
+    for m, n in ((5, 100), (3, 2048)):
+        source_of(SCALED, m, n, schedule)
+        source_of(SQUARES, m, n, schedule)
+
+
+def test_moved_elements_are_not_converted() -> None:
+    text = "a = f16[{m},{n}] parameter(0)\n ROOT r = f16[{m},{n}] negate(a)"
+    assert "halves(" not in source_of(text, 4, 256)
+
+
+def test_a_result_keeps_infinities_and_nan() -> None:
+    text = "a = f16[{n}] parameter(0)\n b = f16[{n}] parameter(1)\n ROOT r = f16[{n}] multiply(a, b)"
+    fused = running.fused(text.format(n=64))
+    a = np.full(64, 300, np.float16)
+    a[:4] = np.inf, -np.inf, np.nan, 6e-8
+    case = running.case_of(fused, [a, a], "c")
+    ((found,),) = running.run_c([case])
+    with np.errstate(over="ignore"):
+        np.testing.assert_array_equal(found, a * a)
