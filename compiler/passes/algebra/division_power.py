@@ -174,17 +174,21 @@ def _power_of_halves(x: HloInstruction, power: float, b: Builder) -> HloInstruct
 
     Roots and powers differ for -0, where powers are positive, and for -inf, where roots are NaN.
     """
-    whole = int(abs(power))
-    if whole == 0:
-        root = b.add(Opcode.SQRT if power > 0 else Opcode.RSQRT, x)
+    whole, is_positive = int(abs(power)), non_negative(x) and x.opcode is not Opcode.SQRT
+    if power == 0.5:
+        zero = b.splat(0, x.shape)
+        root = b.add(Opcode.SQRT, x if is_positive else b.add(Opcode.SELECT, b.compare(x, zero, "EQ"), zero, x))
+    elif whole == 0:
+        root = b.add(Opcode.RSQRT, x)
     else:
         root = b.add(Opcode.MULTIPLY, _product(x, whole, b), b.add(Opcode.SQRT, x))
         if power < 0:
             root = b.add(Opcode.DIVIDE, b.splat(1, x.shape), root)
-    if non_negative(x) and x.opcode is not Opcode.SQRT:
+    if is_positive:
         return root
+    size = root if power == 0.5 else b.add(Opcode.ABS, root)
     is_lowest = b.compare(x, b.splat(-np.inf, x.shape), "EQ")
-    return b.add(Opcode.SELECT, is_lowest, b.splat(np.inf if power > 0 else 0, x.shape), b.add(Opcode.ABS, root))
+    return b.add(Opcode.SELECT, is_lowest, b.splat(np.inf if power > 0 else 0, x.shape), size)
 
 
 @RULES.on(Opcode.POWER)
