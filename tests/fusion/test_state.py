@@ -31,6 +31,36 @@ def test_cached_actions_are_those_of_a_fresh_state(program: str) -> None:
 
 
 @pytest.mark.parametrize("program", SOME)
+def test_only_kernels_speak_against_possible_actions(program: str) -> None:
+    state, chooser = FusionState(optimized(program)), random.Random(3)
+    met: list[FusionAction] = []
+    for _ in range(12):
+        met += chooser.sample(state.candidates(), min(8, len(state.candidates())))
+        for action in met:  # many of them have lost their nodes
+            if state.is_legal(action):
+                assert state.is_possible(action)
+            if state.is_possible(action):
+                state.estimate(action)
+        legal = state.actions()
+        if not legal:
+            break
+        state.apply(chooser.choice(legal))
+    assert any(not state.is_possible(a) for a in met)
+
+
+@pytest.mark.parametrize("program", SOME)
+def test_an_unchecked_action_is_the_action_and_can_be_taken_back(program: str) -> None:
+    state = FusionState(optimized(program))
+    before, action = str(state.module), state.actions()[0]
+    other = state.fork()
+    state.apply_unchecked(action)
+    other.apply(action)
+    assert str(state.module) == str(other.module)
+    state.undo()
+    assert str(state.module) == before
+
+
+@pytest.mark.parametrize("program", SOME)
 def test_forks_are_independent_and_deterministic(program: str) -> None:
     state = FusionState(optimized(program))
     run_policy(state, RandomFusion(3, max_actions=12))
