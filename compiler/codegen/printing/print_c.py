@@ -197,6 +197,8 @@ class _CPrinter(Printer):
             self.emit(f"    {s.array}[a * {s.size} + b] = {element};")
             self.emit("  }")
             return
+        if t.bits < 32:
+            self.helpers["transpose_narrow.h"] = None
         name = t.name if is_float else str(t.bits)
         array = s.array if is_float else f"(tile_item_{t.bits} *){s.array}"
         self.emit(
