@@ -148,14 +148,27 @@ class LearnedKernelCost:
             site: a kernel for the cpu backend.
             choices: choices that the site accepts.
         """
-        rows = cost_features(site, [site.default, *choices], [1] * (1 + len(choices)))
-        logs = self.log_seconds(rows)
+        logs = self.log_seconds_on(site.device.units, self.site_rows(site, [site.default, *choices]))
         ratios = logs - logs[:, :1]
-        seconds = np.exp(logs.mean(0)) * on_threads(rows, site.device.units)
-        return KernelPrediction(seconds[1:], logs.std(0)[1:], ratios.mean(0)[1:], ratios.std(0)[1:])
+        return KernelPrediction(
+            np.exp(logs.mean(0))[1:], logs.std(0)[1:], ratios.mean(0)[1:], ratios.std(0)[1:]
+        )  # fmt: skip
+
+    def site_rows(self, site: KernelSite, choices: Sequence[KernelChoice]) -> Floats:
+        """Return the features of choices on the cores of the site's device, or on as many as the training data has."""
+        threads = max(1, min(self.threads, site.device.units))
+        return cost_features(site, choices, [threads] * len(choices))
+
+    def log_seconds_on(self, units: int, features: Floats) -> Doubles:
+        """Return the natural logarithm of the seconds on some cores, members x rows of `site_rows`.
+
+        Beyond the number of threads that the training data has, work in parallel loops is divided among the cores.
+        """
+        beyond = on_threads(features, units) / on_threads(features, max(1, min(self.threads, units)))
+        return self.log_seconds(features) + np.log(beyond)
 
     def log_seconds(self, features: Floats) -> Doubles:
-        """Return the natural logarithm of the seconds on one thread, members x rows of features."""
+        """Return the natural logarithm of the seconds of rows of features, members x rows."""
         linear = np.log(np.maximum(priced_amounts(features) @ self.prices.astype(np.float64), MIN_SECONDS))
         x = self.inputs(features, linear)
         out = np.stack([linear + _network(layers, x) for layers in self.members])

@@ -18,9 +18,9 @@ from compiler.fusion.rewriting import body_of, consumers_of, instructions_of
 from compiler.fusion.sequence import SequenceState
 from compiler.fusion.state import FusionState
 from compiler.ir import HloInstruction, Opcode, Shape, Trait
-from compiler.learned.features.kernel_costs import COST_FEATURES, cost_features
+from compiler.learned.features.kernel_costs import COST_FEATURES
 from compiler.learned.features.sites import Feature
-from compiler.learned.kernel_model import LearnedKernelCost, on_threads
+from compiler.learned.kernel_model import LearnedKernelCost
 from compiler.runtime.kernel_features import KINDS as KERNEL_KINDS
 from compiler.runtime.kernel_sites import KernelSite, KernelTarget
 from compiler.support.lru_dict import LruDict
@@ -265,11 +265,11 @@ class FusionChanges:
         kinds[-1] = 1.0
         logs = np.full(len(self._model.members), np.log(max(analytic, 1e-9)))
         if site.is_kernel:
-            row = cost_features(site, [site.default], [1])
+            row = self._model.site_rows(site, [site.default])
             amounts = np.exp2(row[0, _NEST].astype(np.float64)) - 1.0
             counts = np.array([amounts[columns].sum() for columns in _NEST_COLUMNS])
             kinds = row[0, _KIND_COLUMNS].astype(np.float64)
-            logs = self._model.log_seconds(row)[:, 0] + np.log(on_threads(row, site.device.units)[0])
+            logs = self._model.log_seconds_on(site.device.units, row)[:, 0]
         seconds = float(np.exp(logs.mean()))
         ops = [float(sum(o in kind for o in opcodes)) for kind in _OPS.values()]
         elementwise = float(sum(o.is_elementwise for o in opcodes))
