@@ -35,6 +35,8 @@ __all__ = ["main", "with_rules"]
 def with_rules(source: Path, target: Path, settings: LearningSettings) -> str:
     """Write the part for fusion of a folder with rules that are distilled from it; return how well they agree with it.
 
+    There are none if they agree with it too little.
+
     Raises:
         PolicyError: the part cannot be read, or the target cannot be written.
     """
@@ -43,6 +45,13 @@ def with_rules(source: Path, target: Path, settings: LearningSettings) -> str:
     programs = learnable_programs(settings.fusion.suite, s.per_family, settings.seed)
     actions = offered(programs, settings.backend, model, s.instructions)
     rules, found = distilled_rules(chooser, actions, s), agreement(chooser, actions, s)
+    if not found.right >= s.right:
+        save_changes(target, replace(chooser, rules=replace(rules, rules=())))
+        return (
+            f"Rules for fusion: none. Those distilled from what the forest expects of {len(actions)} actions of "
+            f"{len({a.program for a in actions})} training programs agree with it too little on other families: "
+            f"{found.right:.0%} of what they would take is among what it would take ({s.right:.0%} needed)."
+        )
     save_changes(target, replace(chooser, rules=rules))
     return (
         f"Rules for fusion: {len(rules.rules)}, distilled from what the forest expects of {len(actions)} actions of "

@@ -152,6 +152,7 @@ class RuleSettings:
         agreement: share of these that the forest would take at least.
         emphasis: weight of an action that the forest would take, as against one that it would not.
         folds: number of parts of cross-validation, each with families of its own.
+        right: share of what the rules take on other families that the forest must take, too; else there are no rules.
     """
 
     per_family: int = 8
@@ -161,6 +162,7 @@ class RuleSettings:
     agreement: float = 0.75
     emphasis: float = 5.0
     folds: int = 6
+    right: float = 0.6
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from compiler.fusion.actions import FusionAction
 from compiler.learned.change_choosers import UNCHANGED, ChangeForest
 from compiler.learned.features.fusion_changes import CHANGE_FEATURES, CHANGED_COLUMNS, Change
 from compiler.learned.forest import Forest
+from compiler.learned.fusion_changes import read_changes
 from compiler.learned.whole_folder import SHIPPED, read_whole
 from compiler.policy import resolve_policy
 from experiments.learning import release
@@ -71,6 +72,8 @@ def test_a_released_policy_says_what_is_known_of_it(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(release, "offered", lambda programs, backend, model, instructions: _actions())
     rules = distilled_rules(_forest(), _actions(), SETTINGS)
     monkeypatch.setattr(release, "distilled_rules", lambda chooser, actions, settings: rules)
+    right = agreement(_forest(), _actions(), SETTINGS)
+    monkeypatch.setattr(release, "agreement", lambda chooser, actions, settings: right)
     folder = shutil.copytree(SHIPPED, tmp_path / "policy")
     release.main(["--folder", str(folder), "--rules", "--no-validate", "--version", "9", "--default"])
     card = (folder / "README.md").read_text()
@@ -82,6 +85,17 @@ def test_a_released_policy_says_what_is_known_of_it(tmp_path: Path, monkeypatch:
     readable = resolve_policy(f"{folder}:rules", "cpu")
     assert set(readable.parts) == {"expansions", "fusion"}
     assert [p.name for p in tmp_path.iterdir()] == ["policy"]
+
+
+def test_rules_that_agree_too_little_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong = replace(agreement(_forest(), _actions(), SETTINGS), right=0.1)
+    monkeypatch.setattr(release, "learnable_programs", lambda suite, per_family, seed: [])
+    monkeypatch.setattr(release, "offered", lambda programs, backend, model, instructions: _actions())
+    monkeypatch.setattr(release, "agreement", lambda chooser, actions, settings: wrong)
+    folder = shutil.copytree(SHIPPED, tmp_path / "policy")
+    release.main(["--folder", str(folder), "--rules", "--no-validate"])
+    assert "Rules for fusion: none." in (folder / "README.md").read_text()
+    assert read_changes(folder / "fusion")[0].rules.rules == ()
 
 
 def test_a_part_can_be_left_out(tmp_path: Path) -> None:
