@@ -298,6 +298,7 @@ def _in_turns(contestants: Sequence[Contestant], rounds: int) -> dict[str, list[
     for _ in range(rounds):
         for c in order:
             time.sleep(PAUSE_SECONDS)
+            c.sample(repeats[c.name])  # its own threads wake up and its arrays come back into the caches
             samples[c.name].append(c.sample(repeats[c.name]))
         order.reverse()
     return samples
