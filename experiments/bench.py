@@ -43,8 +43,6 @@ from experiments.run import WrongResultError, compile_program
 __all__ = ["bench_programs"]
 
 SAMPLE_SECONDS = 2e-3
-PAUSE_SECONDS = 0.02
-"""Time before each sample, in which the threads of the contestant before it stop spinning and release their cores."""
 WARM_UP = "HloModule warm_up  ENTRY e { x = f32[4] parameter(0) ROOT y = f32[4] add(x, x) }"
 
 
@@ -297,8 +295,6 @@ def _in_turns(contestants: Sequence[Contestant], rounds: int) -> dict[str, list[
     order = list(contestants)
     for _ in range(rounds):
         for c in order:
-            time.sleep(PAUSE_SECONDS)
-            c.sample(repeats[c.name])  # its own threads wake up and its arrays come back into the caches
             samples[c.name].append(c.sample(repeats[c.name]))
         order.reverse()
     return samples
