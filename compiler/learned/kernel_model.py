@@ -150,22 +150,23 @@ class LearnedKernelCost:
         """
         logs = self.log_seconds_on(site.device.units, self.site_rows(site, [site.default, *choices]))
         ratios = logs - logs[:, :1]
-        return KernelPrediction(
-            np.exp(logs.mean(0))[1:], logs.std(0)[1:], ratios.mean(0)[1:], ratios.std(0)[1:]
-        )  # fmt: skip
+        return KernelPrediction(np.exp(logs.mean(0))[1:], logs.std(0)[1:], ratios.mean(0)[1:], ratios.std(0)[1:])
 
     def site_rows(self, site: KernelSite, choices: Sequence[KernelChoice]) -> Floats:
         """Return the features of choices on the cores of the site's device, or on as many as the training data has."""
-        threads = max(1, min(self.threads, site.device.units))
-        return cost_features(site, choices, [threads] * len(choices))
+        return cost_features(site, choices, [self._known_threads(site.device.units)] * len(choices))
 
     def log_seconds_on(self, units: int, features: Floats) -> Doubles:
         """Return the natural logarithm of the seconds on some cores, members x rows of `site_rows`.
 
         Beyond the number of threads that the training data has, work in parallel loops is divided among the cores.
         """
-        beyond = on_threads(features, units) / on_threads(features, max(1, min(self.threads, units)))
+        beyond = on_threads(features, units) / on_threads(features, self._known_threads(units))
         return self.log_seconds(features) + np.log(beyond)
+
+    def _known_threads(self, units: int) -> int:
+        """Return the number of cores, or the greatest number of threads that the training data has."""
+        return max(1, min(self.threads, units))
 
     def log_seconds(self, features: Floats) -> Doubles:
         """Return the natural logarithm of the seconds of rows of features, members x rows."""

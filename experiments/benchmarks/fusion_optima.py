@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from itertools import zip_longest
 from pathlib import Path
 from statistics import mean
@@ -165,6 +165,7 @@ def read_policies(text: str) -> dict[str, MakePolicy]:
     return found
 
 
+@cache
 def _shipped() -> FusionPolicy:
     fusion = load_whole(SHIPPED_FOLDER).fusion
     if not isinstance(fusion, FusionPolicy):
