@@ -9,6 +9,7 @@ from compiler.analysis.reshapes import reshape_groups
 from compiler.ir import HloInstruction, Opcode, Trait
 from compiler.ir.attributes import ConvDimLabels, Window
 from compiler.passes.infrastructure.builder import Builder
+from compiler.passes.infrastructure.patterns import inverse_permutation
 
 _FIRST_ONLY = frozenset({Opcode.PAD, Opcode.REDUCE_WINDOW, Opcode.SLICE, Opcode.REVERSE})
 _ALL = frozenset({Opcode.CONCATENATE})
@@ -21,7 +22,7 @@ def moved_order(rank: int, d: int) -> tuple[int, ...]:
 
 def restored_order(rank: int, d: int) -> tuple[int, ...]:
     """Return the permutation of the transpose that undoes `moved_order`."""
-    return tuple(_place(k, rank, d) for k in range(rank))
+    return inverse_permutation(moved_order(rank, d))
 
 
 def _place(k: int, rank: int, d: int) -> int:
