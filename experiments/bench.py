@@ -35,10 +35,11 @@ from experiments.mlflow_store import check_store
 from experiments.natives.peers import NATIVE_SUITES, NativePeer, native_difference
 from experiments.noise import LoadWatch, print_noise, style_of
 from experiments.peak_memory import peak_memory
-from experiments.peers import PEERS, Contestant, make_peer, timed
+from experiments.peers import PEERS, Contestant, make_peer
 from experiments.provenance import provenance
 from experiments.results import check_output, rich_table, write_text
 from experiments.run import WrongResultError, compile_program
+from experiments.sampling import warm_sample
 
 __all__ = ["bench_programs"]
 
@@ -281,12 +282,14 @@ def _ours(program: Program, settings: Settings, reference: Reference) -> tuple[C
     peak = peak_memory(lambda: executable(*arrays))
     seconds += time.perf_counter() - start_of_call
 
-    def sample(repeats: int) -> float:
-        executable(*arrays)  # wakes the threads, as the peers' samples do
-        return timed(lambda: executable(*arrays), repeats)
-
     size = None if peak is None else peak + sum(np.asarray(a).nbytes for a in arrays)
-    return Contestant(OURS, lambda: fresh_outputs(executable, reference), sample), seconds, size
+    return (
+        Contestant(
+            OURS, lambda: fresh_outputs(executable, reference), lambda n: warm_sample(lambda: executable(*arrays), n)
+        ),
+        seconds,
+        size,
+    )
 
 
 def _in_turns(contestants: Sequence[Contestant], rounds: int) -> dict[str, list[float]]:

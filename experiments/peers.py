@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +12,7 @@ import numpy.typing as npt
 
 from compiler.errors import BackendError, UnknownNameError
 from compiler.ir import HloModule
+from experiments.sampling import warm_sample
 
 __all__ = ["PEERS", "Contestant", "make_peer"]
 
@@ -48,14 +48,6 @@ def make_peer(name: str, module: HloModule, arrays: Sequence[npt.NDArray[Any]]) 
     return _torch(name, module, arrays)
 
 
-def timed(call: Callable[[], object], repeats: int) -> float:
-    """Return the mean seconds per call."""
-    start = time.perf_counter()
-    for _ in range(repeats):
-        call()
-    return (time.perf_counter() - start) / repeats
-
-
 def _xla(module: HloModule, arrays: Sequence[npt.NDArray[Any]]) -> Contestant:
     try:
         import jax
@@ -81,7 +73,7 @@ def _xla(module: HloModule, arrays: Sequence[npt.NDArray[Any]]) -> Contestant:
         shards = executable.execute_sharded(buffers).disassemble_into_single_device_arrays()
         return [s[0].block_until_ready() for s in shards]
 
-    return Contestant("xla", lambda: [np.asarray(o) for o in run()], lambda n: timed(run, n))
+    return Contestant("xla", lambda: [np.asarray(o) for o in run()], lambda n: warm_sample(run, n))
 
 
 def _without_donations(module: HloModule) -> HloModule:
@@ -105,4 +97,4 @@ def _torch(name: str, module: HloModule, arrays: Sequence[npt.NDArray[Any]]) -> 
             found: Sequence[Any] = function(*tensors)
         return found
 
-    return Contestant(name, lambda: [t.numpy() for t in run()], lambda n: timed(run, n))
+    return Contestant(name, lambda: [t.numpy() for t in run()], lambda n: warm_sample(run, n))

@@ -28,9 +28,10 @@ from env.statistics import geometric_mean
 from env.suites import Program, load_suite
 from experiments.console import duration
 from experiments.inputs import entry_inputs, read_module
-from experiments.peers import Contestant, make_peer, timed
+from experiments.peers import Contestant, make_peer
 from experiments.provenance import provenance
 from experiments.results import markdown_table, write_text
+from experiments.sampling import warm_sample
 
 SAMPLE_SECONDS = 0.02
 STATES = ("alone", "busy")
@@ -90,7 +91,9 @@ def measure(program: Program, neighbours: Neighbours, rounds: int) -> Row:
     module = read_module(program)
     arrays = entry_inputs(program, module, 0)
     executable = compile(read_module(program))
-    ours = Contestant("hlogym", lambda: list(executable(*arrays)), lambda n: timed(lambda: executable(*arrays), n))
+    ours = Contestant(
+        "hlogym", lambda: list(executable(*arrays)), lambda n: warm_sample(lambda: executable(*arrays), n)
+    )
     contestants = [ours, make_peer("xla", read_module(program), arrays)]
     reference = Reference.of(module, arrays)
     for c in contestants:

@@ -21,6 +21,7 @@ from env.suites import Normal, load_suite, random_inputs
 from env.worker import die_with_parent, private_stdout
 from experiments.natives.native import Input, Native
 from experiments.peak_memory import peak_memory
+from experiments.sampling import warm_sample
 
 __all__ = ["main"]
 
@@ -34,7 +35,7 @@ class NativeWorker:
       it; reply `{"seconds": s, "bytes": b, "rtol": r}`: the time from the function to its first result, the peak memory
       of a call with its arguments (null if it is not known), and how far the outputs of two compilers may differ.
     - `{"op": "outputs", "file": path}` runs it and writes its outputs as an .npz file: arrays of bytes.
-    - `{"op": "sample", "repeats": n}` runs it once untimed, to wake its threads, and then n times; reply
+    - `{"op": "sample", "repeats": n}` runs it untimed for some milliseconds and then n times; reply
       `{"seconds": s}`, the mean time per call.
     - `{"op": "ping"}`: reply `{}`.
 
@@ -56,7 +57,7 @@ class NativeWorker:
                     found = [_host(o) for o in _leaves(self._run())]
                     np.savez(request["file"], **{f"out{n}": o for n, o in enumerate(found)})  # type: ignore[arg-type]
                 case "sample":
-                    return {"seconds": self._sample(request["repeats"])}
+                    return {"seconds": warm_sample(self._run, request["repeats"])}
         except Exception as error:  # another compiler may raise anything; the comparison continues without it
             return {"error": f"{type(error).__name__}: {error}"}
         return {}
@@ -82,13 +83,6 @@ class NativeWorker:
         start = time.perf_counter()
         self._run()
         return time.perf_counter() - start
-
-    def _sample(self, repeats: int) -> float:
-        self._run()
-        start = time.perf_counter()
-        for _ in range(repeats):
-            self._run()
-        return (time.perf_counter() - start) / repeats
 
 
 def _double(x: Any) -> Any:

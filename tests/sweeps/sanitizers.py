@@ -112,14 +112,19 @@ def run_sanitized(folder: Path, sanitizer: Sanitizer, *what: str) -> Sanitized:
     return Sanitized(len(runs), problems)
 
 
-def stress_pool(folder: Path, sanitizer: Sanitizer) -> Sanitized | None:
-    """Run several callers and gangs on the thread pool, built with a sanitizer; None where gcc cannot build or run it.
+def stress_pool(folder: Path, sanitizer: Sanitizer, check: str = "pool_stress.c") -> Sanitized | None:
+    """Run a check of the thread pool, built with a sanitizer; None where gcc cannot build or run it.
+
+    Args:
+        folder: for the program.
+        sanitizer: to build it with.
+        check: file in tests/backends; by default several callers and gangs at once.
 
     Raises:
         ValueError: the compiler rejected the source; the message is its own.
     """
     program, source = folder / "stress", folder / "stress.c"
-    source.write_text(runtime_source() + (ROOT / "tests/backends/pool_stress.c").read_text())
+    source.write_text(runtime_source() + (ROOT / "tests/backends" / check).read_text())
     flags = ["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-pthread", *sanitizer.flags.split()]
     command = ["gcc", *flags, str(source), "-o", str(program)]
     built = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -19,7 +19,7 @@ from compiler.errors import BackendError
 __all__ = ["OPENMP_FUNCTIONS", "RUNTIME", "RUNTIME_FLAGS", "Call", "NativeRuntime", "runtime_source"]
 
 RUNTIME_FLAGS = ("-O2", "-std=gnu11", "-fPIC", "-shared", "-fvisibility=hidden", "-pthread")
-SOURCES = ("runtime.c", "pool.c", "shared_threads.c", "timing.c", "steps.c", "call.c")
+SOURCES = ("runtime.c", "placement.c", "pool.c", "shared_threads.c", "timing.c", "steps.c", "call.c")
 OPENMP_FUNCTIONS = (
     "GOMP_parallel_start", "GOMP_parallel_end", "omp_get_max_threads", "omp_get_num_threads", "omp_get_thread_num",
     "omp_in_parallel",

@@ -1,4 +1,4 @@
-/* Pools of threads for parallel loops. This file follows runtime.c in one translation unit.
+/* Pools of threads for parallel loops. This file follows placement.c in one translation unit.
 
    The calling thread publishes a loop as a job, and the workers that are awake join it. The iterations are split into one
    range per thread, and a thread takes chunks from its own range first, so that consecutive kernels find in a core's cache
@@ -125,9 +125,12 @@ static void work_on_jobs(struct pool *p, int number, uint32_t seen, const int64_
     } else {
       patience /= 2; /* no job arrived while spinning: sleep sooner next time */
       const int64_t asleep = now(CLOCK_MONOTONIC);
+      struct place *const place = p == &own ? &places[number] : 0;
+      if (place) fall_asleep(place);
       atomic_fetch_add(&p->sleepers, 1);
       while (atomic_load(&p->offers) == seen) futex_wait(&p->offers, seen);
       atomic_fetch_sub(&p->sleepers, 1);
+      if (place) wake_up(place);
       if (patience < longest / 16) patience = longest / 16;
       /* A job arrived soon after, as between calls from Python: spin as long as at first. Waking takes time itself. */
       if (now(CLOCK_MONOTONIC) - asleep < 2 * longest) patience = longest;
@@ -148,6 +151,7 @@ static void work_on_jobs(struct pool *p, int number, uint32_t seen, const int64_
 
 static void *worker(void *number) {
   is_worker = 1;
+  take_place(&places[(intptr_t)number]);
   work_on_jobs(&own, (int)(intptr_t)number, 0, SPIN_NANOSECONDS);
   return 0;
 }
@@ -165,6 +169,7 @@ static void start_workers(struct pool *p, int threads) {
   pthread_sigmask(SIG_SETMASK, &all, &before);
   while (p->workers < threads - 1) {
     pthread_t thread;
+    atomic_store(&places[p->workers + 1].core, -1);
     if (pthread_create(&thread, &attributes, worker, (void *)(intptr_t)(p->workers + 1)) != 0) break;
     p->workers++;
   }
@@ -198,7 +203,10 @@ EXPORT int hlogym_threads(void) {
 static void open_job(struct pool *p, int count) {
   atomic_store(&p->state, OPEN);
   atomic_fetch_add(&p->offers, 1);
-  if (atomic_load(&p->sleepers)) futex_wake(&p->offers, count);
+  if (atomic_load(&p->sleepers) == 0) return;
+  const int core = p == &own ? sched_getcpu() : -1;
+  for (int number = 1; core >= 0 && number <= p->workers; number++) keep_off(&places[number], core);
+  futex_wake(&p->offers, count);
 }
 
 /* Wait until a word that workers decrement is 0. */

@@ -1,13 +1,14 @@
 /* The runtime of kernels and drivers: calls, checks for pending signals, and the floating-point control register.
 
-   The thread pool (pool.c, shared_threads.c), timers (timing.c), the driver (steps.c) and calls from Python (call.c)
-   follow this file in one translation unit. One copy serves the whole process; the dynamic linker binds kernels and
-   drivers to its functions. */
+   The thread pool (placement.c, pool.c, shared_threads.c), timers (timing.c), the driver (steps.c) and calls from Python
+   (call.c) follow this file in one translation unit. One copy serves the whole process; the dynamic linker binds kernels
+   and drivers to its functions. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <limits.h>
 #include <linux/futex.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdint.h>
