@@ -26,6 +26,7 @@ from compiler.errors import HlogymError
 from compiler.support.safe_names import printable
 from experiments import commands_compile, commands_leaderboard, commands_learn, commands_list
 from experiments.interruption import INTERRUPTED, insisting
+from experiments.module_command import error_text
 from experiments.quiet_imports import usual_interruption
 
 __all__ = ["app", "main"]
@@ -131,10 +132,8 @@ def _opened(purpose: str | None) -> AbstractContextManager[None]:
 
 def _message(error: Exception) -> str:
     match error:
-        case HlogymError():
-            return "\n".join([f"error: {error}", *getattr(error, "__notes__", ())])
-        case OSError(strerror=str() as reason):
-            return f"error: {reason}: {error.filename}" if error.filename else f"error: {reason}"
+        case HlogymError() | OSError(strerror=str()):
+            return error_text(error)
         case _:
             first = (str(error).splitlines() or [""])[0]
             return f"error: {type(error).__name__}: {first}\nThis is a bug in hlogym; --debug shows where it happened."

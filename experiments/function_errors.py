@@ -20,6 +20,7 @@ from pathlib import Path
 from compiler.backends.cpu import toolchain
 from compiler.backends.cpu.native_runtime import RUNTIME
 from compiler.codegen.printing import print_c
+from experiments.module_command import plain_errors
 from experiments.provenance import provenance
 
 RESULT = Path("results/kernels/function_errors.md")
@@ -235,4 +236,5 @@ def _page(rows: list[str]) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with plain_errors():
+        sys.exit(main())

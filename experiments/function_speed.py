@@ -21,6 +21,7 @@ import numpy as np
 
 from compiler.backends.cpu import toolchain
 from experiments.function_errors import FUNCTIONS
+from experiments.module_command import plain_errors
 from experiments.provenance import provenance
 
 RESULT = Path("results/kernels/function_speed.md")
@@ -134,4 +135,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with plain_errors():
+        sys.exit(main())

@@ -30,6 +30,7 @@ from env.measurement import Measurer, MeasurerOptions
 from env.store import PlanStore
 from env.suites import ManifestError, Program, load_suite
 from env.summaries import SpeedupSummary, summarise
+from experiments.module_command import plain_errors
 from experiments.yardstick.rows import Row, collect, write_page
 
 if TYPE_CHECKING:
@@ -205,4 +206,5 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with plain_errors():
+        main()

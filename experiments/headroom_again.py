@@ -21,6 +21,7 @@ from env.measurement import Measurer, MeasurerOptions
 from env.store import PlanStore
 from env.suites import Program, load_suite
 from env.summaries import summarise
+from experiments.module_command import plain_errors
 from experiments.results import ResultError
 from experiments.yardstick.rows import Row, collect, write_page
 
@@ -118,4 +119,5 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with plain_errors():
+        main()

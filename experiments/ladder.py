@@ -31,6 +31,7 @@ from env.measurement import Comparison, Measurer, MeasurerOptions
 from env.statistics import Interval
 from env.store import PlanStore
 from env.suites import Program, Suite, find_program
+from experiments.module_command import plain_errors
 from experiments.results import ResultError, write_text
 from experiments.settings_file import read_experiment
 from experiments.yardstick.rows import Row, write_page
@@ -317,4 +318,5 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with plain_errors():
+        main()

@@ -37,6 +37,7 @@ from env.store import PlanStore
 from env.suites import ManifestError, Program, load_suite
 from env.summaries import SpeedupSummary, summarise
 from experiments.config import TrainConfig
+from experiments.module_command import plain_errors
 from experiments.settings_file import read_experiment
 from experiments.yardstick.rows import Row, collect, write_page
 
@@ -223,4 +224,5 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with plain_errors():
+        main()

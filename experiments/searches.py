@@ -31,6 +31,7 @@ from env.suites import ManifestError, Program, load_suite
 from env.summaries import SpeedupSummary, summarise
 from experiments.config import ConfigError
 from experiments.estimated_search import EstimatedPlans, EstimatingMeasurer
+from experiments.module_command import plain_errors
 from experiments.settings_file import read_experiment
 from experiments.yardstick.rows import Row, collect, write_page
 
@@ -281,4 +282,5 @@ def _page(settings: SearchSettings) -> Path:
 
 
 if __name__ == "__main__":
-    main()
+    with plain_errors():
+        main()

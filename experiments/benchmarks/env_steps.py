@@ -30,6 +30,7 @@ import numpy as np
 
 import hlogym  # noqa: F401 - registers the environments
 from env.base import CompilerEnv
+from experiments.module_command import plain_errors
 from experiments.plots import save_figure, scaling_lines
 from experiments.provenance import provenance
 from experiments.results import write_text
@@ -204,4 +205,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with plain_errors():
+        main()

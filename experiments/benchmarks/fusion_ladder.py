@@ -24,6 +24,7 @@ from compiler.runtime.thunks import KernelThunk
 from compiler.session import CompilationSession
 from compiler.text import parse
 from env.suites import find_program
+from experiments.module_command import plain_errors
 from experiments.provenance import provenance
 from experiments.results import write_text
 
@@ -124,4 +125,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with plain_errors():
+        sys.exit(main())

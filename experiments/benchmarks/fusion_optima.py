@@ -49,6 +49,7 @@ from env.statistics import Interval
 from env.suites import Program, load_suite
 from env.suites.programs.cutter import cut
 from env.summaries import hierarchical_interval
+from experiments.module_command import plain_errors
 from experiments.provenance import provenance
 from experiments.results import ResultError, write_text
 
@@ -399,4 +400,5 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    with plain_errors():
+        sys.exit(main(sys.argv[1:]))

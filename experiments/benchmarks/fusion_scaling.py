@@ -14,6 +14,7 @@ from compiler.fusion.policies import make_policy
 from compiler.fusion.protocol import run_policy
 from compiler.fusion.state import FusionState
 from compiler.ir import HloComputation, HloInstruction, HloModule, Opcode, PrimitiveType, Shape
+from experiments.module_command import plain_errors
 
 OPS = (Opcode.ADD, Opcode.MULTIPLY, Opcode.SUBTRACT, Opcode.MAXIMUM)
 
@@ -63,4 +64,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with plain_errors():
+        main()

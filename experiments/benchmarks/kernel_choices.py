@@ -42,6 +42,7 @@ from compiler.text import parse
 from env.real_time import real_time
 from env.statistics import geometric_mean
 from env.suites import Program, load_suite
+from experiments.module_command import plain_errors
 from experiments.provenance import provenance
 
 LEAST_SHARE = 0.1
@@ -265,4 +266,5 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    with plain_errors():
+        sys.exit(main(sys.argv[1:]))

@@ -21,6 +21,7 @@ import numpy as np
 
 from compiler import compile, parse
 from compiler.backends.cpu.onednn.library import VARIABLE
+from experiments.module_command import plain_errors
 from experiments.provenance import provenance
 from experiments.results import write_text
 
@@ -252,4 +253,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with plain_errors():
+        main()

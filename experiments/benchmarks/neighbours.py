@@ -28,6 +28,7 @@ from env.statistics import geometric_mean
 from env.suites import Program, load_suite
 from experiments.console import duration
 from experiments.inputs import entry_inputs, read_module
+from experiments.module_command import plain_errors
 from experiments.peers import Contestant, make_peer
 from experiments.provenance import provenance
 from experiments.results import markdown_table, write_text
@@ -173,4 +174,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with plain_errors():
+        main()

@@ -19,6 +19,7 @@ from compiler.api import compile as compile_hlo
 from compiler.runtime.boundaries import Boundary
 from compiler.support.safe_names import markdown_cell
 from env.suites import find_program
+from experiments.module_command import plain_errors
 from experiments.provenance import provenance
 from experiments.results import write_text
 
@@ -109,4 +110,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with plain_errors():
+        sys.exit(main())

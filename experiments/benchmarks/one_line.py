@@ -29,6 +29,7 @@ from env.real_time import real_time
 from env.statistics import geometric_mean, ratio_interval
 from experiments.benchmarks.script_frameworks import FRAMEWORKS, Framework, Namespace, framework_of
 from experiments.console import duration, factor
+from experiments.module_command import plain_errors
 from experiments.provenance import provenance
 from experiments.results import markdown_table, write_text
 
@@ -208,4 +209,5 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    with plain_errors():
+        sys.exit(main(sys.argv[1:]))

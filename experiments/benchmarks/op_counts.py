@@ -27,6 +27,7 @@ from compiler.passes.pipelines.default import default_pipeline, xla_order
 from compiler.support.safe_names import markdown_cell
 from compiler.text import parse
 from env.suites import Program, load_suite
+from experiments.module_command import plain_errors
 from experiments.provenance import provenance
 from experiments.results import write_text
 
@@ -178,4 +179,5 @@ def _minimums() -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    main()
+    with plain_errors():
+        main()

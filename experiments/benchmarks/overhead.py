@@ -30,6 +30,7 @@ from compiler.jit import jit
 from env.statistics import geometric_mean
 from env.suites import Program, load_suite
 from experiments.console import duration
+from experiments.module_command import plain_errors
 from experiments.provenance import provenance
 from experiments.results import markdown_table, write_text
 
@@ -192,4 +193,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with plain_errors():
+        main()

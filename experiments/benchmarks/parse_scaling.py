@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from compiler.ir.verifier import verify
 from compiler.text import parse
+from experiments.module_command import plain_errors
 from experiments.provenance import provenance
 from experiments.results import write_text
 
@@ -125,4 +126,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with plain_errors():
+        sys.exit(main())

@@ -31,6 +31,7 @@ from env.statistics import Interval, geometric_mean
 from env.store import PlanStore
 from env.suites import Program, load_suite
 from experiments.console import error_console
+from experiments.module_command import plain_errors
 from experiments.provenance import provenance
 from experiments.results import write_text
 
@@ -179,4 +180,5 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with plain_errors():
+        main()

@@ -21,6 +21,7 @@ from env.measurement import Measurer, MeasurerOptions
 from env.store import PlanStore
 from env.suites import load_suite
 from experiments.console import error_console
+from experiments.module_command import plain_errors
 from experiments.pass_orders.contenders import LEAN, evaluate_orders
 from experiments.pass_orders.evaluation import BASELINE, DEFAULT, OrderEvaluation
 from experiments.pass_orders.tables import program_table, summary_table
@@ -143,4 +144,5 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with plain_errors():
+        main()

@@ -29,6 +29,7 @@ from compiler.passes.infrastructure.registry import pass_text
 from compiler.passes.pipelines.default import default_pipeline, xla_order
 from compiler.text import parse
 from env.suites import load_suite
+from experiments.module_command import plain_errors
 from experiments.provenance import provenance
 from experiments.results import write_text
 
@@ -206,4 +207,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with plain_errors():
+        main()

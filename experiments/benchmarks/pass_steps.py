@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from env.pass_order import PassOrderEnv
+from experiments.module_command import plain_errors
 from experiments.provenance import provenance
 from experiments.results import write_text
 
@@ -112,4 +113,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with plain_errors():
+        main()

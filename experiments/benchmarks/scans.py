@@ -21,6 +21,7 @@ from compiler import compile
 from compiler.frontends.jax import lower
 from compiler.passes import make_passes
 from env.reference import Reference
+from experiments.module_command import plain_errors
 from experiments.provenance import provenance
 from experiments.results import write_text
 
@@ -130,4 +131,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with plain_errors():
+        main()

@@ -33,6 +33,7 @@ import torch
 from torch.utils import _pytree
 
 from compiler.torch_backend import register
+from experiments.module_command import plain_errors
 from experiments.provenance import provenance
 from experiments.results import markdown_table, write_text
 from experiments.torch_modules.table import TABLE
@@ -272,4 +273,5 @@ def _order(keys: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with plain_errors():
+        sys.exit(main())

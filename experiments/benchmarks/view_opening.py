@@ -20,6 +20,7 @@ from pathlib import Path
 from experiments.benchmarks.headless import Chromium
 from experiments.decisions import decided_session
 from experiments.inputs import program_of
+from experiments.module_command import plain_errors
 from experiments.provenance import provenance
 from experiments.view import graph_page, read_program
 
@@ -119,4 +120,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with plain_errors():
+        sys.exit(main())

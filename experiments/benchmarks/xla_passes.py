@@ -35,6 +35,7 @@ from env.statistics import geometric_mean
 from env.suites import Program, load_suite
 from experiments.benchmarks.steady_heap import keep_freed_memory
 from experiments.inputs import entry_inputs, read_module
+from experiments.module_command import plain_errors
 from experiments.provenance import provenance
 from experiments.results import markdown_facts, markdown_table, write_text
 
@@ -188,4 +189,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with plain_errors():
+        main()

@@ -24,6 +24,7 @@ import numpy.typing as npt
 from compiler import compile as compile_hlo
 from env.statistics import median_interval, ratio_interval
 from experiments.console import duration, factor, stdout, timing
+from experiments.module_command import plain_errors
 from experiments.provenance import provenance
 from experiments.results import check_output, write_text
 
@@ -141,4 +142,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with plain_errors():
+        main()

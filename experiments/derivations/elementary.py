@@ -19,6 +19,8 @@ from typing import Any
 import numpy as np
 from mpmath import mp, mpf
 
+from experiments.module_command import plain_errors
+
 mp.dps = 40
 GRID = 700
 ROUNDS = 30
@@ -183,4 +185,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with plain_errors():
+        main()

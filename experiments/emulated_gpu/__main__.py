@@ -17,6 +17,7 @@ from pathlib import Path
 from experiments.emulated_gpu.page import evaluate
 from experiments.emulated_gpu.settings import DEFAULT_FILE, EmulatedSettings
 from experiments.emulated_gpu.stages import learn
+from experiments.module_command import plain_errors
 from experiments.settings_file import read_settings
 
 PAGE = Path("results/learning/emulated_gpu.md")
@@ -41,4 +42,5 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with plain_errors():
+        main()

@@ -26,6 +26,7 @@ from experiments.kernel_times.report import write_report
 from experiments.kernel_times.timing import TimingOptions
 from experiments.kernel_times.training import TrainingOptions, train
 from experiments.kernel_times.transfer import transferred, write_transfer
+from experiments.module_command import plain_errors
 
 MOST_NOISE = 0.1
 """The second fastest sample of a time that is used is at most this much slower than the fastest."""
@@ -137,4 +138,5 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with plain_errors():
+        main()

@@ -24,6 +24,7 @@ from env.suites import ManifestError, Program, load_suite
 from experiments.inputs import read_valid_module
 from experiments.leaderboard.entry import EntryError
 from experiments.leaderboard.writing import write_entry
+from experiments.module_command import plain_errors
 
 __all__ = ["main", "searched_plan", "write_ours"]
 
@@ -87,4 +88,5 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with plain_errors():
+        main()

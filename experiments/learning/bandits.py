@@ -20,6 +20,7 @@ from experiments.learning.drawn_programs import write_drawn_programs
 from experiments.learning.fusion_deviations import Draw, fusion_row
 from experiments.learning.fusion_fitting import change_forest, change_samples, guided_draw
 from experiments.learning.settings import LearningSettings, add_settings, given_settings
+from experiments.module_command import plain_errors
 from experiments.yardstick.rows import Row, collect
 
 __all__ = ["collect_fusions", "collect_samples", "drawn_data", "fusion_data", "learnable_programs", "main",
@@ -133,4 +134,5 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with plain_errors():
+        main()

@@ -28,6 +28,7 @@ from experiments.learning.fusion_rules import agreement, distilled_rules, offere
 from experiments.learning.model_card import model_card
 from experiments.learning.settings import LearningSettings, add_settings, given_settings
 from experiments.learning.validate import FOLDER, validate_policy, write_validation
+from experiments.module_command import plain_errors
 
 __all__ = ["main", "with_rules"]
 
@@ -111,4 +112,5 @@ def _validation(folder: Path, settings: LearningSettings, page: Path) -> dict[st
 
 
 if __name__ == "__main__":
-    main()
+    with plain_errors():
+        main()

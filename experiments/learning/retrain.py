@@ -28,6 +28,7 @@ from experiments.learning.training import (
     write_policy,
 )
 from experiments.learning.validate import FOLDER, validate_policy, write_validation
+from experiments.module_command import plain_errors
 
 __all__ = ["main"]
 
@@ -74,4 +75,5 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with plain_errors():
+        main()

@@ -26,6 +26,7 @@ from env.suites import Program
 from env.summaries import SpeedupSummary, summarise
 from experiments.learning.bandits import learnable_programs, measurer_options
 from experiments.learning.settings import LearningSettings, add_settings, given_settings
+from experiments.module_command import plain_errors
 from experiments.yardstick.rows import Row, collect, write_page
 
 __all__ = ["Validation", "main", "validate_policy"]
@@ -173,4 +174,5 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with plain_errors():
+        main()

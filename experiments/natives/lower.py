@@ -15,6 +15,7 @@ from typing import Any
 from compiler.support.files import write_file
 from env.suites.loading import KERNELS, MODELS
 from env.suites.lowering_command import run_lowering
+from experiments.module_command import plain_errors
 
 _SUITES = KERNELS.parent
 
@@ -50,4 +51,5 @@ def write_suites(out: Path) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(run_lowering(__doc__, _SUITES, write_suites))
+    with plain_errors():
+        sys.exit(run_lowering(__doc__, _SUITES, write_suites))

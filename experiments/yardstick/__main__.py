@@ -19,6 +19,7 @@ from env.gate import PATIENCE
 from env.measurement import Measurer, MeasurerOptions
 from env.store import PlanStore
 from env.worker_process import WorkerProcess
+from experiments.module_command import plain_errors
 from experiments.yardstick.agreement import agreement_lines, agreement_row, agreement_table
 from experiments.yardstick.races import aa_lines, race_row, race_table
 from experiments.yardstick.rows import SUITES, Row, collect, drawn_programs, write_page
@@ -107,4 +108,5 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with plain_errors():
+        main()
