@@ -5,6 +5,7 @@ Examples:
     python -m experiments.kernel_times train kernel_times.jsonl --out cost_model
     python -m experiments.kernel_times report kernel_times.jsonl cost_model --out results/learning/cost_model.md
     python -m experiments.kernel_times transfer kernel_times.jsonl --out results/learning/transfer.md
+    python -m experiments.kernel_times choosing kernel_times.jsonl --out results/learning/choosing_kernels.md
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import numpy as np
 from compiler.learned.kernel_cost import LearnedKernelCost, shipped_kernel_cost
 from env.suites import load_suite
 from experiments.console import stdout
+from experiments.kernel_times.choosing import measured_kernels, write_choosing
 from experiments.kernel_times.collect import CollectOptions, collect
 from experiments.kernel_times.dataset import DatasetError, KernelTimes, read_dataset
 from experiments.kernel_times.matrices import TimesMatrix, times_matrix
@@ -78,6 +80,17 @@ def _transfer(o: argparse.Namespace) -> None:
     sys.stdout.write(write_transfer(o.out, command, header, model, found, families, o.draws))
 
 
+def _choosing(o: argparse.Namespace) -> None:
+    header, found, _ = read_dataset(o.data)
+    kernels = [k for k in found if k.with_threads((1,)).times]
+    matrix = times_matrix([k.with_threads((1,)) for k in kernels], o.data.with_suffix(".features.npz"), MOST_NOISE)
+    measured = measured_kernels(kernels, matrix, MOST_NOISE)
+    if not any(k.times.split == "train" for k in measured):
+        raise DatasetError(f"{o.data} has no kernels of training programs that were measured with several choices")
+    command = f"python -m experiments.kernel_times choosing {o.data}"
+    sys.stdout.write(write_choosing(o.out, command, header, measured, o.seed))
+
+
 def _rows(o: argparse.Namespace) -> tuple[dict[str, object], list[KernelTimes], TimesMatrix, np.ndarray]:
     """Return the header and the kernels of a dataset, its rows, and which of them are for training."""
     header, kernels, _ = read_dataset(o.data)
@@ -133,6 +146,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add("--noise", type=float, default=MOST_NOISE, help="times with more noise are ignored (default: %(default)s)")
     add("--draws", type=int, default=20, help="draws of the kernels of a calibration (default: %(default)s)")
     command.set_defaults(run=_transfer)
+    command = commands.add_parser("choosing", help="write what choosing kernels by measured choices is worth")
+    add = command.add_argument
+    add("data", type=Path, help="dataset that collect wrote, with times on one and on two threads")
+    add("--out", type=Path, default=Path("results/learning/choosing_kernels.md"), help="page (default: %(default)s)")
+    add("--seed", type=int, default=0, help="seed of the forest (default: %(default)s)")
+    command.set_defaults(run=_choosing)
     o = parser.parse_args(arguments)
     o.run(o)
 

@@ -18,6 +18,13 @@ from env.suites import ManifestError, Program
 from experiments import calibration
 from experiments.kernel_times import transfer
 from experiments.kernel_times.__main__ import main
+from experiments.kernel_times.choosing import (
+    MeasuredKernel,
+    best_choices,
+    chosen_by_forest,
+    measured_kernels,
+    threads_by_estimate,
+)
 from experiments.kernel_times.collect import CollectOptions, by_turns, collect
 from experiments.kernel_times.dataset import (
     ChoiceTime,
@@ -322,3 +329,53 @@ def test_calibration_programs_have_kernels() -> None:
     programs = list(calibration.calibration_programs())
     assert len(programs) >= 50
     assert all(len(fused(text).kernel_sites()) == 1 for text in (programs[0], *programs[-5:]))
+
+
+# ---- what choosing kernels is worth
+
+
+def _measured(family: str, one: list[float], two: list[float]) -> MeasuredKernel:
+    """A serial loop with choices of the grain; its work, a constant price and the value of the grain are features."""
+    choices = (KernelChoice(), *(KernelChoice(schedule={"grain": 1000 * n}) for n in range(1, len(one))))
+    kernel = dataclasses.replace(_kernel(), program=family, family=family)
+    features = np.zeros((len(one), len(COST_FEATURES)), np.float32)
+    features[:, COST_FEATURES.index("kernel: kind loop")] = 1
+    features[:, COST_FEATURES.index("nest: serial work")] = 17
+    features[:, COST_FEATURES.index("field: grain")] = np.arange(len(one))
+    return MeasuredKernel(kernel, choices, np.array(one), np.array(two), features)
+
+
+def test_the_best_choice_of_noisy_times_is_valued_by_the_other_times() -> None:
+    lucky = _measured("f", [1e-5, 0.5e-5, 1e-5], [1e-5, 1e-5, 1e-5])
+    row = best_choices([lucky])[1]
+    assert row[:4] == ["all", "1", "2", "1.000x"]
+    assert row[4:6] == ["1.000x", "1"]
+
+
+def test_a_forest_gains_what_holds_in_every_family_and_nothing_else() -> None:
+    nan = float("nan")
+    faster = [_measured(f"f{n}", [2e-5, 1e-5, 4e-5], [nan, nan, nan]) for n in range(16)]
+    row = next(r for r in chosen_by_forest(faster, 0) if r[:3] == ["training, default fusions", "0", "0.05"])
+    assert row[3:] == ["16", "16", "2.0000x", "0.0%", "2.0000x"]
+    slower = [_measured(f"f{n}", [1e-5, 2e-5, 4e-5], [nan, nan, nan]) for n in range(16)]
+    row = next(r for r in chosen_by_forest(slower, 0) if r[:3] == ["training, default fusions", "0", "0.05"])
+    assert row[3:6] == ["16", "0", "1.0000x"]
+
+
+def test_threads_count_where_the_estimated_time_is_long_enough() -> None:
+    nan = float("nan")
+    kernels = [_measured(f"f{n}", [3.2e-6, 3.2e-6], [nan, 1.6e-6]) for n in range(4)]
+    found = {tuple(r[:2]): r[2:] for r in threads_by_estimate(kernels)[1:]}
+    assert found["measured", "3 us"] == ["4", "4", "2.000x", "4", "0"]
+    assert found["measured", "4 us"] == ["0", "0", "", "0", "0"]
+
+
+def test_noisy_times_on_two_threads_leave_the_choice_out() -> None:
+    first = _kernel()
+    times = (*first.times, ChoiceTime(KernelChoice(), 2, 1e-5, 0.0), ChoiceTime(TILED, 2, 1e-5, 0.5))
+    kernel = dataclasses.replace(first, times=times)
+    data = times_matrix([kernel.with_threads((1,))])
+    assert measured_kernels([kernel], data, 0.1) == []
+    (found,) = measured_kernels([kernel], data, 1.0)
+    assert found.choices == (KernelChoice(), TILED)
+    assert found.seconds.tolist() == [1e-5, 1e-5]
