@@ -59,6 +59,7 @@ class EmissionState(ABC):
         sources: functions that read the elements of instructions defined outside the kernel's computation, such as
             the carried state of a loop.
         hoist_limit: number of the outermost frame into which code may be hoisted.
+        loops_once: whether short reductions that are computed once may be loops.
     """
 
     def __init__(self, fused: HloComputation, limit: int = STATEMENT_LIMIT) -> None:
@@ -70,6 +71,7 @@ class EmissionState(ABC):
         self.bound: dict[HloInstruction, HloInstruction] = {}
         self.sources: dict[HloInstruction, Callable[[Index], str]] = {}
         self.hoist_limit = 0
+        self.loops_once = False
         self._runtime_frame: dict[str, int] = {}
         self._wide: dict[str, str] = {}
         self._literals: dict[str, float | int] = {}

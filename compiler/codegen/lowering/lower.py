@@ -140,6 +140,7 @@ class _Lowering:
             if summed is not None:
                 return _Lowering(summed, self.schedule).kernel()
             return lower_product(self.fused, self.roots, dot, self.schedule.product)
+        self.emitter.loops_once = True
         groups = nests_of(self.fused.post_order(), self.roots)
         if len(groups) > 1 and not self._updated_parameters():
             return self._one_after_the_other(groups)

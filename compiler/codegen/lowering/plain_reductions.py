@@ -143,6 +143,7 @@ class _Nest:
         met: values, as a stage, an instruction and its index. The stage is that of reductions where the index runs over
             reduced dimensions, else 0.
         more: statements besides those of these values.
+        once: short reductions outside of all loops.
         dims: extents of the loops; of a nest with reductions these are its domain.
         kept, reduced: the loops around reductions, and those of them.
         big: whether there are outputs with all elements that are reduced.
@@ -154,6 +155,7 @@ class _Nest:
     heroes: dict[HloInstruction, None] = field(default_factory=dict)
     met: set[tuple[int, HloInstruction, _Labels]] = field(default_factory=set)
     more: int = 0
+    once: int = 0
     dims: tuple[int, ...] = ()
     kept: tuple[int, ...] = ()
     reduced: frozenset[int] = frozenset()
@@ -240,6 +242,7 @@ class _Nest:
                 work.append((o, _with_units([k for k, n in zip(at, i.shape.dimensions, strict=True) if n != 1], o)))
             elif op is Opcode.REDUCE:
                 self.more += self._need_elements(i, at, work)
+                self.once += all(k < 0 for k in at)
             else:
                 dims = i.shape.dimensions
                 for o in i.operands:
@@ -311,6 +314,7 @@ class _Nest:
         copies = SPLIT_COPIES if partial else 1
         total = partial + len(self._shared_indices) * ROW_CACHE_BYTES
         total += sum(copies * lane_bytes_bound(len(sizes), _DEFAULT) for sizes in self._by_level.values())
+        total += self.once * lane_bytes_bound(1, _DEFAULT)
         total += copies * (self._division_bytes() + TILE_COPIES * self._stage_bytes())
         if not self.heroes:
             return total

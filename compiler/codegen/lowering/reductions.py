@@ -10,16 +10,24 @@ from compiler.codegen.lowering.emission import EmissionState
 from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import Index, IndexExpr, Var
+from compiler.codegen.nest.indexing_maps import INDEXING_MAPS
 from compiler.codegen.nest.loop_ir import LoopKind
-from compiler.codegen.nest.scalar_ops import COMBINERS, is_supported_type
+from compiler.codegen.nest.scalar_ops import COMBINERS, SCALAR_BYTES, is_supported_type
 from compiler.errors import UnsupportedError
 from compiler.ir.computation import HloComputation
 from compiler.ir.instruction import HloInstruction
-from compiler.ir.opcodes import Opcode
+from compiler.ir.opcodes import Opcode, Trait
 from compiler.ir.shape import Shape
 
 UNROLL_LIMIT = 16
 """Reductions of at most this many elements are unrolled."""
+LANES_FROM = 8
+"""Number of adjacent elements from which on an expensive reduction that is computed once is a loop in vectors."""
+VECTOR_BYTES = 64
+"""Bytes of a vector; whole vectors are also faster where they only combine elements."""
+
+_REGULAR = frozenset({Opcode.PARAMETER, Opcode.CONSTANT, Opcode.IOTA, *INDEXING_MAPS})
+"""Ops besides elementwise ones of which all elements are computed by the same statements."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +101,7 @@ def reduce_values(e: EmissionState, i: HloInstruction, index: Index) -> tuple[st
         UnsupportedError: it would be recomputed too often, or its loop would be inside a branch.
     """
     full = i.operands[0].shape.dimensions
-    if math.prod(full[d] for d in i.dimensions) <= UNROLL_LIMIT:
+    if math.prod(full[d] for d in i.dimensions) <= UNROLL_LIMIT and not _is_once_in_lanes(e, i):
         return _emit_unrolled(e, i, index)
     _refuse_recomputation(e, i)
     domain = Domain.of(i)
@@ -133,6 +141,44 @@ def _refuse_recomputation(e: EmissionState, i: HloInstruction) -> None:
         raise UnsupportedError(f"%{i.name}: the reduction would be computed {runs} times for {results} results")
     if any(f.is_guard for f in e.frames):
         raise UnsupportedError(f"%{i.name}: a reduction inside a branch has no kernel")
+
+
+def _is_once_in_lanes(e: EmissionState, i: HloInstruction) -> bool:
+    """Check whether a short reduction is emitted outside of all loops and is faster as a loop in vectors.
+
+    Inside a loop, the unrolled elements of several results run in vectors. Outside of all, they would be scalar code.
+    """
+    if not e.loops_once or any(f.vars or f.is_guard for f in e.frames) or not _is_simple(i):
+        return False
+    domain, t = Domain.of(i), i.shape.element_type
+    if domain.reduced != {len(domain.sizes) - 1} or not t.is_float or not is_supported_type(t):
+        return False
+    n, size = domain.sizes[-1], SCALAR_BYTES[t]
+    is_whole = n * size % VECTOR_BYTES == 0
+    if not is_whole and (n < LANES_FROM or size > VECTOR_BYTES // UNROLL_LIMIT):
+        return False
+    cone = _regular_cone(e, i.operands[0])
+    if cone is None:
+        return False
+    types = {x.shape.element_type for x in cone if x.opcode.has(Trait.EXPENSIVE)}
+    return all(SCALAR_BYTES[x] <= VECTOR_BYTES // UNROLL_LIMIT for x in types) if types else is_whole
+
+
+def _regular_cone(e: EmissionState, start: HloInstruction) -> list[HloInstruction] | None:
+    """Return what an element is computed from; None unless it is computed in the same way at any index."""
+    cone, seen = [start], {start}
+    for i in cone:
+        if i in e.sources or i in e.bound or i.shape.element_type not in SCALAR_BYTES:
+            return None
+        if not (i.opcode in _REGULAR or i.opcode.is_elementwise) or i.opcode is Opcode.MAP:
+            return None
+        if i.opcode is Opcode.CONSTANT and i.shape.num_elements != 1:
+            return None
+        for o in i.operands:
+            if o not in seen:
+                seen.add(o)
+                cone.append(o)
+    return cone
 
 
 def _first_shape(i: HloInstruction) -> Shape:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from compiler.codegen.lowering.reductions import UNROLL_LIMIT
 from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.loop_ir import Body, For, LoopKind, Scope
@@ -23,6 +24,7 @@ from compiler.codegen.schedules.local_memory import BOUNDED, declared_bytes, rea
 from compiler.codegen.schedules.loop_transforms import Tiling, collapse, tile_transposes, without_dead_code
 from compiler.codegen.schedules.row_cache import cache_rows, kept_bytes_bound
 from compiler.codegen.schedules.schedule import Schedule
+from compiler.codegen.schedules.short_loops import unroll_short_reductions
 from compiler.errors import UnsupportedError
 
 EVERY_THREAD, ANY_THREAD = 0, -1
@@ -37,7 +39,8 @@ def bind_cuda(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
     Raises:
         UnsupportedError: the nest needs too much local or shared memory.
     """
-    body = collapse(without_dead_code(kernel.body))
+    # A block would combine its threads and wait for that, which takes longer than few elements in every thread.
+    body = unroll_short_reductions(collapse(without_dead_code(kernel.body)), UNROLL_LIMIT)
     if any(isinstance(s, lir.Scan) for s in body):
         raise UnsupportedError("a scan has no kernel in this language")
     if kernel.kind == "scatter" and not kernel.must_alias:

@@ -13,6 +13,7 @@ from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import IndexExpr, IndexSymbol, Runtime, Var
 from compiler.codegen.nest.loop_ir import Body, For, LoopKind
+from compiler.codegen.schedules import accumulators
 from compiler.codegen.schedules.lanes import is_column_loop
 from compiler.codegen.schedules.loop_transforms import has_loop
 
@@ -53,6 +54,28 @@ def _unrolled(s: lir.Stmt, short: int) -> lir.Stmt:
     for x in s.body:
         out += [x] if not isinstance(x, For) else _Copies(x.var).of(x.body)
     return replace(s, body=tuple(out))
+
+
+def unroll_short_reductions(body: Body, most: int) -> Body:
+    """Return the statements outside of all loops with reductions over at most `most` elements written out."""
+    out: list[lir.Stmt] = []
+    for s in body:
+        is_short = isinstance(s, lir.Reduce) and len(s.vars) == 1 and s.vars[0].extent <= most
+        out += _written_out(s) if isinstance(s, lir.Reduce) and is_short else [s]
+    return tuple(out)
+
+
+def _written_out(s: lir.Reduce) -> list[lir.Stmt]:
+    (v,) = s.vars
+    copies = _Copies(v)
+    out = copies.of(s.body)
+    for r in s.reductions:
+        before = copies.names[0].get(r.value, r.value)
+        for n, names in enumerate(copies.names[1:], 1):
+            after = r.name if n + 1 == v.extent else f"{r.name}_e{n}"
+            out.append(accumulators.combination(replace(r, value=names.get(r.value, r.value)), before, after))
+            before = after
+    return out
 
 
 def _is_free(s: For) -> bool:
