@@ -79,3 +79,28 @@ def test_a_sum_over_two_dimensions_and_an_array(inner: str, m: int, n: int, thre
     source = checked(TABLE.format(m=m, n=n, inner=inner), "f32", Schedule(threads=threads, splits=1, accumulators=1))
     if n == 64 and not threads:
         assert source.count("= expf(") == 1
+
+
+COLUMNS = """
+    x = f32[{m},{n}] parameter(0)
+    low = f32[] constant({start})
+    first = f32[{m},1] slice(x), slice={{[0:{m}], [0:1]}}
+    rest = f32[{m},{less}] slice(x), slice={{[0:{m}], [1:{n}]}}
+    rolled = f32[{m},{n}] concatenate({pieces}), dimensions={{1}}
+    other = f32[{m},{n}] concatenate({others}), dimensions={{1}}
+    d = f32[{m},{n}] subtract(rolled, x)
+    e = f32[{m},{n}] tanh(d)
+    h = f32[{m},{n}] subtract(other, x)
+    g = f32[{m},{n}] tanh(h)
+    most = f32[{n}] reduce(e, low), dimensions={{0}}, to_apply=add
+    ROOT r = (f32[{n}], f32[{m},{n}]) tuple(most, {stored})
+"""
+
+
+@pytest.mark.parametrize("stored", ["e", "g"])
+@pytest.mark.parametrize(("m", "n"), [(50, 32), (9, 17), (300, 100)])
+def test_columns_of_a_concatenation_and_their_summands(stored: str, m: int, n: int) -> None:
+    text = COLUMNS.format(m=m, n=n, less=n - 1, start="-0.0", pieces="rest, first", others="first, rest", stored=stored)
+    source = checked(text, "f32", Schedule(threads=0, splits=1))
+    if m == 50:  # shorter columns are written out, and loops over longer rows have edges
+        assert source.count("= tanh_f32(") == (1 if stored == "e" else 2)

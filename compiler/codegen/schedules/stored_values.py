@@ -20,6 +20,8 @@ from compiler.codegen.schedules.loop_transforms import flat_nest, perfect_nest
 
 STORED = lir.Let | lir.Store
 """The statements of a loop that a reduction may take over."""
+VALUES = lir.Let | lir.Accumulator | lir.Assign | lir.If
+"""Those that compute a value, such as an element of a concatenation."""
 MIN_COLUMNS = 16
 """Minimum number of columns; a few columns are reduced by one loop, which stores nothing."""
 
@@ -51,7 +53,7 @@ def _merged(body: Sequence[lir.Stmt], first: int, second: int, must_alias: set[s
     """Return a statement that also does what a later one does; None if one loop cannot do both, or need not."""
     if isinstance(body[first], lir.Reduce):
         return _merged_total(body, first, second, must_alias)
-    return _merged_columns(body[first], body[second], must_alias, body)
+    return _merged_columns(body, first, second, must_alias)
 
 
 def _merged_total(body: Sequence[lir.Stmt], first: int, second: int, must_alias: set[str]) -> lir.Reduce | None:
@@ -115,8 +117,9 @@ def _renamed(s: lir.Stmt, names: Mapping[str, str]) -> lir.Stmt:
     return s
 
 
-def _merged_columns(columns: lir.Stmt, stores: lir.Stmt, must_alias: set[str], body: Sequence[lir.Stmt]) -> For | None:
+def _merged_columns(body: Sequence[lir.Stmt], first: int, second: int, must_alias: set[str]) -> For | None:
     """Return a loop over columns that also does what a nest that follows does; None if they differ too much."""
+    columns, stores = body[first], body[second]
     if not isinstance(columns, For) or columns.var.extent < MIN_COLUMNS or not is_column_loop(columns):
         return None
     reductions = [s for s in columns.body if isinstance(s, lir.Reduce)]
@@ -128,21 +131,20 @@ def _merged_columns(columns: lir.Stmt, stores: lir.Stmt, must_alias: set[str], b
     free = all(f.kind is LoopKind.INDEPENDENT and f.base is None for f in (columns, *nest))
     if not free or (rows.var.extent, inner.var.extent) != (reduce.vars[0].extent, columns.var.extent):
         return None
-    *lets, store = inner.body
-    if not isinstance(store, lir.Store) or store.buffer in must_alias or not all(isinstance(s, lir.Let) for s in lets):
+    *values, store = inner.body
+    if not isinstance(store, lir.Store) or store.buffer in must_alias or not all(isinstance(s, VALUES) for s in values):
         return None
     row, column = ix.of(reduce.vars[0]), ix.of(columns.var)
     moved = lir.map_indices(inner.body, lambda i: i.substitute({rows.var: row, inner.var: column}))
     before = columns.body[: columns.body.index(reduce)]
-    names = _same_values(moved, [*body, *before, *reduce.body])
-    new = [s for s in moved if isinstance(s, lir.Let) and s.name not in names]
-    shared = [s for s in reduce.body if isinstance(s, lir.Let) and s.name in names.values() and _is_expensive(s)]
-    if new or not shared:
-        return None
+    names = _same_values(moved, [*body[:first], *before, *reduce.body], body[first:second])
     (last,) = moved[-1:]
     assert isinstance(last, lir.Store)  # noqa: S101 - it was one before its index changed
-    store = replace(last, value=names.get(last.value, last.value))
-    both = replace(reduce, body=(*reduce.body, store))
+    needed = {names.get(s.name) for s in moved if isinstance(s, lir.Let)}
+    shared = [s for s in reduce.body if isinstance(s, lir.Let) and s.name in needed and _is_expensive(s)]
+    if last.value not in names or not shared:
+        return None
+    both = replace(reduce, body=(*reduce.body, replace(last, value=names[last.value])))
     return replace(columns, body=tuple(both if s is reduce else s for s in columns.body))
 
 
@@ -154,18 +156,80 @@ def _is_expensive_or_load(s: lir.Let) -> bool:
     return isinstance(s.value, lir.Load) or _is_expensive(s)
 
 
-def _same_values(moved: Body, known: Sequence[lir.Stmt]) -> dict[str, str]:
-    """Return the known names of the values that the moved statements define, by their own names."""
-    found = {(s.type, s.value): s.name for s in reversed(known) if isinstance(s, lir.Let)}
-    names: dict[str, str] = {}
-    for s in moved:
-        if isinstance(s, lir.Let):
-            value = s.value
-            if isinstance(value, lir.Apply):
-                value = replace(value, args=tuple(names.get(a, a) for a in value.args))
-            if (s.type, value) in found:
-                names[s.name] = found[s.type, value]
-    return names
+def _same_values(
+    moved: Sequence[lir.Stmt], known: Sequence[lir.Stmt], between: Sequence[lir.Stmt] = ()
+) -> dict[str, str]:
+    """Return the known names of the values that the moved statements define, by their own names.
+
+    Args:
+        moved: the statements.
+        known: those before the place to which they are moved.
+        between: those between that place and theirs, which define values that the moved ones use.
+    """
+    numbering = _Numbering()
+    numbering.add(known)
+    names: dict[int, str] = {}
+    for s in known:
+        if isinstance(s, lir.Let) and s.name in numbering.numbers:
+            names.setdefault(numbering.numbers[s.name], s.name)
+    numbering.add(between)
+    numbering.add(moved)
+    found = {s.name: numbering.numbers[s.name] for s in moved if isinstance(s, lir.Let)}
+    return {name: names[n] for name, n in found.items() if n in names}
+
+
+class _Numbering:
+    """Numbers of values, equal for those that are computed in the same way, branches included.
+
+    Attributes:
+        numbers: by the names of values, and of accumulators for their current value.
+    """
+
+    def __init__(self) -> None:
+        self.numbers: dict[str, int] = {}
+        self._of: dict[tuple[object, ...], int] = {}
+
+    def add(self, body: Sequence[lir.Stmt]) -> None:
+        """Add the values that statements define, but for those of loops."""
+        for s in body:
+            if isinstance(s, lir.Let):
+                self.numbers[s.name] = self._value(s)
+            elif isinstance(s, lir.Accumulator):
+                self.numbers[s.name] = self._name(s.init)
+            elif isinstance(s, lir.Assign):
+                self.numbers[s.name] = self._name(s.value)
+            elif isinstance(s, lir.If):
+                self._branch(s)
+
+    def _value(self, s: lir.Let) -> int:
+        value = s.value
+        if isinstance(value, lir.Current):
+            return self._name(value.name)
+        if isinstance(value, lir.Apply):
+            return self._number((s.type, value.op, *map(self._name, value.args)))
+        # Zeros of both signs are equal as numbers.
+        return self._number((s.type, repr(value) if isinstance(value, lir.Constant) else value))
+
+    def _branch(self, s: lir.If) -> None:
+        before = self.numbers
+        sides: list[dict[str, int]] = []
+        for side in (s.then, s.otherwise):
+            self.numbers = dict(before)
+            self.add(side)
+            sides.append(self.numbers)
+        self.numbers = before
+        condition = self._name(s.condition)
+        for name, old in list(before.items()):
+            then, otherwise = (numbers[name] for numbers in sides)
+            if (then, otherwise) != (old, old):
+                self.numbers[name] = self._number((lir.If, condition, then, otherwise))
+
+    def _name(self, name: str) -> int:
+        found = self.numbers.get(name)
+        return self._number((name,)) if found is None else found
+
+    def _number(self, key: tuple[object, ...]) -> int:
+        return self._of.setdefault(key, len(self._of))
 
 
 def _stores_in_reductions(body: Body) -> list[lir.Store]:
