@@ -25,7 +25,7 @@ def gc_paused() -> Iterator[None]:
         gc.enable()
 
 
-RARELY = 1_000_000
+RARELY = 4_000_000
 """New objects between two collections inside `gc_rarely`."""
 
 
