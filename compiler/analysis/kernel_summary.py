@@ -223,8 +223,10 @@ class _Walk:
     ) -> None:
         self.inside, self.outputs, self.inputs = inside, outputs, inputs
         self.uses: dict[HloInstruction, Contexts] = {}
+        self.own: set[HloInstruction] = set()  # the values whose contexts are not those of what reads them
+        self.looped = dict.fromkeys(i for i in inside if needs_loop(i))
         # Reductions of several domains have nests of their own: the largest one, whatever the order of `inside`.
-        self.hero = max((i for i in inside if needs_loop(i)), key=_extent, default=None)
+        self.hero = max(self.looped, key=_extent, default=None)
         self.full: tuple[int, ...] = ()
         self.kept_count = 0
         self.by_rows = True
@@ -240,7 +242,7 @@ class _Walk:
         """Find how many reductions there are on the longest chain of them down from each instruction."""
         level = self.level
         for i in self.inside:
-            level[i] = max([level.get(o, 0) for o in i.operands], default=0) + needs_loop(i)
+            level[i] = max([level.get(o, 0) for o in i.operands], default=0) + (i in self.looped)
 
     def _row_of(self, i: HloInstruction) -> int:
         """Return the context of an element of what is reduced, for a reduction or a loop over the outputs.
@@ -250,7 +252,7 @@ class _Walk:
         if self.by_rows:
             return _ROW
         level = self.level.get(i, 0)
-        if not needs_loop(i):
+        if i not in self.looped:
             return _SWEEP if level else _SWEEP - 1  # a loop that needs no reduction stores what the first one combines
         return _SWEEP - min(level, _MAX_SWEEPS)
 
@@ -266,7 +268,7 @@ class _Walk:
             if contexts is None:
                 continue
             op = i.opcode
-            if op is Opcode.REDUCE and needs_loop(i):
+            if i in self.looped:
                 # A row is reduced once, whatever the number of its users.
                 n = first_leaf_elements(i)
                 contexts = {_KEPT: Use(n, n, 1)}
@@ -335,7 +337,7 @@ class _Walk:
         if len(self.outputs) == 1 or updates:
             return 1
         sizes = {first_leaf_elements(o) for o in self.outputs}
-        domains = {_extent(i)[1:] for i in self.inside if needs_loop(i)}
+        domains = {_extent(i)[1:] for i in self.looped}
         for dims, kept in domains:
             sizes -= {math.prod(dims), math.prod(kept)}
         shapes = {tuple(_long(o.shape.dimensions)) for o in self.outputs if o.shape.is_array}
@@ -369,6 +371,10 @@ class _Walk:
         contexts = self.uses.get(value)
         if contexts is None:
             contexts = self.uses[value] = {}
+            self.own.add(value)
+        elif value not in self.own:
+            contexts = self.uses[value] = {k: Use(u.evaluations, u.distinct, u.copies) for k, u in contexts.items()}
+            self.own.add(value)
         add_use(contexts, context, use)
 
     # ---- from a result to the operands
@@ -379,9 +385,12 @@ class _Walk:
             if o.shape.num_elements == 1:
                 self._need(o, SCALAR, _ONCE)
             elif elementwise:
-                if o not in uses:
-                    uses[o] = {k: Use(u.evaluations, u.distinct, u.copies) for k, u in contexts.items()}
+                found = uses.get(o)
+                if found is None:  # all readers of `i` came before it, so that its contexts are final
+                    uses[o] = contexts
                     continue
+                if found is contexts and _MANY not in contexts:
+                    continue  # the same uses once more are the same elements
                 for context, use in contexts.items():
                     self._need(o, context, use)
             else:
@@ -423,7 +432,7 @@ class _Walk:
         return in_row and o.shape.num_elements == self.kept_count
 
     def _move_reduce(self, i: HloInstruction, o: HloInstruction, context: int, use: Use) -> None:
-        if needs_loop(i):
+        if i in self.looped:
             n, dims = o.shape.num_elements, o.shape.dimensions
             self._need(o, self._row_of(i) if _long(dims) == _long(self.full) else hash((_ROW, dims)), Use(n, n, 1))
             return
