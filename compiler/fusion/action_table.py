@@ -18,6 +18,7 @@ from compiler.fusion.interval_grid import IntervalGrid
 from compiler.fusion.reach import ALL_BITS
 from compiler.fusion.rewriting import outputs_of
 from compiler.fusion.row_list import RowList
+from compiler.fusion.steps import FEW
 from compiler.ir import HloInstruction
 
 if TYPE_CHECKING:
@@ -114,6 +115,11 @@ class ActionTable:
         """Return the legal actions, in the same order, and others that fail only when their kernel is made."""
         self._refresh()
         return [e.action for e in self._listing.flat(_CANDIDATES)]
+
+    def weighed_candidates(self) -> list[tuple[FusionAction, float]]:
+        """Return `candidates`, each with the seconds that it saves per run of the sequence."""
+        self._refresh()
+        return [(e.action, self._saving(e)) for e in self._listing.flat(_CANDIDATES)]
 
     def next_reader(self, node: HloInstruction) -> HloInstruction | None:
         """Return the next fusible node, by key, that reads a value which this one reads too."""
@@ -349,12 +355,14 @@ class ActionTable:
     def _row_savings(self, key: int) -> list[float]:
         row = self._rows[key]
         if row.savings is None:
-            row.savings = found = []
-            for e in self._legal_entries(key):
-                if e.saving is None:
-                    e.saving = e.kind.saving(self._sequence, e)
-                found.append(e.saving)
+            row.savings = [self._saving(e) for e in self._legal_entries(key)]
         return row.savings
+
+    def _saving(self, e: Entry) -> float:
+        """Return what an action saves, which stays as it is as long as the action is listed."""
+        if e.saving is None or len(e.consumers) >= FEW:  # those may make constants superfluous that many others read
+            e.saving = e.kind.saving(self._sequence, e)
+        return e.saving
 
 
 def _concerns(e: Entry, before: set[HloInstruction], after: set[HloInstruction]) -> bool:

@@ -19,6 +19,7 @@ from compiler.codegen.buildability import certainly_built
 from compiler.fusion.nodes import Nodes
 from compiler.fusion.rewriting import is_inlined_constant, is_multi_output
 from compiler.ir import HloComputation, HloInstruction, Opcode
+from compiler.support.bounded_table import BoundedTable
 
 MAX_VALUES = 16_384
 """Largest number of values of a sequence whose nodes have contents."""
@@ -99,6 +100,7 @@ class Contents:
         self._uses = 0
         self._known: dict[int, int | None] = {}  # by revision
         self._most = min(MAX_NODES, MAX_BITS // max(1, count))
+        self._read_by: BoundedTable[int, int] = BoundedTable(max(1, self._most // 2))  # by what is inside
 
     def _exclude(self, values: Sequence[int]) -> None:
         for v in values:
@@ -170,6 +172,12 @@ class Contents:
 
     def reads(self, inside: int) -> int:
         """Return the values that a kernel reads, as bits, without constants."""
+        found = self._read_by.get(inside)
+        if found is None:
+            found = self._read_by[inside] = self._find_reads(inside)
+        return found
+
+    def _find_reads(self, inside: int) -> int:
         found, rest, reads = 0, inside, self._reads
         while rest:
             low = rest & -rest

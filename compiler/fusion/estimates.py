@@ -112,10 +112,9 @@ class Estimates:
 
     def _seconds_after(self, kind: str, first: HloInstruction, second: HloInstruction) -> float:
         """Return the seconds of the kernel that computes both nodes; it is found once for all pairs of a structure."""
-        trials, known = self._legality.trials, self._known.kernels
-        if not (trials.is_shared(first) and trials.is_shared(second)):
+        known, pair = self._known.kernels, self._legality.trials.shared_pair(kind, first, second)
+        if pair is None:
             return self._cost_model.kernel(self._summary_after(kind, first, second))
-        pair = trials.pair(kind, first, second)
         found = known.get(pair)
         if found is None:
             found = known[pair] = self._cost_model.kernel(self._summary_after(kind, first, second))

@@ -13,7 +13,7 @@ from compiler.codegen.buildability import FUSIBLE_STRUCTURE, node_refusal
 from compiler.codegen.lowering.lower import BASE_STATEMENTS, STATEMENTS_PER_INSTRUCTION
 from compiler.fusion.contents import Contents
 from compiler.fusion.nodes import Nodes
-from compiler.fusion.rewriting import body_of, outputs_of, source_of
+from compiler.fusion.rewriting import body_of, is_multi_output, outputs_of, source_of
 from compiler.fusion.rules import Restrictions
 from compiler.fusion.templates import WITHOUT_TEMPLATE, is_open_product, pair_refusal
 from compiler.fusion.trials import Trials
@@ -302,29 +302,32 @@ class Legality:
         if reason is not None:
             return reason, False
         # Other pairs depend on who else reads a parameter.
-        alike = self.trials.is_shared(first) and self.trials.is_shared(second)
         known = self._verdicts.fitting_pairs
-        pair = self.trials.pair(kind, first, second) if alike and not self.restrictions.patterns else None
+        pair = None if self.restrictions.patterns else self.trials.shared_pair(kind, first, second)
         if pair is not None and pair in known:
             return None, known[pair]
-        reason = self._pair_of_kernels_refusal(kind, first, second)
+        a, b = self.facts(first), self.facts(second)
+        statements = _statements(kind, first, second, a, b)
+        reason = self._pair_of_kernels_refusal(kind, first, second, a, b, statements)
         if reason is not None:
             return reason, False
-        needs_trial = self._needs_trial(kind, first, second)
+        needs_trial = _needs_trial(kind, first, second, a, b, statements)
         if pair is not None:
             if len(known) >= self.nodes.most:
                 known.clear()
             known[pair] = needs_trial
         return None, needs_trial
 
-    def _pair_of_kernels_refusal(self, kind: str, first: HloInstruction, second: HloInstruction) -> str | None:
+    def _pair_of_kernels_refusal(
+        self, kind: str, first: HloInstruction, second: HloInstruction, a: KernelFacts, b: KernelFacts, statements: int
+    ) -> str | None:
         keep = kind != "producer-consumer"
         return (
-            self.restrictions.refusal(self.facts(first).marks, self.facts(second).marks)
+            self.restrictions.refusal(a.marks, b.marks)
             or (self._edge_refusal(first, second) if kind != "sibling" else None)
-            or pair_refusal(kind, first, second, self.facts(first).summary, self.facts(second).summary)
-            or (self._outputs_refusal(kind, first, second) if keep else None)
-            or self._size_refusal(first, second, keep)
+            or pair_refusal(kind, first, second, a.summary, b.summary)
+            or (_outputs_refusal(kind, first, second, a, b) if keep else None)
+            or self._size_refusal(first, second, a, b, statements, keep)
         )
 
     def path_reason(self, kind: str, first: HloInstruction, second: HloInstruction) -> str | None:
@@ -345,45 +348,28 @@ class Legality:
             return f"%{consumer.name} does not use %{producer.name}"
         return None
 
-    def _outputs_refusal(self, kind: str, first: HloInstruction, second: HloInstruction) -> str | None:
-        a, b = self.facts(first), self.facts(second)
-        if a.looped_reduction or b.looped_reduction or a.template or b.template:
-            return None  # a kernel may yield reduced values and whole rows: the trial decides
-        x, y = a.outputs[0], b.outputs[0]
-        in_place = a.summary.in_place or b.summary.in_place
-        if in_place:
-            x, y = _without_ones(x), _without_ones(y)  # an update has one more dimension than what it stores
-        if in_place and x.num_elements != y.num_elements:
-            return (
-                f"outputs of %{first.name} ({x}) and %{second.name} ({y}) differ in size, and an update in place "
-                "shares its loop with outputs of its own size only"
-            )
-        if (in_place or kind == "multi-output") and x.num_elements == y.num_elements and x.dimensions != y.dimensions:
-            return f"outputs of %{first.name} ({x}) and %{second.name} ({y}) differ in dimensions"
-        return None
-
-    def _size_refusal(self, first: HloInstruction, second: HloInstruction, keep: bool) -> str | None:
-        a, b = self.facts(first), self.facts(second)
+    def _size_refusal(
+        self,
+        first: HloInstruction,
+        second: HloInstruction,
+        a: KernelFacts,
+        b: KernelFacts,
+        statements: int,
+        keep: bool,
+    ) -> str | None:
         size = a.size + b.size
         if size > self.limits.instructions:
             return f"the kernel would have {size} instructions, more than {self.limits.instructions}"
-        operands = {o for o in second.operands if source_of(o) is not first}
-        operands.update(first.operands)
         outputs = len(b.outputs) + (len(a.outputs) if keep else 0)
-        if len(operands) + outputs > self.limits.arguments:
-            total = len(operands) + outputs
-            return f"the kernel would have {total} operands and outputs, more than {self.limits.arguments}"
-        statements = self._statements(first, second, keep)
+        if len(first.operands) + len(second.operands) + outputs > self.limits.arguments:
+            operands = {o for o in second.operands if source_of(o) is not first}
+            operands.update(first.operands)
+            if len(operands) + outputs > self.limits.arguments:
+                total = len(operands) + outputs
+                return f"the kernel would have {total} operands and outputs, more than {self.limits.arguments}"
         if statements > self.limits.statements:
             return f"the kernel would have some {statements} statements, more than {self.limits.statements}"
         return None
-
-    def _statements(self, first: HloInstruction, second: HloInstruction, keep: bool) -> int:
-        """Return about how many scalar statements the kernel of both would have."""
-        a, b = self.facts(first), self.facts(second)
-        by_operand = dict(zip(second.operands, b.summary.inputs, strict=True))
-        copies = sum(i.copies for o, i in by_operand.items() if source_of(o) is first) + (1 if keep else 0)
-        return b.statements + a.statements * max(1, copies)
 
     def _around_refusal(self, producer: HloInstruction, consumer: HloInstruction) -> str | None:
         between = self.order.path_around(producer, consumer)
@@ -396,29 +382,6 @@ class Legality:
         if self.order.reaches(first, second):
             return f"%{second.name} needs %{first.name}"
         return None
-
-    def _needs_trial(self, kind: str, first: HloInstruction, second: HloInstruction) -> bool:
-        """Check whether only making the kernel shows that it can be built.
-
-        That is so if it reduces, updates an output, or computes its instructions at many indices.
-        """
-        a, b = self.facts(first), self.facts(second)
-        several = kind != "producer-consumer" or len(a.outputs) + len(b.outputs) > 2
-        # Not the summaries: a kernel writes into a parameter of its own, whatever else reads the array.
-        in_place = any(o.opcode is Opcode.DYNAMIC_UPDATE_SLICE for i in (first, second) for o in outputs_of(i))
-        if a.looped_reduction or b.looped_reduction or (in_place and several):
-            return True
-        if a.template or b.template:
-            return True
-        many = self._statements(first, second, kind != "producer-consumer")
-        # An output may be read through all updates of an array: their branches are in no summary.
-        branches = BRANCH_STATEMENTS * (a.updates + b.updates) * (len(a.outputs) + len(b.outputs))
-        # Each branch of a pad or a concatenation computes what it needs again, and so do the branches within it.
-        joints = a.joints + b.joints
-        if joints >= MANY_JOINTS:
-            return True
-        many *= 2 + joints
-        return many + branches > BASE_STATEMENTS + STATEMENTS_PER_INSTRUCTION * (a.size + b.size)
 
     # ---- facts
 
@@ -457,6 +420,59 @@ class Legality:
         if op is Opcode.FUSION and node.attributes.get("kind") == "kCustom" and not is_open_product(node):
             return f"%{node.name} is a custom fusion"
         return None if self.is_marked_fusible(node) else node_refusal(node, self.target)
+
+
+def _statements(kind: str, first: HloInstruction, second: HloInstruction, a: KernelFacts, b: KernelFacts) -> int:
+    """Return about how many scalar statements the kernel of two nodes would have."""
+    copies = 0 if kind == "producer-consumer" else 1
+    reads = dict(zip(second.operands, b.summary.inputs, strict=True))
+    if is_multi_output(first):
+        copies += sum([i.copies for o, i in reads.items() if source_of(o) is first])
+    elif first in reads:
+        copies += reads[first].copies
+    return b.statements + a.statements * max(1, copies)
+
+
+def _outputs_refusal(
+    kind: str, first: HloInstruction, second: HloInstruction, a: KernelFacts, b: KernelFacts
+) -> str | None:
+    if a.looped_reduction or b.looped_reduction or a.template or b.template:
+        return None  # a kernel may yield reduced values and whole rows: the trial decides
+    x, y = a.outputs[0], b.outputs[0]
+    in_place = a.summary.in_place or b.summary.in_place
+    if in_place:
+        x, y = _without_ones(x), _without_ones(y)  # an update has one more dimension than what it stores
+    if in_place and x.num_elements != y.num_elements:
+        return (
+            f"outputs of %{first.name} ({x}) and %{second.name} ({y}) differ in size, and an update in place "
+            "shares its loop with outputs of its own size only"
+        )
+    if (in_place or kind == "multi-output") and x.num_elements == y.num_elements and x.dimensions != y.dimensions:
+        return f"outputs of %{first.name} ({x}) and %{second.name} ({y}) differ in dimensions"
+    return None
+
+
+def _needs_trial(
+    kind: str, first: HloInstruction, second: HloInstruction, a: KernelFacts, b: KernelFacts, statements: int
+) -> bool:
+    """Check whether only making the kernel shows that it can be built.
+
+    That is so if it reduces, updates an output, or computes its instructions at many indices.
+    """
+    several = kind != "producer-consumer" or len(a.outputs) + len(b.outputs) > 2
+    # Not the summaries: a kernel writes into a parameter of its own, whatever else reads the array.
+    in_place = any(o.opcode is Opcode.DYNAMIC_UPDATE_SLICE for i in (first, second) for o in outputs_of(i))
+    if a.looped_reduction or b.looped_reduction or (in_place and several):
+        return True
+    if a.template or b.template:
+        return True
+    # An output may be read through all updates of an array: their branches are in no summary.
+    branches = BRANCH_STATEMENTS * (a.updates + b.updates) * (len(a.outputs) + len(b.outputs))
+    # Each branch of a pad or a concatenation computes what it needs again, and so do the branches within it.
+    joints = a.joints + b.joints
+    if joints >= MANY_JOINTS:
+        return True
+    return statements * (2 + joints) + branches > BASE_STATEMENTS + STATEMENTS_PER_INSTRUCTION * (a.size + b.size)
 
 
 def _computed(output: HloInstruction, summary: KernelSummary) -> Shape:

@@ -95,6 +95,13 @@ class FusionState:
         splits = not SPLITTING_KINDS.isdisjoint(wanted)
         return _of_kinds((a for s in self.sequences.values() for a in s.candidates(splits)), wanted)
 
+    def weighed_candidates(self, kinds: Iterable[FusionKind] | None = None) -> list[tuple[FusionAction, float]]:
+        """Return `candidates`, each with its `estimate`; after an action only what it changed is estimated again."""
+        wanted = _checked(kinds)
+        splits = not SPLITTING_KINDS.isdisjoint(wanted)
+        found = ((a, v * s.weight) for s in self.sequences.values() for a, v in s.weighed_candidates(splits))
+        return [(a, v) for a, v in found if a.kind in wanted]
+
     def why_not(self, action: FusionAction) -> str | None:
         """Return the reason why an action is refused, or None when it is legal now."""
         sequence = self.sequences.get(action.computation)

@@ -169,6 +169,17 @@ class Trials:
             found = known.of_pair[at] = known.number(known.pairs, self._key(kind, first, second), self._nodes.most)
         return found
 
+    def shared_pair(self, kind: str, first: HloInstruction, second: HloInstruction) -> int | None:
+        """Return `pair` if nodes of the structures of both have equal summaries (`is_shared`), else None."""
+        known, revision = self._structures, self._nodes.revision
+        a, b = revision(first), revision(second)
+        if (known.of_node.get(a) or self.structure(first)) in known.identified:
+            return None
+        if (known.of_node.get(b) or self.structure(second)) in known.identified:
+            return None
+        found = known.of_pair.get((kind, a, b))
+        return self.pair(kind, first, second) if found is None else found
+
     def structure(self, node: HloInstruction) -> int:
         """Return a number that is equal for nodes that compute the same from their operands."""
         known, revision = self._structures, self._nodes.revision(node)

@@ -89,3 +89,15 @@ def test_legal_candidates_are_the_actions(seed: int) -> None:
     while actions := state.actions():
         assert [a for a in state.candidates() if state.why_not(a) is None] == actions
         state.apply(actions[int(rng.integers(len(actions)))])
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_candidates_are_weighed_by_their_estimates(seed: int) -> None:
+    state = FusionState(random_graph(seed, 14))
+    rng = np.random.default_rng(seed)
+    while actions := state.actions():
+        weighed = state.weighed_candidates()
+        assert weighed == [(a, state.estimate(a)) for a in state.candidates()]
+        state.apply(actions[int(rng.integers(len(actions)))])
+        if rng.random() < 0.3:
+            state.undo()

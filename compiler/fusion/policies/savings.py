@@ -49,9 +49,9 @@ class SavingsFusion:
         Whether they are legal is asked when they are taken: until then, many have lost their nodes to others, and no
         kernel has to be made to judge them.
         """
-        actions = state.candidates(self.kinds)
-        scored = [(saved, -n) for n, a in enumerate(actions) if (saved := state.estimate(a)) > LEAST_SAVING]
-        return [actions[-n] for _, n in sorted(scored)]
+        found = state.weighed_candidates(self.kinds)
+        scored = sorted((saved, -n) for n, (_, saved) in enumerate(found) if saved > LEAST_SAVING)
+        return [found[-n][0] for _, n in scored]
 
 
 class InOrder:
