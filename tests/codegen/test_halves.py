@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from compiler.codegen.lowering.lower import lower
+from compiler.codegen.nest import loop_ir as lir
+from compiler.codegen.schedules.halves import convert_halves
 from compiler.codegen.schedules.schedule import Schedule
 from tests.codegen import running
 
@@ -71,3 +76,15 @@ def test_a_result_keeps_infinities_and_nan() -> None:
     ((found,),) = running.run_c([case])
     with np.errstate(over="ignore"):
         np.testing.assert_array_equal(found, a * a)
+
+
+def test_copies_of_a_loop_side_by_side_have_arrays_of_their_own() -> None:
+    fused = running.fused(SCALED.format(m=2, n=32), ADD)
+    nest = lower(fused)
+    (rows,) = nest.body
+    assert isinstance(rows, lir.For)
+    loops = tuple(replace(s, kind=lir.LoopKind.VECTOR) if isinstance(s, lir.For) else s for s in rows.body)
+    found = convert_halves(nest, (*loops, *loops))
+    arrays = [s.name for s in found if isinstance(s, lir.LocalArray)]
+    assert arrays
+    assert len(set(arrays)) == len(arrays)

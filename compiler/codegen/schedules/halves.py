@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import count
 
 from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
@@ -32,7 +33,9 @@ def convert_halves(kernel: lir.Kernel, body: Body) -> Body:
     types = {a.name: a.type for a in kernel.arguments}
     if T.F16 not in types.values():
         return body
-    return map_vector_loops(body, lambda s: _blocks(s, types) if suits_halves(s, types) else (s,))
+    # Copies of a loop may stand side by side, so that each needs names of its own for its arrays.
+    numbers = count(1)
+    return map_vector_loops(body, lambda s: _blocks(s, types, next(numbers)) if suits_halves(s, types) else (s,))
 
 
 def halves_bytes_bound(kernel: lir.Kernel) -> int:
@@ -76,39 +79,39 @@ def _is_adjacent(offset: IndexExpr, var: Var) -> bool:
     return offset.coefficient(var) == 1 and var not in set(rest.variables())
 
 
-def _blocks(s: For, types: Mapping[str, T]) -> Body:
+def _blocks(s: For, types: Mapping[str, T], number: int) -> Body:
     """Return a vector loop as a loop over blocks, and one over the elements that remain over."""
     n = s.var.extent
     if s.kind is LoopKind.PARALLEL_VECTOR:  # a range of iterations that begins anywhere
         return (s,)
     if s.base is not None and s.limit is not None:
-        return (_bounded_blocks(s, s.base, s.limit, types),)
+        return (_bounded_blocks(s, s.base, s.limit, types, number),)
     if n <= LONGEST_ROW and n % LANES == 0:
-        return _block(s, s.var, ix.of(s.var), types)
+        return _block(s, s.var, ix.of(s.var), types, number)
     block, lane = Var(f"{s.var.name}h", n // LANES), Var(f"{s.var.name}w", LANES)
-    out: list[lir.Stmt] = [For(block, LoopKind.SERIAL, _block(s, lane, ix.of(block) * LANES + ix.of(lane), types))]
+    at = ix.of(block) * LANES + ix.of(lane)
+    out: list[lir.Stmt] = [For(block, LoopKind.SERIAL, _block(s, lane, at, types, number))]
     if n % LANES:
         last = Var(f"{s.var.name}u", n % LANES)
         out.append(replace(s, var=last, body=_moved(s, ix.of(last) + (n - n % LANES))))
     return tuple(out)
 
 
-def _bounded_blocks(s: For, base: IndexExpr, limit: int, types: Mapping[str, T]) -> For:
+def _bounded_blocks(s: For, base: IndexExpr, limit: int, types: Mapping[str, T], number: int) -> For:
     """Return a loop that ends at a limit as a loop over blocks, each of which is whole or ends there."""
     block, lane = Var(f"{s.var.name}h", s.var.extent // LANES), Var(f"{s.var.name}w", LANES)
     start = ix.of(block) * LANES
     whole = lir.Let(f"{s.var.name}_whole", T.PRED, lir.IndexTest(base + start, None, limit - LANES))
     rest = replace(s, var=lane, body=_moved(s, start + ix.of(lane)), base=base + start)
-    return For(
-        block, LoopKind.SERIAL, (whole, lir.If(whole.name, _block(s, lane, start + ix.of(lane), types), (rest,)))
-    )
+    converted = _block(s, lane, start + ix.of(lane), types, number)
+    return For(block, LoopKind.SERIAL, (whole, lir.If(whole.name, converted, (rest,))))
 
 
 def _moved(s: For, at: IndexExpr) -> Body:
     return lir.map_indices(s.body, lambda i: i.substitute({s.var: at}))
 
 
-def _block(s: For, lane: Var, at: IndexExpr, types: Mapping[str, T]) -> Body:
+def _block(s: For, lane: Var, at: IndexExpr, types: Mapping[str, T], number: int) -> Body:
     """Return the statements for the elements of one block.
 
     Args:
@@ -116,6 +119,7 @@ def _block(s: For, lane: Var, at: IndexExpr, types: Mapping[str, T]) -> Body:
         lane: the variable of the loop over the block.
         at: what the variable of the loop stands for.
         types: the element types of the arrays in memory.
+        number: of the loop, for the names of its arrays.
     """
     before: dict[tuple[str, IndexExpr], lir.WidenHalves] = {}
     inside: list[lir.Stmt] = []
@@ -126,10 +130,10 @@ def _block(s: For, lane: Var, at: IndexExpr, types: Mapping[str, T]) -> Body:
         if isinstance(x, lir.Let) and isinstance(x.value, lir.Load) and _is_half(x.value, lane, types):
             key = x.value.buffer, x.value.offset.substitute({lane: ix.const(0)})
             if key not in before:
-                before[key] = lir.WidenHalves(f"{x.name}_halves", *key, lane.extent)
+                before[key] = lir.WidenHalves(f"{x.name}_halves{number}", *key, lane.extent)
             inside.append(replace(x, value=lir.LocalLoad(before[key].array, ix.of(lane))))
         elif isinstance(x, lir.Store) and _is_half(x, lane, types):
-            array = f"{x.buffer}_halves"
+            array = f"{x.buffer}_halves{number}"
             inside.append(lir.LocalStore(array, ix.of(lane), sources.get(x.value, x.value)))
             after.append(lir.NarrowHalves(x.buffer, x.offset.substitute({lane: ix.const(0)}), array, lane.extent))
         else:
