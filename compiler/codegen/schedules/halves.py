@@ -33,7 +33,7 @@ def convert_halves(kernel: lir.Kernel, body: Body) -> Body:
     types = {a.name: a.type for a in kernel.arguments}
     if T.F16 not in types.values():
         return body
-    # Copies of a loop may stand side by side, so that each needs names of its own for its arrays.
+    # Copies of a loop may be side by side, so that each needs names of its own for its arrays.
     numbers = count(1)
     return map_vector_loops(body, lambda s: _blocks(s, types, next(numbers)) if suits_halves(s, types) else (s,))
 
