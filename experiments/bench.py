@@ -283,13 +283,10 @@ def _ours(program: Program, settings: Settings, reference: Reference) -> tuple[C
     seconds += time.perf_counter() - start_of_call
 
     size = None if peak is None else peak + sum(np.asarray(a).nbytes for a in arrays)
-    return (
-        Contestant(
-            OURS, lambda: fresh_outputs(executable, reference), lambda n: warm_sample(lambda: executable(*arrays), n)
-        ),
-        seconds,
-        size,
+    ours = Contestant(
+        OURS, lambda: fresh_outputs(executable, reference), lambda n: warm_sample(lambda: executable(*arrays), n)
     )
+    return ours, seconds, size
 
 
 def _in_turns(contestants: Sequence[Contestant], rounds: int) -> dict[str, list[float]]:

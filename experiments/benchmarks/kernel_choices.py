@@ -247,11 +247,8 @@ def main(arguments: list[str]) -> int:
         if late or not any(fnmatch(program.name, pattern) for pattern in options.only):
             continue
         try:
-            found = [
-                r
-                for s in heavy_sites(program)
-                if (r := measure(s, program.name, options.choices, options.real_time)) is not None
-            ]
+            rows_of = (measure(s, program.name, options.choices, options.real_time) for s in heavy_sites(program))
+            found = [r for r in rows_of if r is not None]
         except (HlogymError, MemoryError) as error:
             print(f"{program.name}: {error}")
             continue

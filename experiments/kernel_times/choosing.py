@@ -19,6 +19,7 @@ from experiments.kernel_times.matrices import TimesMatrix
 from experiments.kernel_times.training import fit_prices
 from experiments.learning.fitting import family_folds
 from experiments.learning.trees import grow_forest
+from experiments.results import markdown_table
 from experiments.yardstick.rows import write_page
 
 __all__ = ["MeasuredKernel", "best_choices", "chosen_by_forest", "measured_kernels", "threads_by_estimate",
@@ -257,11 +258,6 @@ def _factor(logs: Sequence[float], digits: int = 3) -> str:
     return f"{np.exp(np.mean(logs)):.{digits}f}x"
 
 
-def _markdown(table: Sequence[Sequence[str]]) -> list[str]:
-    lines = ["| " + " | ".join(row) + " |" for row in table]
-    return [lines[0], "|" + "---|" * len(table[0]), *lines[1:], ""]
-
-
 def write_choosing(
     out: Path, command: str, header: Mapping[str, Any], kernels: Sequence[MeasuredKernel], seed: int
 ) -> str:
@@ -287,13 +283,13 @@ def write_choosing(
         "whose default and other choices use threads. The difference to the best measured is luck, and choices that "
         "matter on one thread only.",
         "",
-        *_markdown(best_choices(training)),
+        markdown_table(best_choices(training)),
         "## Threads from an estimated time on, training families",
         "",
         "Kernels that run on one thread by default and would run on two. Of some of them, choices with a smaller grain "
         "were measured; threads sleep after a pause of 50 us between runs, which these measurements do not have.",
         "",
-        *_markdown(threads_by_estimate(training)),
+        markdown_table(threads_by_estimate(training)),
         "## A forest",
         "",
         "It predicts the gain of a choice from the kernel and from what the choice changes. The choice with the "

@@ -30,7 +30,7 @@ static void wake_up(struct place *p) {
    at a time calls this for a worker. */
 static void keep_off(struct place *p, int core) {
   cpu_set_t others;
-  if (atomic_load(&p->core) != core) return;
+  if (core < 0 || atomic_load(&p->core) != core) return; /* negative: not known, or awake */
   if (!atomic_load(&p->narrowed) && sched_getaffinity(p->thread, sizeof p->allowed, &p->allowed) != 0) return;
   others = p->allowed;
   CPU_CLR(core, &others);

@@ -204,8 +204,10 @@ static void open_job(struct pool *p, int count) {
   atomic_store(&p->state, OPEN);
   atomic_fetch_add(&p->offers, 1);
   if (atomic_load(&p->sleepers) == 0) return;
-  const int core = p == &own ? sched_getcpu() : -1;
-  for (int number = 1; core >= 0 && number <= p->workers; number++) keep_off(&places[number], core);
+  if (p == &own) {
+    const int core = sched_getcpu();
+    for (int number = 1; number <= p->workers; number++) keep_off(&places[number], core);
+  }
   futex_wake(&p->offers, count);
 }
 
