@@ -8,7 +8,7 @@ step. "New" are steps until the given seconds have passed, mostly to states that
 the same episodes again. Seconds are processor time of one process. "reset" is the mean of a reset after the first one,
 and memory is what the environment adds to the process, with the program, its baseline and its states.
 
-With `--processes` the environments also run in several processes at once, one each, for as many seconds of wall time;
+With `--processes` the environments also run in several processes at once, one each, for the same seconds of wall time;
 a plot beside the table shows the sum of their new steps per second.
 """
 
@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import gc
 import multiprocessing
+import multiprocessing.sharedctypes
 import multiprocessing.synchronize
 import sys
 import time
@@ -38,11 +39,14 @@ from experiments.results import write_text
 ENVIRONMENTS = ("Fusion-v0", "Compile-v0", "PassOrder-v0", "Unroll-v0")
 PROGRAMS = ("cartpole_naive", "layer_norm_backward")
 STOP = 0.02
+LEAD_SECONDS = 0.1
+"""From the time when all processes are ready until they begin together."""
 _LONGEST = 100_000
 
 
 Barrier: TypeAlias = "multiprocessing.synchronize.Barrier"
-Rates: TypeAlias = "multiprocessing.Queue[float]"
+Begin: TypeAlias = "multiprocessing.sharedctypes.Synchronized[float]"
+Counts: TypeAlias = "multiprocessing.Queue[int]"
 
 
 @dataclass
@@ -124,35 +128,43 @@ def measure(environment: str, program: str, seconds: float) -> str:
     )
 
 
-def _work(environment: str, program: str, seconds: float, seed: int, ready: Barrier, rates: Rates) -> None:
-    """Play in a process of its own and report the new steps per second of wall time."""
+def _work(
+    environment: str, program: str, seconds: float, seed: int, ready: Barrier, begin: Begin, counts: Counts
+) -> None:
+    """Play in a process of its own and report the number of new steps in the seconds that all processes share."""
     env = _make(environment)
     rng, run = np.random.default_rng(seed), _Run([])
     _reset(env, program, run)
     ready.wait()
-    start = time.monotonic()
-    while time.monotonic() - start < seconds:
+    with begin.get_lock():
+        begin.value = start = begin.value or time.monotonic() + LEAD_SECONDS
+    time.sleep(max(0.0, start - time.monotonic()))
+    while time.monotonic() < start + seconds:
         action = _draw(env, rng)
         *_, terminated, truncated, _ = env.step(action)
         run.choices.append(action)
         if terminated or truncated:
             _reset(env, program, run)
-    rates.put(len(run.choices) / (time.monotonic() - start))
+    counts.put(len(run.choices))
 
 
 def rate_of_processes(environment: str, program: str, seconds: float, count: int) -> float:
-    """Return the new steps per second of several processes together."""
+    """Return the new steps per second of several processes together.
+
+    All count the steps of the same seconds, so that processes which wait for a core do not count as if they had one.
+    """
     context = multiprocessing.get_context("spawn")
-    ready, rates = context.Barrier(count), context.Queue()
+    counts, shared = context.Queue(), (context.Barrier(count), context.Value("d", 0.0))
     workers = [
-        context.Process(target=_work, args=(environment, program, seconds, seed, ready, rates)) for seed in range(count)
+        context.Process(target=_work, args=(environment, program, seconds, seed, *shared, counts))
+        for seed in range(count)
     ]
     for w in workers:
         w.start()
-    total = sum(float(rates.get()) for _ in workers)
+    total = sum(int(counts.get()) for _ in workers)
     for w in workers:
         w.join()
-    return total
+    return total / seconds
 
 
 def _scaling(environments: Sequence[str], program: str, seconds: float, counts: Sequence[int], to: Path) -> list[str]:
