@@ -172,6 +172,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add(
         "--real-time", action="store_true", help="time at real-time priority, on a machine that does other work as well"
     )
+    add(
+        "--end-after",
+        type=float,
+        default=math.inf,
+        metavar="SECONDS",
+        help="measure no further program later",
+    )
     add("--out", type=Path, default=None, help="page to write (default: results/headroom/SUITE.md)")
     o = parser.parse_args(arguments)
     groups = tuple(o.group.split(","))
@@ -192,11 +199,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         rows = collect(
             out.with_suffix(".jsonl"), settings, programs,
             lambda p: headroom_row(measurer, p, groups, o.budget, o.seed, o.shortest), len(programs),
+            o.end_after,
         )  # fmt: skip
         gate = str(measurer.options.gate)
     command = "python -m experiments.headroom " + " ".join(f"--{n} {v}" for n, v in settings.items())
     command += " --real-time" if o.real_time else ""
     lines = _lines(rows, groups, o.budget, gate)
+    if len(rows) < len(programs):
+        lines = [f"The run ended after {len(rows)} of {len(programs)} programs.", "", *lines]
     if any("groups" in r for r in rows):
         from experiments.plots import save_figure
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -35,17 +36,19 @@ def collect(
     programs: Sequence[Program],
     measure: Callable[[Program], Row],
     limit: int,
+    end_after: float = math.inf,
 ) -> list[Row]:
     """Return the rows of programs: those in the file, if it has the same settings, and new ones, which are added to it.
 
     A program that fails has a row with the reason under "failure", and is not tried again. The run ends once `limit`
-    programs have rows without "failure" or "skipped".
+    programs have rows without "failure" or "skipped". After `end_after` seconds, no further program is measured.
 
     Raises:
         ResultError: the file has other settings, or cannot be read or written.
     """
     rows = _known(path, settings)
     used: list[Row] = []
+    end = time.monotonic() + end_after
     for program in programs:
         if sum(_is_whole(row) for row in used) >= limit:
             break
@@ -53,6 +56,8 @@ def collect(
             used.append(rows[program.name])
             continue
         start = time.monotonic()
+        if start > end:
+            break
         try:
             row = measure(program)
         except HlogymError as error:
