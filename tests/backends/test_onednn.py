@@ -2,6 +2,8 @@
 
 import os
 import random
+import subprocess
+import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -10,7 +12,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from compiler import compile, load, parse, session
+from compiler import CompileOptions, compile, load, parse, session
 from compiler.backends.cpu.native_runtime import RUNTIME
 from compiler.backends.cpu.onednn import convolution as onednn_convolution
 from compiler.backends.cpu.onednn import matcher, products
@@ -18,7 +20,7 @@ from compiler.backends.cpu.onednn import pooling as onednn_pooling
 from compiler.backends.cpu.onednn.library import VARIABLE, why_unavailable
 from compiler.errors import BackendError
 from compiler.interpreter import evaluate
-from compiler.runtime.executable import Executable
+from compiler.runtime.executable import CallOptions, Configurable, Executable
 from compiler.runtime.thunks import LibraryThunk
 
 pytestmark = pytest.mark.skipif(why_unavailable() is not None, reason=str(why_unavailable()))
@@ -292,6 +294,75 @@ def test_a_program_saved_with_one_thread_runs_on_two(tmp_path: Path) -> None:
     finally:
         RUNTIME.set_num_threads(before)
     np.testing.assert_array_equal(got[0], np.asarray(evaluate(parse(text), arguments)[0]))
+
+
+PRODUCT = """HloModule m
+ENTRY e { x = f32[300,200] parameter(0)
+  y = f32[200,100] parameter(1)
+  ROOT r = f32[300,100] dot(x, y), lhs_contracting_dims={1}, rhs_contracting_dims={0} }"""
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("text", [with_constant(), weights_gradient(4), weights_gradient(3), PRODUCT])
+def test_a_limit_of_threads_keeps_the_results(text: str, threads: int) -> None:
+    arguments = numbers(text, 0)
+    want = np.asarray(evaluate(parse(text), arguments)[0])
+    before = RUNTIME.num_threads
+    try:
+        RUNTIME.set_num_threads(3)
+        exe = compile(text, options=CompileOptions(num_threads=threads))
+        other = compile(text)
+        assert library_calls(exe) == 1
+        for each in (exe, other, exe):
+            np.testing.assert_array_equal(each(*arguments)[0], want)
+        assert isinstance(other, Configurable)
+        other.call_options = CallOptions(num_threads=threads)
+        np.testing.assert_array_equal(other(*arguments)[0], want)
+    finally:
+        RUNTIME.set_num_threads(before)
+
+
+WAKES = """
+import os, sys, time
+import numpy as np
+from hlogym import CompileOptions, compile
+from compiler.runtime.thunks import LibraryThunk
+
+def waits():
+    time.sleep(0.1)  # until the workers sleep
+    found = 0
+    for task in os.listdir("/proc/self/task"):
+        if int(task) != os.getpid():
+            lines = open(f"/proc/self/task/{task}/status").read().splitlines()
+            found += sum(int(l.split()[1]) for l in lines if l.startswith("voluntary_ctxt_switches"))
+    return found
+
+def woken(exe, arguments):
+    exe(*arguments)
+    before = waits()
+    for _ in range(5):
+        exe(*arguments)
+        time.sleep(0.01)
+    return waits() > before
+
+text = sys.argv[1]
+x, k = np.ones((4, 32, 32, 32), np.float32), np.ones((3, 3, 32, 32), np.float32)
+one, two = compile(text, options=CompileOptions(num_threads=1)), compile(text)
+assert sum(isinstance(t, LibraryThunk) for t in one.thunks) == 1
+print(woken(one, (x, k)), woken(two, (x, k)), woken(one, (x, k)))
+"""
+
+
+def test_with_a_limit_of_one_thread_no_other_is_woken() -> None:
+    text = """HloModule m
+ENTRY e { x = f32[4,32,32,32] parameter(0)
+  k = f32[3,3,32,32] parameter(1)
+  ROOT c = f32[4,32,32,32] convolution(x, k), window={size=3x3 pad=1_1x1_1}, dim_labels=b01f_01io->b01f }"""
+    environment = {**os.environ, "HLOGYM_NUM_THREADS": "2"}
+    done = subprocess.run(
+        [sys.executable, "-c", WAKES, text], env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == ["False", "True", "False"]
 
 
 def test_several_threads_call_one_executable() -> None:

@@ -123,7 +123,8 @@ class CpuExecutable:
         self._steps, self._step_parts = built.driver.table()
         symbols = built.driver.kernels
         self._table = (ctypes.c_void_p * max(1, len(symbols)))(*(self._addresses[s] for s in symbols))
-        self._library = LibrarySteps(built.driver.library, self.program.constants)
+        self._library: dict[int | None, LibrarySteps] = {}  # by number of threads at most
+        self._steps_of_library(None)
         self._callback = _HOST(weakly(self._run_host))
         self._call_options = CallOptions()
         self._make_table()
@@ -175,8 +176,11 @@ class CpuExecutable:
     @call_options.setter
     def call_options(self, options: CallOptions) -> None:
         self._call_options = options
+        if not any(True for _ in self._frames):
+            self._library.clear()  # no call can be running them
+        self._steps_of_library(options.num_threads)
         for frame in self._frames:
-            _configure(frame.context, options)
+            self._configure(frame.context)
 
     @property
     def entry_and_constants(self) -> tuple[int, int]:
@@ -313,9 +317,21 @@ class CpuExecutable:
             context.sgemm, context.dgemm = blas_address("sgemm"), blas_address("dgemm")
             context.sgemv, context.dgemv = blas_address("sgemv"), blas_address("dgemv")
             context.get_blas_threads, context.set_blas_threads = blas_threading()
-        context.run_library, context.library = self._library.run_address, self._library.table_address
-        _configure(context, self._call_options)
+        self._configure(context)
         return context
+
+    def _configure(self, context: Context) -> None:
+        options = self._call_options
+        context.call.flush_denormals = int(options.flush_denormals)
+        context.call.threads = options.num_threads or 0
+        steps = self._steps_of_library(options.num_threads)
+        context.run_library, context.library = steps.run_address, steps.table_address
+
+    def _steps_of_library(self, threads: int | None) -> LibrarySteps:
+        """Return the library calls for a number of threads: a library divides its work when a step is made."""
+        if threads not in self._library:
+            self._library[threads] = LibrarySteps(self.built.driver.library, self.program.constants, threads)
+        return self._library[threads]
 
     def _run_host(self, number: int) -> None:
         """Evaluate a host op when the driver calls back; keep an exception for the end of the call."""
@@ -426,11 +442,6 @@ def _seen_as(array: Array, shape: Shape) -> Array:
     """Return an array's memory as that of a value; values of another type may be in it before it holds its own."""
     same = array.dtype == shape.dtype
     return (array if same else array.reshape(-1).view(shape.dtype)).reshape(shape.dimensions)
-
-
-def _configure(context: Context, options: CallOptions) -> None:
-    context.call.flush_denormals = int(options.flush_denormals)
-    context.call.threads = options.num_threads or 0
 
 
 def _decline(arrays: tuple[Any, ...]) -> None:

@@ -81,7 +81,7 @@ static handle_t engine;
 
 /* Defined in openmp.c. */
 const char *hlogym_share_threads(void *library);
-void hlogym_use_one_thread(int set);
+void hlogym_limit_threads(int count);
 void hlogym_use_independent_members(int set);
 
 /* Defined by the runtime. */

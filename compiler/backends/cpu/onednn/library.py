@@ -54,15 +54,16 @@ class OneDnn:
         self._library = library
         self.run_address = ctypes.cast(library.hlogym_onednn_run, ctypes.c_void_p).value or 0
 
-    def create(self, description: Description, constants: Sequence[int] = ()) -> Step | None:
+    def create(self, description: Description, constants: Sequence[int] = (), threads: int = 0) -> Step | None:
         """Return the step of a description, or None if the library has no implementation of it.
 
         Args:
             description: the primitive.
             constants: for each tensor the address of its data if it is a constant, else 0.
+            threads: number of threads that run it at most; 0 for as many as there are.
         """
         addresses = (ctypes.c_void_p * len(constants))(*constants) if constants else None
-        made = self._library.hlogym_onednn_create(ctypes.byref(pack(description)), addresses)
+        made = self._library.hlogym_onednn_create(ctypes.byref(pack(description)), addresses, threads)
         return Step(self._library, made) if made else None
 
 
@@ -131,7 +132,8 @@ def _load(path: Path) -> OneDnn:
     library = ctypes.CDLL(str(tools.shared_object(onednn_source(), "onednn", FLAGS)))
     pointer = ctypes.c_void_p
     library.hlogym_onednn_open.restype, library.hlogym_onednn_open.argtypes = ctypes.c_char_p, [ctypes.c_char_p]
-    library.hlogym_onednn_create.restype, library.hlogym_onednn_create.argtypes = pointer, [pointer, pointer]
+    create = library.hlogym_onednn_create
+    create.restype, create.argtypes = pointer, [pointer, pointer, ctypes.c_int]
     library.hlogym_onednn_destroy.restype, library.hlogym_onednn_destroy.argtypes = None, [pointer]
     library.hlogym_onednn_scratch.restype, library.hlogym_onednn_scratch.argtypes = ctypes.c_int64, [pointer]
     library.hlogym_onednn_name.restype, library.hlogym_onednn_name.argtypes = ctypes.c_char_p, [pointer]

@@ -29,7 +29,7 @@ struct step {
   struct pool *maxima; /* of a maximum pooling, else null */
   int edges;
   size_t scratch_bytes, scratchpad_bytes;
-  int one_thread, independent; /* independent: whether the library's threads do not wait for each other */
+  int threads, independent; /* threads at most, or 0; whether the library's threads do not wait for each other */
   struct edge edge[MAX_TENSORS];
   struct frame frame[MAX_FRAMES];
   char name[64];
@@ -243,12 +243,12 @@ static int keep_pool(struct step *s, const struct description *d) {
    oneDNN divides the batch among its threads, which wait for each other before the sum, and spin meanwhile. Here each
    part of the batch is a call with one thread, which any thread may run. */
 
-EXPORT struct step *hlogym_onednn_create(const struct description *d, void *const *constants);
+EXPORT struct step *hlogym_onednn_create(const struct description *d, void *const *constants, int threads);
 
-/* Divide a step into as many parts as there are threads; return whether that is possible. */
+/* Divide a step into as many parts as it may have threads; return whether that is possible. */
 static int divide(struct step *s, const struct description *d) {
-  const int parts = hlogym_gang_size();
-  if (d->operation != WEIGHTS_GRADIENT || d->one_thread || parts == 1 || d->tensor[0].dims[0] % parts) return 0;
+  const int parts = max_threads();
+  if (d->operation != WEIGHTS_GRADIENT || parts == 1 || d->tensor[0].dims[0] % parts) return 0;
   struct description one = *d;
   one.one_thread = 1;
   s->outputs = 1;
@@ -259,7 +259,7 @@ static int divide(struct step *s, const struct description *d) {
     one.tensor[k].dims[0] /= parts;
     s->part_bytes[k] = one.tensor[k].dims[0] * d->tensor[k].strides[0] * (int64_t)sizeof(float);
   }
-  s->part = hlogym_onednn_create(&one, 0);
+  s->part = hlogym_onednn_create(&one, 0, 1);
   if (!s->part) return 0;
   s->parts = parts;
   s->scratch_bytes = parts * s->part->scratch_bytes + (parts - 1) * rounded(s->outputs * sizeof(float));
@@ -268,15 +268,19 @@ static int divide(struct step *s, const struct description *d) {
 }
 
 /* Create a step; return null if the library has no implementation. `constants` holds for each tensor the address of its
-   data if it is a constant, else null; it may be null itself. The caller frees the step with hlogym_onednn_destroy. */
-EXPORT struct step *hlogym_onednn_create(const struct description *d, void *const *constants) {
+   data if it is a constant, else null; it may be null itself. The step has at most `threads` threads, or if that is 0, as
+   many as there are: the library divides the work when a primitive is created. The caller frees the step with
+   hlogym_onednn_destroy. */
+EXPORT struct step *hlogym_onednn_create(const struct description *d, void *const *constants, int threads) {
   struct step *const s = calloc(1, sizeof *s);
   if (!s) return 0;
-  if (divide(s, d)) return s;
-  s->one_thread = d->one_thread;
-  hlogym_use_one_thread(s->one_thread);
-  int failed = build(s, d, constants);
-  hlogym_use_one_thread(0);
+  s->threads = d->one_thread ? 1 : threads;
+  hlogym_limit_threads(s->threads);
+  const int divided = divide(s, d);
+  hlogym_limit_threads(s->threads); /* creating a part has changed it */
+  int failed = divided ? 0 : build(s, d, constants);
+  hlogym_limit_threads(0);
+  if (divided) return s;
   if (d->operation == MAX_POOL && !failed) failed = keep_pool(s, d);
   if (!failed) return s;
   hlogym_onednn_destroy(s);
@@ -291,7 +295,7 @@ EXPORT const char *hlogym_onednn_name(const struct step *s) { return s->name; }
 /* ---- execution */
 
 static void execute(const struct step *s, struct frame *f, char *const *buffers, char *scratch) {
-  hlogym_use_one_thread(s->one_thread);
+  hlogym_limit_threads(s->threads);
   hlogym_use_independent_members(1); /* reorders have no barriers */
   argument_t arguments[MAX_TENSORS + 1];
   int count = 0;
@@ -301,7 +305,7 @@ static void execute(const struct step *s, struct frame *f, char *const *buffers,
     if (e->reorder) memory_set_data_handle(f->inside[k], e->constant ? e->constant : scratch + e->offset);
     memory_set_data_handle(f->outside[k], buffers[e->buffer]);
     if (e->turn.batch && !e->constant) {
-      if (!e->is_output) run_turn(&e->turn, buffers[e->buffer], scratch + e->offset, s->one_thread);
+      if (!e->is_output) run_turn(&e->turn, buffers[e->buffer], scratch + e->offset, s->threads == 1);
     } else if (e->reorder && !e->is_output && !e->constant) {
       const argument_t pair[] = {{ARG_SRC, f->outside[k]}, {ARG_DST, f->inside[k]}};
       primitive_execute(e->reorder, f->stream, 2, pair);
@@ -318,14 +322,14 @@ static void execute(const struct step *s, struct frame *f, char *const *buffers,
   for (int k = 0; k < s->edges; k++) {
     if (!s->edge[k].reorder || !s->edge[k].is_output) continue;
     if (s->edge[k].turn.batch) {
-      run_turn(&s->edge[k].turn, scratch + s->edge[k].offset, buffers[s->edge[k].buffer], s->one_thread);
+      run_turn(&s->edge[k].turn, scratch + s->edge[k].offset, buffers[s->edge[k].buffer], s->threads == 1);
       continue;
     }
     const argument_t pair[] = {{ARG_SRC, f->inside[k]}, {ARG_DST, f->outside[k]}};
     primitive_execute(s->edge[k].reorder, f->stream, 2, pair);
   }
   hlogym_use_independent_members(0);
-  hlogym_use_one_thread(0);
+  hlogym_limit_threads(0);
   if (s->maxima) repair_maxima(s->maxima, buffers[0], buffers[1]);
 }
 

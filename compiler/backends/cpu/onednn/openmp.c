@@ -53,6 +53,13 @@ static _Thread_local int independent; /* whether the members of the calling thre
 
 static int team_size(void) { return member.team && !member.nested ? member.team->size : 1; }
 
+static _Thread_local int limit; /* threads of the calling thread's regions at most; 0 for as many as there are */
+
+static int max_threads(void) {
+  const int threads = limit == 1 ? 1 : hlogym_gang_size();
+  return limit && limit < threads ? limit : threads;
+}
+
 /* Start a region: the other threads call function(data), and then the caller does so itself. */
 static void parallel_start(void (*function)(void *), void *data, unsigned threads) {
   static _Thread_local struct team team;
@@ -62,7 +69,7 @@ static void parallel_start(void (*function)(void *), void *data, unsigned thread
   }
   team.function = function;
   team.data = data;
-  team.size = threads ? (int)threads : hlogym_gang_size();
+  team.size = threads ? (int)threads : max_threads();
   atomic_store(&team.waiting, 0);
   member.team = &team;
   member.number = 0;
@@ -106,9 +113,6 @@ static void barrier(void) {
 
 /* ---- questions */
 
-static _Thread_local int one_thread; /* whether regions of the calling thread have one thread */
-
-static int max_threads(void) { return one_thread ? 1 : hlogym_gang_size(); }
 static int num_threads(void) { return team_size(); }
 static int thread_num(void) { return member.nested ? 0 : member.number * (member.team != 0); }
 static int in_parallel(void) { return team_size() > 1; }
@@ -146,8 +150,8 @@ static _Bool loop_start(long start, long end, long step, long chunk, long *first
 
 static void loop_end(void) {}
 
-/* Set whether the regions that the calling thread starts have one thread. */
-void hlogym_use_one_thread(int set) { one_thread = set; }
+/* Set how many threads the regions that the calling thread starts have at most; 0 for no limit. */
+void hlogym_limit_threads(int count) { limit = count; }
 
 /* Set whether the members of the regions that the calling thread starts wait for no other: they have no barriers. */
 void hlogym_use_independent_members(int set) { independent = set; }

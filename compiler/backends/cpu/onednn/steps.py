@@ -23,6 +23,7 @@ class LibrarySteps:
     Args:
         thunks: the library calls in the order of the driver's table.
         constants: the constants of the program, from which weights are reordered once.
+        threads: number of threads that run a step at most; None for as many as there are.
 
     Attributes:
         run_address: address of the C function that runs a step, or 0 without library calls.
@@ -32,7 +33,7 @@ class LibrarySteps:
         BackendError: the program needs oneDNN, which is not available here.
     """
 
-    def __init__(self, thunks: Sequence[LibraryThunk], constants: Sequence[Array]) -> None:
+    def __init__(self, thunks: Sequence[LibraryThunk], constants: Sequence[Array], threads: int | None = None) -> None:
         self.steps: list[Step] = []
         self.run_address = self.table_address = 0
         if not thunks:
@@ -46,7 +47,7 @@ class LibrarySteps:
             addresses = _constant_addresses(t, constants)
             key = f"{t.operation}{addresses}"
             if key not in shared:
-                shared[key] = _create(library, t, addresses)
+                shared[key] = _create(library, t, addresses, threads or 0)
             self.steps.append(shared[key])
         self._table = (ctypes.c_void_p * len(thunks))(*(s.address for s in self.steps))
         self.run_address, self.table_address = library.run_address, ctypes.addressof(self._table)
@@ -58,8 +59,8 @@ def _constant_addresses(t: LibraryThunk, constants: Sequence[Array]) -> tuple[in
     return (*found, 0) if any(found) else ()
 
 
-def _create(library: OneDnn, t: LibraryThunk, constants: tuple[int, ...]) -> Step:
-    step = library.create(Description.from_json(t.operation), constants)
+def _create(library: OneDnn, t: LibraryThunk, constants: tuple[int, ...], threads: int) -> Step:
+    step = library.create(Description.from_json(t.operation), constants, threads)
     if step is None:
         raise BackendError(f"oneDNN has no implementation of %{t.name} here; compile the program on this machine")
     return step
