@@ -120,11 +120,13 @@ def summary(rows: Sequence[Row]) -> list[str]:
     both = [
         (sum(r["cpu"]["cpu_seconds"].values()), sum(r["xla"]["cpu_seconds"].values()))
         for r in rows
-        if all(r.get(b) and not r[b]["error"] for b in ("cpu", "xla"))
+        if all(r.get(b) and not r[b]["error"] for b in ("cpu", "xla")) and r["cpu"]["machine"] == r["xla"]["machine"]
     ]
     if both:
         ratios = sorted(a / b for a, b in both)
-        out.append(f"- beside XLA:CPU, {len(both)} programs, processor seconds: median {ratios[len(ratios) // 2]:.2f}x")
+        middle = ratios[len(ratios) // 2]
+        where = f"{len(both)} programs on the same machine"
+        out.append(f"- beside XLA:CPU, {where}, processor seconds: median {middle:.2f}x")
     return out
 
 
