@@ -120,7 +120,7 @@ static void *caller(void *number) {
       inner.shares = round % 2;
       hlogym_begin(&inner);
     }
-    hlogym_parallel(add, &a, count, 1 + round % 50);
+    (round % 2 ? hlogym_parallel : hlogym_parallel_brief)(add, &a, count, 1 + round % 50);
     if (round % 4 == 0) check_gang();
     if (round % 4 == 1) check_offer(values);
     if (round % 3 == 0) hlogym_end(&inner);

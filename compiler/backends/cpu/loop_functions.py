@@ -115,7 +115,7 @@ def _is_small(inside: Sequence[Thunk]) -> bool:
 
 
 def _is_large(k: KernelSpec) -> bool:
-    return k.flops > MAX_FLOPS or k.flags != 0 or "hlogym_parallel(" in k.source or _MAIN.search(k.source) is None
+    return k.flops > MAX_FLOPS or k.flags != 0 or "hlogym_parallel" in k.source or _MAIN.search(k.source) is None
 
 
 # ---- places in memory

@@ -11,6 +11,8 @@
 
 #define CHUNKS_PER_THREAD 16
 #define SPIN_NANOSECONDS 50000
+/* How long a thread runs brief loops alone before it wakes workers for them: about as long as waking one takes. */
+#define ALONE_NANOSECONDS 10000
 
 /* The iterations of one thread: `next` .. `end` are not taken yet. Each range has a cache line of its own. */
 struct range {
@@ -39,7 +41,8 @@ struct pool {
   uint32_t gangs;           /* number of gangs so far */
   atomic_flag busy;         /* there is one job at a time; other callers run their loops alone */
   _Atomic int workers;
-  _Atomic int closed; /* whether the workers should return */
+  _Atomic int closed;   /* whether the workers should return */
+  int64_t alone, since; /* time of the last brief loops that ran alone, and when the last one ended */
 };
 
 static struct pool own = {.busy = ATOMIC_FLAG_INIT};
@@ -236,9 +239,22 @@ static void run_alone(task_t task, void *context, int64_t count, int64_t grain) 
   }
 }
 
-/* Call task(context, first, last) for chunks that cover 0 .. count-1, in any order and on any thread, and return when
-   all have finished. A chunk has at least `grain` iterations, except for the last one of a range. */
-EXPORT void hlogym_parallel(task_t task, void *context, int64_t count, int64_t grain) {
+/* Run a brief loop alone if all workers sleep, unless such loops have followed one another for so long that workers should
+   have been woken for them; return whether it ran. A program with pauses between its calls never waits for workers that
+   would come too late, and one without has them soon. */
+static int run_brief_alone(struct pool *p, task_t task, void *context, int64_t count) {
+  if ((int)atomic_load(&p->sleepers) < p->workers) return 0;
+  const int64_t start = now(CLOCK_MONOTONIC);
+  if (start - p->since > SPIN_NANOSECONDS) p->alone = 0;
+  p->since = start;
+  if (spins && p->alone > ALONE_NANOSECONDS) return 0;
+  task(context, 0, count);
+  p->since = now(CLOCK_MONOTONIC);
+  p->alone += p->since - start;
+  return 1;
+}
+
+static void run_loop(task_t task, void *context, int64_t count, int64_t grain, int brief) {
   const int threads = hlogym_threads();
   if (count <= 0) return;
   if (threads == 1 || count <= grain || in_task) {
@@ -251,6 +267,10 @@ EXPORT void hlogym_parallel(task_t task, void *context, int64_t count, int64_t g
     return;
   }
   start_workers(p, threads); /* fewer may start than requested */
+  if (brief && run_brief_alone(p, task, context, count)) {
+    atomic_flag_clear(&p->busy);
+    return;
+  }
   const int parts = p->workers + 1 < threads ? p->workers + 1 : threads;
   const int64_t fair = count / ((int64_t)parts * CHUNKS_PER_THREAD);
   if (fair > grain) grain = (fair + grain - 1) / grain * grain;
@@ -271,6 +291,17 @@ EXPORT void hlogym_parallel(task_t task, void *context, int64_t count, int64_t g
   take_part(job, 0);
   close_job(p); /* every chunk is taken */
   atomic_flag_clear(&p->busy);
+}
+
+/* Call task(context, first, last) for chunks that cover 0 .. count-1, in any order and on any thread, and return when
+   all have finished. A chunk has at least `grain` iterations, except for the last one of a range. */
+EXPORT void hlogym_parallel(task_t task, void *context, int64_t count, int64_t grain) {
+  run_loop(task, context, count, grain, 0);
+}
+
+/* The same for a loop that takes one thread not much longer than waking another. */
+EXPORT void hlogym_parallel_brief(task_t task, void *context, int64_t count, int64_t grain) {
+  run_loop(task, context, count, grain, 1);
 }
 
 /* ---- gangs: tasks that run at the same time, each on a thread of its own, so that they may wait for each other

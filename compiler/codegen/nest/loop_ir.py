@@ -319,6 +319,7 @@ class For:
         combined: accumulators that a VECTOR or THREAD loop combines.
         base, limit: bound on the variable, see above.
         grain: of a PARALLEL loop, the least number of iterations that a thread takes at a time.
+        brief: of a PARALLEL loop, whether one thread takes not much longer for it than waking another takes.
         poll: of a long SERIAL loop, the number of iterations between checks for interrupts; 0 for none.
         owner: of an ATOMIC loop, a 64-bit value of the body, and the number of its valid values, such that iterations
             with different values update different elements; None if there is none.
@@ -331,6 +332,7 @@ class For:
     base: IndexExpr | None = None
     limit: int | None = None
     grain: int = 1
+    brief: bool = False
     poll: int = 0
     owner: tuple[str, int] | None = None
 

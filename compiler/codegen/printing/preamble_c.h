@@ -18,6 +18,8 @@ typedef uint32_t __attribute__((may_alias, aligned(2))) bfloat16_pair_t;
 #define NAN __builtin_nanf("")
 #define INFINITY __builtin_inff()
 /* Defined by the runtime (compiler/backends/cpu/runtime.c). */
+void hlogym_parallel_brief(void (*task)(void *context, int64_t first, int64_t last), void *context, int64_t count,
+                           int64_t grain);
 void hlogym_parallel(void (*task)(void *context, int64_t first, int64_t last), void *context, int64_t count,
                      int64_t grain);
 int hlogym_interrupted(void);

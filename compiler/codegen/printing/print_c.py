@@ -376,7 +376,8 @@ class _CPrinter(Printer):
         """Outline a nest of parallel loops into a function of a range of iterations that runs on the thread pool."""
         nest = [f for f in perfect_nest(s) if f.kind is s.kind]
         items = math.prod(f.var.extent for f in nest)
-        self._outline(_captured_names(s, self._types), items, s.grain, lambda: self._iterations(nest))
+        call = "hlogym_parallel_brief" if s.brief else "hlogym_parallel"
+        self._outline(_captured_names(s, self._types), call, (items, s.grain), lambda: self._iterations(nest))
 
     def _iterations(self, nest: list[lir.For]) -> None:
         """Print iterations `first` to `last` of a nest whose loops are merged into one."""
@@ -402,13 +403,15 @@ class _CPrinter(Printer):
             self.depth -= 1
         self.emit("}")
 
-    def _outline(self, names: Mapping[str, str], items: int, grain: int, write_body: Callable[[], None]) -> None:
+    def _outline(
+        self, names: Mapping[str, str], call: str, size: tuple[int, int], write_body: Callable[[], None]
+    ) -> None:
         """Outline a loop: print a function of a range of items, and its parallel call in place of the loop.
 
         Args:
             names: C types of the names that the function captures.
-            items: number of items.
-            grain: minimum number of items that a thread takes at a time.
+            call: the function of the runtime that runs the items on threads.
+            size: number of items, and the minimum number of them that a thread takes at a time.
             write_body: prints the body, in which `first` and `last` bound the range.
         """
         constants = [name for name in names if name in self._constants]
@@ -440,7 +443,7 @@ class _CPrinter(Printer):
         self.lines, self.depth, self._types = outside
         self.emit("{")
         self.emit(f"  struct {function} shared = {{{', '.join(['arguments', *names])}}};")
-        self.emit(f"  hlogym_parallel({function}, &shared, {items}, {grain});")
+        self.emit(f"  {call}({function}, &shared, {size[0]}, {size[1]});")
         self.emit("}")
 
 

@@ -21,6 +21,7 @@ from compiler.codegen.schedules.halves import convert_halves, suits_halves
 from compiler.codegen.schedules.lane_accumulators import MAX_ACCUMULATORS
 from compiler.codegen.schedules.lanes import tile_columns
 from compiler.codegen.schedules.local_memory import local_bytes_bound
+from compiler.codegen.schedules.loop_prices import loop_nanoseconds
 from compiler.codegen.schedules.loop_transforms import (
     Tiling,
     collapse,
@@ -52,6 +53,15 @@ MIN_ITEMS = 64
 """Nested parallel loops are merged until they have this many iterations, so that threads share them evenly."""
 ALIGNED = 64
 """Ranges of elements for one thread start at multiples of this, so that they are whole cache lines."""
+SHARED_NANOSECONDS = 5000.0
+"""Estimated time of a loop from which on threads share it. A schedule with another grain has it in proportion."""
+BRIEF_NANOSECONDS = 16_000.0
+"""Estimated time of a loop up to which it is not worth waking threads that sleep: waking takes more than half of it."""
+BRIEF_WORK = 300_000
+"""Number of statements from which on a loop is not brief, because its price may be too low."""
+CLEAR_WORK = 32
+"""A loop of so many times the least work of a shared loop is shared, whatever its statements cost; one of so many times
+less is not."""
 LONG_WORK = 20_000_000
 """Minimum number of statements for which a sequential loop checks for interrupts."""
 SLICE_WORK = 5_000_000
@@ -196,35 +206,59 @@ class _Binder:
     def __init__(self, schedule: Schedule, arguments: Sequence[lir.Argument]) -> None:
         self.schedule = schedule
         self.arguments = {a.name: a.type for a in arguments}
+        self._kernel_arguments = arguments
 
-    def top(self, body: Body) -> Body:
-        """Bind the statements outside of all loops."""
+    def top(self, body: Body, is_long: bool = True) -> Body:
+        """Bind the statements outside of all loops, or inside of loops that are not shared.
+
+        Args:
+            body: the statements.
+            is_long: whether loops among them may take long enough to be shared.
+        """
         out: list[lir.Stmt] = []
         for s in body:
-            if isinstance(s, For) and s.kind is LoopKind.INDEPENDENT and self._is_shared_out(s):
-                out.append(self._parallel(s))
-            elif isinstance(s, For) and s.kind is LoopKind.INDEPENDENT and has_loop(s.body):
-                out.append(replace(s, kind=LoopKind.SERIAL, body=self.top(s.body), poll=_poll(s)))
+            is_loop = isinstance(s, For) and s.kind is LoopKind.INDEPENDENT
+            nanoseconds = self._shared_nanoseconds(s) if is_loop and is_long else 0.0
+            if isinstance(s, For) and nanoseconds:
+                out.append(self._parallel(s, nanoseconds < BRIEF_NANOSECONDS and work_of((s,)) < BRIEF_WORK))
+            elif isinstance(s, For) and is_loop and has_loop(s.body):
+                out.append(replace(s, kind=LoopKind.SERIAL, body=self.top(s.body, False), poll=_poll(s)))
             elif isinstance(s, lir.SortByKey):
                 out.append(self._sort(s))
             else:
                 out += self._statement(s)
         return tuple(out)
 
-    def _is_shared_out(self, s: For) -> bool:
-        return bool(self.schedule.threads) and work_of((s,)) >= THREAD_GRAINS * self.schedule.grain
+    def _shared_nanoseconds(self, s: lir.Stmt) -> float:
+        """Return the estimated time of a loop on one thread if it is long enough to be shared by threads, and 0 if not.
+
+        Only a loop of middling work is priced.
+        """
+        work, usual = work_of((s,)), THREAD_GRAINS * self.schedule.grain
+        if not self.schedule.threads or work * CLEAR_WORK < usual:
+            return 0.0
+        if work >= usual * CLEAR_WORK:
+            return math.inf
+        nanoseconds = loop_nanoseconds(tuple(self._statement(s)), self._kernel_arguments, work)
+        least = SHARED_NANOSECONDS * self.schedule.grain / Schedule().grain
+        return nanoseconds if nanoseconds >= least else 0.0
+
+    def _grain(self, work: int) -> int:
+        """Return the least work of a task of a loop: that of the schedule, or less so that all threads get tasks."""
+        return max(1, min(self.schedule.grain, work // THREAD_GRAINS))
 
     # ---- threads
 
-    def _parallel(self, s: For) -> lir.Stmt:
-        """Return a loop whose iterations are distributed to threads."""
+    def _parallel(self, s: For, brief: bool) -> lir.Stmt:
+        """Return a loop whose iterations are distributed to threads; see `For.brief`."""
         nest = [s]
         while math.prod(f.var.extent for f in nest) < MIN_ITEMS:
             below = perfect_nest(nest[-1])[1:2]
             if not below or below[0].kind is not LoopKind.INDEPENDENT or below[0].base is not None:
                 break
             nest += below
-        body, grain = nest[-1].body, max(1, self.schedule.grain // max(1, work_of(nest[-1].body)))
+        task = self._grain(work_of((s,)))
+        body, grain = nest[-1].body, max(1, task // max(1, work_of(nest[-1].body)))
         if has_loop(body):
             body = self._body(body)
         elif (
@@ -232,19 +266,22 @@ class _Binder:
             and not self._block(nest[0]) and not _is_sparse(nest[0])
         ):  # fmt: skip
             grain = -(-grain // ALIGNED) * ALIGNED  # a range should end at a vector and at a cache line
-            return replace(s, kind=LoopKind.PARALLEL_VECTOR, body=self._body(body), grain=grain)
+            return replace(s, kind=LoopKind.PARALLEL_VECTOR, body=self._body(body), grain=grain, brief=brief)
         else:
-            body, grain = (self._chunks(nest.pop(), math.prod(f.var.extent for f in nest)),), 1
+            body, grain = (self._chunks(nest.pop(), math.prod(f.var.extent for f in nest), task, brief),), 1
             if not nest:
                 (only,) = body
                 return only
         for f in reversed(nest):
-            body = (replace(f, kind=LoopKind.PARALLEL, body=body, grain=grain),)
+            body = (replace(f, kind=LoopKind.PARALLEL, body=body, grain=grain, brief=brief),)
         return body[0]
 
-    def _chunks(self, s: For, runs: int) -> lir.Stmt:
-        """Return a loop over single elements, which runs `runs` times, as a parallel loop over vector loops."""
-        size = max(1, self.schedule.grain // max(1, work_of(s.body)), s.var.extent * runs // MIN_ITEMS)
+    def _chunks(self, s: For, runs: int, task: int, brief: bool) -> lir.Stmt:
+        """Return a loop over single elements, which runs `runs` times, as a parallel loop over vector loops.
+
+        A vector loop has at least `task` statements of work.
+        """
+        size = max(1, task // max(1, work_of(s.body)), s.var.extent * runs // MIN_ITEMS)
         unit = self._block(s) or ALIGNED  # a chunk should end at a vector and at a cache line
         size = min(-(-size // unit) * unit, s.var.extent)
         if s.base is not None or -(-s.var.extent // size) < 2:
@@ -254,7 +291,7 @@ class _Binder:
         loop = _moved(s, inner, at)
         if s.var.extent % size:
             loop = replace(loop, base=ix.of(outer) * size, limit=s.var.extent)
-        return For(outer, LoopKind.PARALLEL, tuple(self._leaves(loop)))
+        return For(outer, LoopKind.PARALLEL, tuple(self._leaves(loop)), brief=brief)
 
     def _sort(self, s: lir.SortByKey) -> lir.SortByKey:
         """Return a sort by the schedule's method, whose rows are distributed to threads if they are enough work."""

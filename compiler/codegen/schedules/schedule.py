@@ -93,7 +93,7 @@ class Schedule:
         columns: number of adjacent columns in a tile of a column reduction.
         block: CUDA threads per block.
         lanes: number of positions in a tile of a loop kernel.
-        threads: 1 if loops with enough work run on several CPU threads, 0 if the kernel runs on one.
+        threads: 1 if loops that take long enough run on several CPU threads, 0 if the kernel runs on one.
         grain: minimum work of a task that one thread takes at a time, in statements.
         vector: bits of a SIMD vector on a CPU; 0 for scalar code.
         unroll: number of vectors that one iteration of a vector loop computes; 1 leaves it to the C compiler.

@@ -9,11 +9,11 @@ import numpy.typing as npt
 
 from compiler.analysis.cost_model import CostModel, cpu
 from compiler.analysis.library_work import library_flops
+from compiler.codegen.nest.counts import NEST_COUNTS, nest_counts
 from compiler.codegen.schedules.kernel_choice import GENERATED, KernelChoice
 from compiler.codegen.schedules.schedule import COMPILER_FLAGS, FIELD_RANGES
 from compiler.errors import PlanError
 from compiler.ir.opcodes import Opcode
-from compiler.learned.features.nest import NEST_COUNTS, nest_counts
 from compiler.runtime.kernel_features import FEATURE_NAMES, kernel_features
 from compiler.runtime.kernel_sites import KernelSite
 
@@ -80,7 +80,7 @@ class _Nests:
         except PlanError:
             return {}
         nest = self._site.bound_nest(schedule)
-        return {} if nest is None else nest_counts(nest)
+        return {} if nest is None else nest_counts(nest.body, nest.arguments)
 
 
 def _choice_features(site: KernelSite, choice: KernelChoice, threads: int, nests: _Nests) -> list[float]:

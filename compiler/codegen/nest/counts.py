@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
+from collections.abc import Sequence
 
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import IndexExpr, Quotient, Remainder, Var
@@ -40,13 +41,18 @@ _PARALLEL_KINDS = (LoopKind.PARALLEL, LoopKind.PARALLEL_VECTOR)
 _RANDOM = "gathered"
 
 
-def nest_counts(kernel: lir.Kernel) -> dict[str, float]:
-    """Return the counts of a nest that is bound to a CPU, by the names in NEST_COUNTS; those that are 0 are omitted."""
-    counter = _Counter(kernel)
-    counter.body(kernel.body, _Place())
+def nest_counts(body: Body, arguments: Sequence[lir.Argument]) -> dict[str, float]:
+    """Return the counts of statements that are bound to a CPU, by the names in NEST_COUNTS, without those of 0.
+
+    Args:
+        body: the statements of a kernel, or some of them.
+        arguments: the arguments of the kernel.
+    """
+    counter = _Counter(arguments)
+    counter.body(body, _Place())
     found = counter.found
-    sizes = [a.elements * SCALAR_BYTES.get(a.type, 4) for a in kernel.arguments]
-    outputs = [size for a, size in zip(kernel.arguments, sizes, strict=True) if a.is_output]
+    sizes = [a.elements * SCALAR_BYTES.get(a.type, 4) for a in arguments]
+    outputs = [size for a, size in zip(arguments, sizes, strict=True) if a.is_output]
     found["arguments"] = len(sizes)
     found["bytes in"] = sum(sizes) - sum(outputs)
     found["bytes out"] = sum(outputs)
@@ -81,9 +87,9 @@ class _Place:
 class _Counter:
     """Counts the statements of a nest."""
 
-    def __init__(self, kernel: lir.Kernel) -> None:
+    def __init__(self, arguments: Sequence[lir.Argument]) -> None:
         self.found: defaultdict[str, float] = defaultdict(float)
-        self.types: dict[str, PrimitiveType] = {a.name: a.type for a in kernel.arguments}
+        self.types: dict[str, PrimitiveType] = {a.name: a.type for a in arguments}
 
     def body(self, body: Body, place: _Place) -> int:
         """Count statements; return the length of the longest chain of them that depend on each other."""
