@@ -283,3 +283,29 @@ def test_a_full_disk_leaves_the_old_program(tmp_path: Path, monkeypatch: pytest.
         exe.save(tmp_path / "p")
     assert scale_of(load(tmp_path / "p")) == 3
     assert len(list((tmp_path / "p").iterdir())) == 2
+
+
+def test_a_program_of_another_runtime_is_refused_beside_programs_of_this_one(tmp_path: Path) -> None:
+    program(3).save(tmp_path / "p")
+    code = """
+import sys
+import numpy as np
+from compiler import load
+from compiler.backends.cpu.native_runtime import RUNTIME
+from compiler.backends.cpu.toolchain import toolchain
+from compiler.errors import HlogymError
+
+library = toolchain().runtime()
+other = library.with_name("0" * len(library.stem) + library.suffix)
+other.write_bytes(library.read_bytes() + b"another")  # bytes after an ELF file are ignored
+RUNTIME.load(other)
+try:
+    load(sys.argv[1])
+except HlogymError as error:
+    print(error)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "p")], cwd=ROOT, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    assert "another version of hlogym" in done.stdout and "compile and save it again" in done.stdout

@@ -25,6 +25,10 @@ OPENMP_FUNCTIONS = (
     "omp_in_parallel",
 )  # fmt: skip
 """The functions of GNU OpenMP in the table of shared_threads.c, in its order."""
+OTHER_RUNTIME = (
+    "the program was saved by another version of hlogym than the one that this process uses: compile and save it again, "
+    "or load it in a process of its own before any other program"
+)
 THREAD_VARIABLES = ("HLOGYM_NUM_THREADS", "OMP_NUM_THREADS")
 
 
@@ -70,13 +74,21 @@ class NativeRuntime:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._library: ctypes.CDLL | None = None
+        self._loaded = ""  # hash of the library
         self._requested: int | None = None
         self._openmp: Sequence[int] = ()
         self.held: ctypes.PyDLL
         self.calls_arrays = False
 
     def load(self, path: Path) -> ctypes.CDLL:
-        """Return the runtime; the first call loads it from `path`, and later calls return the same library."""
+        """Return the runtime; the first call loads it from `path`, and later calls return the same library.
+
+        Args:
+            path: a file in an `ObjectCache`, whose name is the hash of its content.
+
+        Raises:
+            BackendError: the file cannot be loaded, or the process has loaded another runtime.
+        """
         with self._lock:
             if self._library is None:
                 library = _load(path)
@@ -84,7 +96,9 @@ class NativeRuntime:
                 _share(library, self._openmp)
                 self.held = connect(library)
                 self.calls_arrays = array_calls_work(self.held)
-                self._library = library
+                self._library, self._loaded = library, path.stem
+            elif path.stem != self._loaded:
+                raise BackendError(OTHER_RUNTIME)
             return self._library
 
     @property
