@@ -9,9 +9,11 @@ checked. Writes a page, and .jsonl beside it, from which an interrupted run cont
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +24,7 @@ from compiler.policy import Policy, resolve_policy
 from compiler.session import CompilationSession
 from env.measurement import Measurer
 from env.store import PlanStore
-from env.suites import Program
+from env.suites import Program, open_test_programs
 from env.summaries import SpeedupSummary, summarise
 from experiments.learning.bandits import learnable_programs, measurer_options
 from experiments.learning.settings import LearningSettings, add_settings, given_settings
@@ -159,6 +161,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--policy", default="learned", help="name or folder (default: %(default)s)")
     parser.add_argument("--suite", default=None, help="comma-separated suites (default: those of the settings)")
     parser.add_argument("--per-family", type=int, default=None, help="programs of each family at most")
+    parser.add_argument("--open-test", metavar="PURPOSE", help="open sealed test programs and record it")
     add_settings(parser)
     parser.add_argument("--out", type=Path, default=None, help="page to write (default: results/learning/POLICY.md)")
     o = parser.parse_args(arguments)
@@ -167,9 +170,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     s = replace(s, per_family=o.per_family or s.per_family)
     policy = resolve_policy(o.policy, settings.backend)
     out = o.out or FOLDER / f"{policy.name.replace(':', '-')}.md"
-    found = validate_policy(policy, replace(settings, validate=s), out.with_suffix(".jsonl"))
+    with open_test_programs(o.open_test, policy.label, [out.parent]) if o.open_test else nullcontext():
+        found = validate_policy(policy, replace(settings, validate=s), out.with_suffix(".jsonl"))
     command = f"python -m experiments.learning.validate --policy {policy.name} --suite {s.suite}"
     command += f" --per-family {s.per_family}"
+    if o.open_test:
+        command += f" --open-test {shlex.quote(o.open_test)}"
     sys.stdout.write(write_validation(found, policy.label, command, out))
 
 

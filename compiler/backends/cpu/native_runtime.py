@@ -26,8 +26,8 @@ OPENMP_FUNCTIONS = (
 )  # fmt: skip
 """The functions of GNU OpenMP in the table of shared_threads.c, in its order."""
 OTHER_RUNTIME = (
-    "the program was saved by another version of hlogym than the one that this process uses: compile and save it again, "
-    "or load it in a process of its own before any other program"
+    "the program was saved by another version of hlogym than the one that this process uses: compile and save it "
+    "again, or load it in a process of its own before any other program"
 )
 THREAD_VARIABLES = ("HLOGYM_NUM_THREADS", "OMP_NUM_THREADS")
 
