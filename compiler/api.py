@@ -24,6 +24,7 @@ from compiler.policy import HEURISTIC, Policy, resolve_policy
 from compiler.runtime.executable import CallOptions, Configurable, Executable
 from compiler.runtime.kernel_selector import ChooseKernel, KernelSelector
 from compiler.session import CompilationSession, Pipeline, decider_name
+from compiler.support.gc_pause import gc_rarely
 from compiler.support.untrusted import short_repr
 from compiler.text import parse
 
@@ -58,6 +59,7 @@ class CompileOptions:
         return CallOptions(self.flush_denormals, self.num_threads)
 
 
+@gc_rarely()
 def compile(  # users know it by this name
     module: HloModule | str,
     backend: str = "cpu",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import os
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -29,16 +31,46 @@ RARELY = 4_000_000
 """New objects between two collections inside `gc_rarely`."""
 
 
+class _Slowed:
+    """The blocks of `gc_rarely` that run now, in all threads, and the threshold before the first of them."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._blocks = 0
+        self._before = 0
+
+    def renew_lock(self) -> None:
+        """Replace the lock: in a forked child its holder may be a thread that does not exist there."""
+        self._lock = threading.Lock()
+
+    def enter(self) -> None:
+        with self._lock:
+            if self._blocks == 0:
+                self._before = gc.get_threshold()[0]
+                if 0 < self._before < RARELY:
+                    gc.set_threshold(RARELY)
+            self._blocks += 1
+
+    def leave(self) -> None:
+        with self._lock:
+            self._blocks -= 1
+            if self._blocks == 0:
+                gc.set_threshold(self._before)
+
+
+_SLOWED = _Slowed()
+os.register_at_fork(after_in_child=_SLOWED.renew_lock)
+
+
 @contextmanager
 def gc_rarely() -> Iterator[None]:
     """Let the garbage collector run rarely inside a `with` block, which may make garbage for as long as it likes.
 
+    Blocks may nest and run in several threads; when the last of them ends, the collector runs as often as before.
     `gc_paused` is for blocks that make little garbage.
     """
-    before = gc.get_threshold()
-    if 0 < before[0] < RARELY:
-        gc.set_threshold(RARELY, *before[1:])
+    _SLOWED.enter()
     try:
         yield
     finally:
-        gc.set_threshold(*before)
+        _SLOWED.leave()

@@ -1,10 +1,14 @@
 """The garbage collector is off inside the block, and as it was before afterwards."""
 
 import gc
+import threading
 from collections.abc import Iterator
 
 import pytest
 
+from compiler import compile
+from compiler.fusion.actions import FusionAction
+from compiler.fusion.state import FusionState
 from compiler.ir import HloModule
 from compiler.passes.infrastructure.pipeline import PassPipeline
 from compiler.support.gc_pause import gc_paused, gc_rarely
@@ -65,4 +69,38 @@ def test_it_runs_rarely_within_and_as_before_after() -> None:
         assert gc.isenabled()
         assert gc.get_threshold()[0] > before[0]
         raise ValueError("no")
+    assert gc.get_threshold() == before
+
+
+def test_blocks_of_several_threads_leave_it_as_it_was() -> None:
+    before = gc.get_threshold()
+    inside, ended = threading.Event(), threading.Event()
+
+    def block() -> None:
+        with gc_rarely():
+            inside.set()
+            ended.wait(60)
+
+    other = threading.Thread(target=block)
+    with gc_rarely():
+        other.start()
+        assert inside.wait(60)
+    assert gc.get_threshold()[0] > before[0]  # the other block runs still
+    ended.set()
+    other.join()
+    assert gc.get_threshold() == before
+
+
+def test_compilation_slows_it_down() -> None:
+    seen: list[int] = []
+
+    def choose(state: FusionState) -> FusionAction | None:
+        seen.append(gc.get_threshold()[0])
+        return None
+
+    before = gc.get_threshold()
+    text = "HloModule m\nENTRY e { x = f32[4] parameter(0) ROOT y = f32[4] sine(x) }"
+    compile(text, "interpreter", fusion_policy=choose)
+    assert seen
+    assert min(seen) > before[0]
     assert gc.get_threshold() == before
