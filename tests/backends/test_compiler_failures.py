@@ -64,5 +64,6 @@ def test_missing_kernels_are_built_in_groups_of_similar_length() -> None:
     assert sorted(k.symbol for g in groups for k in g) == [k.symbol for k in kernels]
     assert [sum(len(k.source) for k in g) for g in groups] == pytest.approx([13175, 13175], abs=300)
     assert len(balanced_groups(kernels[1:2], 2)) == 1  # starting a compiler costs more than a short kernel
-    assert len(balanced_groups(kernels * 20, 2)) == 9
+    assert len(balanced_groups(kernels * 20, 2)) == 10
+    assert len(balanced_groups(kernels * 20, 4)) == 12  # as many in the last round as there are cores
     assert balanced_groups([], 2) == []

@@ -309,7 +309,10 @@ def balanced_groups(kernels: Sequence[KernelSpec], cores: int) -> list[list[Kern
 
 def _balanced(kernels: Sequence[KernelSpec], cores: int) -> list[list[KernelSpec]]:
     total = sum(len(k.source) for k in kernels)
-    count = max(min(cores, len(kernels), -(-total // GROUP_CHARACTERS)), -(-total // MAX_GROUP_CHARACTERS))
+    count = max(min(cores, -(-total // GROUP_CHARACTERS)), -(-total // MAX_GROUP_CHARACTERS))
+    if count > cores:
+        count += -count % cores  # a last round with fewer groups would leave cores idle
+    count = min(count, len(kernels))
     groups: list[list[KernelSpec]] = [[] for _ in range(count)]
     sizes = [0] * count
     for k in sorted(kernels, key=lambda k: -len(k.source)):
