@@ -8,6 +8,7 @@ remainders; those that the ranges of the variables make redundant are removed.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -94,6 +95,11 @@ class IndexExpr:
     @property
     def is_const(self) -> bool:
         return not self.terms
+
+    @property
+    def factor(self) -> int:
+        """Return the largest number that divides every value, 0 for the constant 0."""
+        return math.gcd(self.const, *(factor for _, factor in self.terms))
 
     def __add__(self, other: IndexExpr | int) -> IndexExpr:
         if isinstance(other, int):

@@ -36,6 +36,8 @@ LIST_PADDING = 16
 """Entries that `hlogym_flagged` of the preamble writes after a list."""
 SHORT_LOOP = 16
 """Number of statements up to which gcc makes copies of a loop for the outcomes of a test outside of it."""
+FEWEST_LANES, MOST_LANES = 4, 64
+"""Numbers of elements in a vector; one has 64 bytes at most."""
 HALVES = 16
 """Elements that `widen_halves` and `narrow_halves` of the preamble convert."""
 _WORD = re.compile(r"[A-Za-z_]\w*")
@@ -333,18 +335,31 @@ class _CPrinter(Printer):
         else:
             self._plain_loop(s, "0", str(s.var.extent))
 
-    def _plain_loop(self, s: lir.For, first: str, last: str) -> None:
+    def _plain_loop(self, s: lir.For, first: str, last: str, multiple: int = 1) -> None:
+        """Print a loop from `first` to `last`, whose number of iterations is a multiple of `multiple`."""
         v, outside, varying = s.var.name, self._in_vectors, self._varying
+        if s.base is not None:
+            room = f"{s.limit} - ({s.base.to_c()})"
+            last = f"({room} < {s.var.extent} ? {room} : {s.var.extent})"
+            multiple = math.gcd(s.var.extent, s.limit or 0, s.base.factor)
+        whole = min(multiple & -multiple, MOST_LANES)
+        counted = s.kind.is_vector and not last.isdigit() and whole >= FEWEST_LANES
+        if counted:
+            # gcc sees that this is a multiple of the vector length, and makes no loops for a remainder.
+            number = last if first == "0" else f"({last} - {first})"
+            self.emit(f"const index_t {v}_count = {number} & -{whole};")
+            last = f"{v}_count"
         if s.kind.is_vector and not has_loop(s.body):
             if len(s.body) > SHORT_LOOP:
                 self._varying = frozenset(x.name for x in s.body if isinstance(x, lir.Let))
             self.emit(" ".join(["#pragma omp simd", *map(_clause, s.combined)]))
             self._in_vectors = all(c.type is not T.PRED for c in s.combined)
-        if s.base is not None:
-            room = f"{s.limit} - ({s.base.to_c()})"
-            last = f"({room} < {s.var.extent} ? {room} : {s.var.extent})"
-        self.emit(f"for (index_t {v} = {first}; {v} < {last}; {v}++) {{")
         self._types[v] = self.index_type
+        if counted and first != "0":
+            self.emit(f"for (index_t {v}_at = 0; {v}_at < {last}; {v}_at++) {{")
+            self.emit(f"  const index_t {v} = {first} + {v}_at;")
+        else:
+            self.emit(f"for (index_t {v} = {first}; {v} < {last}; {v}++) {{")
         self.indented(s.body)
         self._in_vectors, self._varying = outside, varying
         self.emit("}")
@@ -382,7 +397,7 @@ class _CPrinter(Printer):
     def _iterations(self, nest: list[lir.For]) -> None:
         """Print iterations `first` to `last` of a nest whose loops are merged into one."""
         if len(nest) == 1:
-            self._plain_loop(nest[0], "(index_t)first", "(index_t)last")
+            self._plain_loop(nest[0], "(index_t)first", "(index_t)last", math.gcd(nest[0].var.extent, nest[0].grain))
             return
         below = 1
         for f in reversed(nest):
