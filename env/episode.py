@@ -6,7 +6,7 @@ import copy
 import re
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TypeAlias, overload
 
 from compiler.analysis.cost_model import CostModel, module_cost
 from compiler.codegen.schedules.kernel_choice import KernelChoice
@@ -14,9 +14,16 @@ from compiler.errors import HlogymError
 from compiler.expansions import ExpansionSite
 from compiler.fusion.actions import FusionAction
 from compiler.fusion.policies import DEFAULT_POLICY, make_policy
-from compiler.learned.features.candidates import CANDIDATE_FEATURES, MAX_CANDIDATES, STOP, Candidate
-from compiler.learned.features.compact import CompactGraph, compact
-from compiler.learned.features.decisions import decision_graph
+from compiler.learned.features.candidates import (
+    CANDIDATE_FEATURES,
+    MAX_CANDIDATES,
+    STOP,
+    AlikeCandidates,
+    Candidate,
+    alike_passes,
+)
+from compiler.learned.features.compact import CompactGraph
+from compiler.learned.features.decisions import ShownNodes, compact_decision
 from compiler.learned.features.expansions import expansion_candidates
 from compiler.learned.features.fusion import FusionFeatures, Offer
 from compiler.learned.features.kernels import kernel_candidates
@@ -26,10 +33,19 @@ from compiler.learned.pointer_network import DecisionGraph
 from compiler.loops import KernelLoops, LoopSite
 from compiler.passes.infrastructure.registry import PASSES
 from compiler.plan import Phase
-from compiler.runtime.kernel_sites import KernelSite
+from compiler.runtime.kernel_sites import KernelSite, OfferedChoices
 from compiler.session import CompilationSession
 
-__all__ = ["COMPLETION_POLICY", "Episode", "Move", "Offers", "Stop", "fuse_by_default", "run_default_loops"]
+__all__ = [
+    "COMPLETION_POLICY",
+    "Episode",
+    "KernelMoves",
+    "Move",
+    "Offers",
+    "Stop",
+    "fuse_by_default",
+    "run_default_loops",
+]
 
 COMPLETION_POLICY = DEFAULT_POLICY
 """Fuses at the end of episodes that do not decide fusion, so that they end with a whole compilation."""
@@ -145,6 +161,21 @@ class _Before:
     kernel_texts: tuple[str, ...]
 
 
+@dataclass
+class _Unchanged:
+    """What stays as it is while passes change nothing; forks share it.
+
+    Attributes:
+        facts: of the module, or of one with the same text.
+        shown: its nodes in numbers, if they were asked for.
+        fingerprint: of the module, if it was asked for.
+    """
+
+    facts: ModuleFeatures
+    shown: ShownNodes | None = None
+    fingerprint: str | None = None
+
+
 @dataclass(frozen=True)
 class Offers:
     """What the moves of an episode are.
@@ -159,6 +190,33 @@ class Offers:
 
 
 ALL_PASSES = Offers()
+_PASS_END = re.compile("[{@]")
+"""Where the name of a pass ends in its text."""
+
+
+class KernelMoves(Sequence[Move]):
+    """The moves that decide how a kernel is computed; they are made when they are looked up.
+
+    Attributes:
+        site: the kernel.
+        choices: what is offered for it.
+    """
+
+    def __init__(self, site: KernelSite, choices: OfferedChoices) -> None:
+        self.site, self.choices = site, choices
+
+    def __len__(self) -> int:
+        return len(self.choices)
+
+    @overload
+    def __getitem__(self, index: int) -> Move: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Move]: ...
+
+    def __getitem__(self, index: int | slice) -> Move | Sequence[Move]:
+        if isinstance(index, slice):
+            return [KernelMove(self.site, c) for c in self.choices[index]]
+        return KernelMove(self.site, self.choices[index])
 
 
 class Episode:
@@ -183,11 +241,12 @@ class Episode:
         self._kernels: list[KernelSite] | None = None  # None before their phase
         self._decided_kernels = 0
         self._kernel_facts: ModuleFeatures | None = None
+        self._unchanged: _Unchanged | None = None  # while passes are decided
         self._features: FusionFeatures | None = None
         self._cost_model, self._rows = CostModel(session.device), NodeRows()  # forks share them
         self._undo: list[_Before] = []
-        self._moves: list[Move] = []
-        self._candidates: list[Candidate] = []
+        self._moves: Sequence[Move] = []
+        self._candidates: Sequence[Candidate] | AlikeCandidates = []
         self._facts: FusionFeatures | ModuleFeatures | None = None
         self._fusions: Offer | None = None
         self._looked = self._only_stops = False
@@ -209,9 +268,18 @@ class Episode:
         """What is equal for states that offer the same moves: the module up to names, and what is left to decide."""
         self._look()
         fusing = self._features is not None
-        module = "" if fusing else self.session.module.fingerprint()
+        module = "" if fusing else self._fingerprint()
         fused = self.session.fusion.fingerprint if fusing else ""
         return (self._left, self._idle_passes, module, fused, () if fusing else self._texts, self._kernel_texts)
+
+    def _fingerprint(self) -> str:
+        """Return the fingerprint of the module."""
+        known = self._unchanged
+        if known is None:
+            return self.session.module.fingerprint()
+        if known.fingerprint is None:
+            known.fingerprint = self.session.module.fingerprint()
+        return known.fingerprint
 
     @property
     def done(self) -> bool:
@@ -246,15 +314,21 @@ class Episode:
         self._look()
         if self._features is not None and self._facts is self._features and self._fusions is not None:
             return self._features.compact_graph(self._fusions)
-        return compact(self._module_graph())
+        return self._module_graph()
 
-    def _module_graph(self) -> DecisionGraph:
+    def _module_graph(self) -> CompactGraph:
         if self._facts is None:
             self._facts = self._module_features()
         extra = self._facts.instructions() if isinstance(self._facts, ModuleFeatures) else ()
         move = self._moves[0] if self._moves else None
         kernel = move.site.features() if isinstance(move, KernelMove) else ()
-        return decision_graph(self._candidates, self._facts, "fusion" if self.done else self.phase, extra, kernel)
+        known = self._unchanged
+        shown = None if known is None else known.shown
+        if shown is None:
+            shown = ShownNodes.of(self._candidates, self._facts, extra)
+            if known is not None:
+                known.shown = shown
+        return compact_decision(self._candidates, self._facts, "fusion" if self.done else self.phase, shown, kernel)
 
     def take(self, index: int) -> str | None:
         """Take a move; return None, or the reason why it cannot be taken, in which case nothing has changed."""
@@ -278,7 +352,7 @@ class Episode:
         before = _Before(self._left, self._kernels, self._decided_kernels, self._kernel_texts)
         match decision.choice:
             case None:
-                pass
+                self._unchanged = None  # what follows may change the module before it decides anything
             case FusionAction() as action:
                 self.session.apply(action)
             case KernelChoice() as chosen:
@@ -298,6 +372,7 @@ class Episode:
         if phase == "passes":
             changed = self.session.apply_pass(choice)
             self._idle_passes = frozenset() if changed else self._idle_passes | {choice}
+            self._unchanged = None if changed else self._unchanged
         elif phase == "expansions":
             self.session.set_expansion(site, choice)
             self._texts = (*self._texts, f"{site}: {choice}")
@@ -341,9 +416,12 @@ class Episode:
         self._moves, self._candidates, self._facts = [], [], None
 
     def _offer(
-        self, moves: Sequence[Move], candidates: Sequence[Candidate], facts: FusionFeatures | ModuleFeatures
+        self,
+        moves: Sequence[Move],
+        candidates: Sequence[Candidate] | AlikeCandidates,
+        facts: FusionFeatures | ModuleFeatures,
     ) -> bool:
-        self._moves, self._candidates, self._facts = list(moves), list(candidates), facts
+        self._moves, self._candidates, self._facts = moves, candidates, facts
         return True
 
     def _offer_passes(self) -> bool:
@@ -351,8 +429,8 @@ class Episode:
         offered = sorted(PASSES) if self._offers.passes is None else self._offers.passes
         names = [n for n in offered if n not in self._idle_passes][: MAX_CANDIDATES - 1]
         moves: list[Move] = [*(PassChoice(n) for n in names), Stop("passes")]
-        candidates = [Candidate("pass", pass_name=re.split("[{@]", n)[0]) for n in names]
-        return self._offer(moves, [*candidates, STOP], self._module_features())
+        self._unchanged = self._unchanged or _Unchanged(self._module_features())
+        return self._offer(moves, alike_passes([_PASS_END.split(n)[0] for n in names]), self._unchanged.facts)
 
     def _offer_expansion(self) -> bool:
         site = next(iter(self.session.expansions()), None)
@@ -382,12 +460,11 @@ class Episode:
         sites = self._kernel_sites()
         while self._decided_kernels < len(sites):
             site = sites[self._decided_kernels]
-            choices = site.offered(MAX_CANDIDATES)
+            choices = site.shared_offer(MAX_CANDIDATES)
             if len(choices) > 1:
-                moves = [KernelMove(site, c) for c in choices]
                 if self._kernel_facts is None:
                     self._kernel_facts = self._module_features()  # these decisions do not change the module
-                return self._offer(moves, kernel_candidates(site, choices), self._kernel_facts)
+                return self._offer(KernelMoves(site, choices), kernel_candidates(site, choices), self._kernel_facts)
             self._decided_kernels += 1
         return False
 

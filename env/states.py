@@ -18,7 +18,7 @@ from compiler.learned.features.compact import CompactGraph
 from compiler.plan import Phase
 from compiler.session import CompilationSession
 from compiler.support.lru_dict import LruDict
-from env.episode import ALL_PASSES, Decision, Episode, Move, Offers, Stop
+from env.episode import ALL_PASSES, Decision, Episode, KernelMoves, Move, Offers, Stop
 
 __all__ = ["DecisionMemory", "DecisionState", "DecisionStates"]
 
@@ -46,6 +46,33 @@ class _Path:
     """Whether fusion had begun when it was made, so that it can be undone."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Texts:
+    """The moves of a state as text.
+
+    Attributes:
+        start: with which all of them begin.
+        rest: what follows, in lines; equal kernels share the text.
+    """
+
+    start: str
+    rest: str
+
+    def __len__(self) -> int:
+        return len(self.rest)
+
+    def at(self, index: int) -> str:
+        """Return a move."""
+        return self.start + self.rest.split("\n")[index]
+
+    @staticmethod
+    def of(moves: Sequence[Move]) -> _Texts:
+        """Return the text of moves."""
+        if isinstance(moves, KernelMoves):
+            return _Texts(f"kernel {moves.site.id}: ", moves.choices.lines)
+        return _Texts("", "\n".join(map(str, moves)))
+
+
 @dataclass(eq=False)
 class DecisionState:
     """What there is to see after some decisions.
@@ -64,7 +91,7 @@ class DecisionState:
     count: int
     seconds: float
     graph: CompactGraph
-    _moves: Sequence[FusionAction | Stop] | str  # as text if their objects would keep a module alive
+    _moves: Sequence[FusionAction | Stop] | _Texts  # as text if their objects would keep a module alive
     notes: dict[str, Any] = field(default_factory=dict)
     _path: _Path | None = None
     _next: dict[int, Hashable] = field(default_factory=dict)  # keys, so that a state keeps no other one alive
@@ -76,7 +103,7 @@ class DecisionState:
 
     def text(self, index: int) -> str:
         """Return a legal decision as text."""
-        return self._moves.split("\n")[index] if isinstance(self._moves, str) else str(self._moves[index])
+        return self._moves.at(index) if isinstance(self._moves, _Texts) else str(self._moves[index])
 
 
 class DecisionMemory(LruDict[Hashable, DecisionState]):
@@ -95,7 +122,8 @@ class DecisionMemory(LruDict[Hashable, DecisionState]):
 
 
 def _bytes_of(state: DecisionState) -> int:
-    return _STATE_BYTES + state.graph.nbytes + len(state._moves) * (1 if isinstance(state._moves, str) else _MOVE_BYTES)
+    each = 1 if isinstance(state._moves, _Texts) else _MOVE_BYTES
+    return _STATE_BYTES + state.graph.nbytes + len(state._moves) * each
 
 
 class DecisionStates:
@@ -187,8 +215,8 @@ class DecisionStates:
     def _see(self, episode: Episode, path: _Path | None, key: Hashable) -> DecisionState:
         """Return the state that an episode is in, and remember it."""
         moves = episode.moves
-        actions = [m for m in moves if isinstance(m, FusionAction | Stop)]
-        listed = tuple(actions) if len(actions) == len(moves) else "\n".join(map(str, moves))
+        actions = [m for m in moves if isinstance(m, FusionAction | Stop)] if episode.phase == "fusion" else []
+        listed = tuple(actions) if len(actions) == len(moves) else _Texts.of(moves)
         graph = episode.compact_graph()
         made = DecisionState(key, episode.phase, len(moves), episode.seconds(), graph, listed, _path=path)
         if path is not None:

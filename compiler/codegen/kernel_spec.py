@@ -128,6 +128,14 @@ class LoweredKernel:
 
     __call__ = bind
 
+    def check(self, schedule: Schedule) -> None:
+        """Raise UnsupportedError if `bind` does, if possible without making the kernel."""
+        language = find_language(self.language)
+        if language.check is None or schedule in self._bound:
+            self.bind(schedule)
+        else:
+            language.check(self._nest(schedule), schedule)
+
     def _nest(self, schedule: Schedule) -> lir.Kernel:
         return lower(self.fused, schedule) if self.nest.kind in SCHEDULED_KINDS else self.nest
 

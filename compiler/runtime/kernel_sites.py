@@ -35,6 +35,39 @@ _REFUSED: LruDict[Hashable, tuple[int, ...]] = LruDict(10_000)
 """The positions of sampled choices that are refused, by kernel, target and sample."""
 
 
+class OfferedChoices(Sequence[KernelChoice]):
+    """Choices that sites of equal kernels offer.
+
+    Two of them are equal if they are the same object, so that facts can be kept by them.
+
+    Args:
+        choices: the choices, the default first.
+    """
+
+    def __init__(self, choices: Sequence[KernelChoice]) -> None:
+        self._choices = tuple(choices)
+
+    def __len__(self) -> int:
+        return len(self._choices)
+
+    @overload
+    def __getitem__(self, index: int) -> KernelChoice: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[KernelChoice]: ...
+
+    def __getitem__(self, index: int | slice) -> KernelChoice | Sequence[KernelChoice]:
+        return self._choices[index]
+
+    @cached_property
+    def lines(self) -> str:
+        """The choices as text, in lines."""
+        return "\n".join(map(str, self._choices))
+
+
+_OFFERED: LruDict[Hashable, OfferedChoices] = LruDict(20_000, lambda _, offered: len(offered))
+"""What kernels offer, by kernel, target and number, up to so many choices in total."""
+
+
 @dataclass(frozen=True)
 class KernelTarget:
     """What kernels are made for.
@@ -93,16 +126,16 @@ class KernelChoices(Sequence[KernelChoice]):
         name, space = self._spaces[0]
         others = len(self._spaces) - 1
         if n <= space.variations:
-            return KernelChoice(name, space.combination(n))
+            return KernelChoice.of_knobs(name, space.combination(n))
         if n <= space.variations + others:
             return KernelChoice(self._spaces[n - space.variations][0])
         n -= others
         if n < space.size:
-            return KernelChoice(name, space.combination(n))
+            return KernelChoice.of_knobs(name, space.combination(n))
         n -= space.size
         for other, its_space in self._spaces[1:]:
             if n < its_space.size - 1:
-                return KernelChoice(other, its_space.combination(n + 1))
+                return KernelChoice.of_knobs(other, its_space.combination(n + 1))
             n -= its_space.size - 1
         raise IndexError("there is no such choice")
 
@@ -190,7 +223,11 @@ class KernelSite:
     def _generated_refusal(self, schedule: Schedule) -> str | None:
         """Return why the kernel cannot be generated with a schedule, or None when it can."""
         try:
-            self._generate(schedule)
+            generate = self._generate
+            if isinstance(generate, LoweredKernel):
+                generate.check(schedule)
+            else:
+                generate(schedule)
         except UnsupportedError as e:
             return str(e)
         return None
@@ -243,17 +280,29 @@ class KernelSite:
         sample of the others, without those that are refused. If the former are more than `limit`, they are sampled in
         the same way. The result depends on the kernel alone.
         """
+        return list(self.shared_offer(limit))
+
+    def shared_offer(self, limit: int) -> OfferedChoices:
+        """Return `offered`, as the same object for kernels that are equal up to names."""
+        kernel = self.fingerprint, self.target, self.default_schedule
+        key = *kernel, tuple(self.choices.options.items()), limit
+        found = _OFFERED.get(key)
+        if found is None:
+            found = _OFFERED[key] = OfferedChoices([self.choices[n] for n in self._offered_positions(limit, kernel)])
+        self.__dict__.pop("_variants", None)  # many nests, which are rarely asked for again
+        return found
+
+    def _offered_positions(self, limit: int, kernel: Hashable) -> list[int]:
         near = self.choices.nearest
         found = [0, *_spread(1, near, limit - 1)]
         others = _spread(near, self.choices.size, limit - len(found))
         if others:
-            key = self.fingerprint, self.target, self.default_schedule, tuple(self.choices.options), tuple(others)
+            key = kernel, tuple(self.choices.options), tuple(others)
             refused = _REFUSED.get(key)
             if refused is None:
                 refused = _REFUSED[key] = tuple(n for n in others if self.is_refused(self.choices[n]))
             others = [n for n in others if n not in refused]
-        self.__dict__.pop("_variants", None)  # many nests, which are rarely asked for again
-        return [self.choices[n] for n in (*found, *others)]
+        return [*found, *others]
 
     def is_refused(self, choice: KernelChoice) -> bool:
         """Check whether `check` has a reason; faster for generated kernels."""

@@ -9,7 +9,7 @@ from compiler.plan import CompilationPlan, Phase
 from compiler.session import CompilationSession
 from compiler.text import parse
 from env.environments import CompileEnv, FusionEnv, UnrollEnv
-from env.episode import Episode
+from env.episode import Decision, Episode
 from env.observations import observe
 from env.states import DecisionMemory, DecisionState, DecisionStates
 from tests.env.small_programs import CHAIN, LOOP, write_suite
@@ -48,6 +48,31 @@ def test_states_are_those_of_episodes_whether_they_are_remembered_or_not(text: s
             assert episode.take(index) is None
             state = following
         assert episode.done
+
+
+@pytest.mark.parametrize("text", [CHAIN, LOOP])
+def test_states_are_exactly_those_of_compilations_that_only_repeat_the_decisions(text: str) -> None:
+    """Passes that change nothing, equal kernels and undone fusions leave nothing behind."""
+    session, rng = CompilationSession(parse(text)), np.random.default_rng(1)
+    phases: tuple[Phase, ...] = ("passes", "expansions", "loops", "fusion", "kernels")
+    states = DecisionStates("program", session, phases, DecisionMemory())
+    for passes in (2, 12, 30):
+        state, decisions = states.root, list[Decision]()
+        while not state.done:
+            repeated = Episode(session.fork(), phases)
+            for d in decisions:
+                repeated.decide(d)
+            assert [state.text(n) for n in range(state.count)] == [str(m) for m in repeated.moves]
+            assert state.seconds == repeated.seconds()
+            remembered, fresh = observe(state.graph), observe(repeated.graph())
+            for name in remembered:
+                np.testing.assert_array_equal(remembered[name], fresh[name])
+            stops = state.phase == "passes" and len(decisions) >= passes
+            index = state.count - 1 if stops else int(rng.integers(state.count))
+            decisions.append(Decision.of(repeated.moves[index]))
+            following = states.take(state, index)
+            assert isinstance(following, DecisionState)
+            state = following
 
 
 @pytest.mark.parametrize("users", [1, 2, 3])

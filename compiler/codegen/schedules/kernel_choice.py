@@ -35,6 +35,14 @@ class KernelChoice:
         parse = parse_choice if self.implementation == GENERATED else _parse_integers
         object.__setattr__(self, "schedule", dict(sorted(parse(self.schedule).items())))
 
+    @staticmethod
+    def of_knobs(implementation: str, values: Mapping[str, int]) -> KernelChoice:
+        """Return a choice of an implementation's knobs, which need no check."""
+        made = object.__new__(KernelChoice)
+        object.__setattr__(made, "implementation", implementation)
+        object.__setattr__(made, "schedule", dict(sorted(values.items())))
+        return made
+
     def __hash__(self) -> int:
         return hash((self.implementation, tuple(self.schedule.items())))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from compiler.codegen.nest import loop_ir as lir
@@ -13,6 +14,7 @@ BindStage: TypeAlias = Callable[[lir.Kernel, Schedule], lir.Kernel]
 _Given = TypeVar("_Given")
 _Result = TypeVar("_Result")
 _FIELDS = frozenset(Schedule.__dataclass_fields__)
+_SLOTS = tuple(vars(Schedule)[name] for name in Schedule.__dataclass_fields__)
 
 
 class ObservedSchedule(Schedule):
@@ -24,8 +26,8 @@ class ObservedSchedule(Schedule):
     def of(schedule: Schedule) -> ObservedSchedule:
         """Return a copy of a schedule with no reads so far; this is no read of the schedule itself."""
         observed = object.__new__(ObservedSchedule)
-        for name in _FIELDS:
-            object.__setattr__(observed, name, object.__getattribute__(schedule, name))
+        for slot in _SLOTS:
+            slot.__set__(observed, slot.__get__(schedule))
         object.__setattr__(observed, "reads", set())
         return observed
 
@@ -54,7 +56,8 @@ class StageMemo(Generic[_Given, _Result]):
 
     def __init__(self, stage: Callable[[_Given, Schedule], _Result]) -> None:
         self._stage = stage
-        self._known: dict[int, list[tuple[tuple[tuple[str, object], ...], _Result]]] = {}
+        # By the id of what was given and the names of the fields that were read: how to read them, and results.
+        self._known: dict[int, dict[tuple[str, ...], tuple[Callable[[Schedule], Any], dict[Any, _Result]]]] = {}
         self._given: list[_Given] = []  # kept, so that their ids stay theirs
         self._results: list[_Result] = []
 
@@ -62,10 +65,11 @@ class StageMemo(Generic[_Given, _Result]):
         """Return the result of the stage; errors are those of the stage, and are not kept."""
         known = self._known.get(id(given))
         if known is None:
-            known = self._known[id(given)] = []
+            known = self._known[id(given)] = {}
             self._given.append(given)
-        for reads, result in known:
-            if all(getattr(schedule, name) == value for name, value in reads):
+        for read, results in known.values():
+            result = results.get(read(schedule))
+            if result is not None:
                 return result
         observed = ObservedSchedule.of(schedule)
         made = self._stage(given, observed)
@@ -73,6 +77,13 @@ class StageMemo(Generic[_Given, _Result]):
         if found is None:
             self._results.append(made)
             found = made
-        # The values are read from the schedule itself, which may be observed, too.
-        known.append((tuple((name, getattr(schedule, name)) for name in sorted(observed.reads)), found))
+        names = tuple(sorted(observed.reads))
+        if names not in known:
+            known[names] = (attrgetter(*names) if names else _read_nothing), {}
+        read, results = known[names]
+        results[read(schedule)] = found  # read from the schedule itself, which may be observed, too
         return found
+
+
+def _read_nothing(schedule: Schedule) -> None:
+    del schedule

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from operator import attrgetter
 from typing import Any
 
@@ -167,7 +167,10 @@ class Schedule:
                 changed[part] = replace(changed.get(part, getattr(self, part)), **{name_in_part: value})
             else:
                 changed[name] = value
-        return replace(self, **changed)
+        made = object.__new__(Schedule)
+        for name, slot in _SLOTS:  # much faster than `replace`
+            slot.__set__(made, changed[name] if name in changed else slot.__get__(self))
+        return made
 
     def column_tile(self, width: int, accumulators: int = 1, others: int = 0) -> int:
         """Return the number of columns in a tile.
@@ -200,6 +203,10 @@ class Schedule:
     def from_json(data: Mapping[str, object], default: Schedule | None = None) -> Schedule:
         """Return a default schedule with some fields changed; raise PlanError for an unknown field or value."""
         return (default or Schedule()).with_values(parse_choice(data))
+
+
+_SLOTS = tuple((f.name, vars(Schedule)[f.name]) for f in fields(Schedule))
+"""The fields of a schedule, each with the descriptor that reads and sets it."""
 
 
 def parse_choice(data: Mapping[str, object]) -> dict[str, int]:

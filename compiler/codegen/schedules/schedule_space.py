@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 
 from compiler.codegen.schedules.observed import ObservedSchedule
 from compiler.codegen.schedules.schedule import FIELD_RANGES, Schedule
@@ -112,6 +112,7 @@ class ScheduleSpace:
         return all(value in others.get(name, ()) for name, value in schedule.items())
 
 
+@cache
 def typical_values(name: str, default: int) -> tuple[int, ...]:
     """Return the values of a field of `Schedule` that are worth trying, in ascending order, with the default.
 

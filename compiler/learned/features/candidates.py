@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -10,8 +11,9 @@ import numpy.typing as npt
 
 from compiler.fusion.actions import KINDS, FusionKind
 from compiler.ir import HloInstruction
-from compiler.learned.features.pass_slots import PASS_SLOTS, pass_slots
+from compiler.learned.features.pass_slots import PASS_SLOTS, PASS_SLOTS_BY_NAME, pass_slots
 from compiler.learned.features.programs import EndpointNumbers, log_size, signed_log
+from compiler.learned.features.rounding import halved
 
 __all__ = [
     "CANDIDATE_FEATURES",
@@ -21,6 +23,7 @@ __all__ = [
     "MAX_KNOBS",
     "SAVING_COLUMN",
     "STOP",
+    "AlikeCandidates",
     "Candidate",
     "CandidateColumns",
     "candidate_row",
@@ -44,8 +47,12 @@ EXPANSION_SLOTS = ("keep", "slices", "prefix-sums", "product", "patches", "loop"
 """The choices of expansions that have features; new ones belong at the end."""
 MAX_KNOBS = 40
 """Number of knobs of a kernel that have features."""
-CANDIDATE_FEATURES = len(_KINDS) + 26 + MAX_KNOBS + len(EXPANSION_SLOTS) + len(PASS_SLOTS)
+_KEEPS_COLUMN = len(_KINDS) + 24
+_PASS_COLUMN = _KEEPS_COLUMN + 2 + MAX_KNOBS + len(EXPANSION_SLOTS)
+CANDIDATE_FEATURES = _PASS_COLUMN + len(PASS_SLOTS)
 """Length of `candidate_row`."""
+Knobs: TypeAlias = tuple[tuple[int, int, int], ...]
+"""Slot, default and value of the knobs of a kernel that differ from their defaults."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +72,7 @@ class Candidate:
         pass_name: name of the pass to run.
         keeps: whether a kernel or an expansion keeps its default.
         generated: whether a kernel is generated code.
-        knobs: the knobs of a kernel that differ from their defaults: slot, default and value.
+        knobs: of a kernel, see `Knobs`.
         expansion: the choice of an expansion.
     """
 
@@ -82,7 +89,7 @@ class Candidate:
     pass_name: str = ""
     keeps: bool = False
     generated: bool = False
-    knobs: tuple[tuple[int, int, int], ...] = ()
+    knobs: Knobs = ()
     expansion: str = ""
 
 
@@ -120,10 +127,79 @@ def candidate_row(c: Candidate, endpoints: EndpointNumbers, total: float) -> lis
         float(c.kind == "loop" and c.trips is None),
         float(c.keeps),
         float(c.generated),
-        *_knob_row(c),
+        *_knob_row(c.knobs),
         *(float(c.expansion == name) for name in EXPANSION_SLOTS),
         *pass_slots(c.pass_name),
     ]
+
+
+@dataclass(frozen=True)
+class AlikeCandidates:
+    """Candidates of which most features are the same, so that their rows are made at once.
+
+    Attributes:
+        like: has the features that all share; its saving is that of all.
+        columns: [k] features that differ.
+        values: [c, k] these features of each candidate.
+    """
+
+    like: Candidate
+    columns: npt.NDArray[np.int64]
+    values: npt.NDArray[np.float16]
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def rows(self, shared: npt.NDArray[np.float16]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float16]]:
+        """Return the features that are not zero for all candidates, and these of each candidate.
+
+        Args:
+            shared: [CANDIDATE_FEATURES] `candidate_row` of `like`.
+        """
+        same = shared != 0
+        same[self.columns] = False
+        different = self.values.any(axis=0)
+        used = np.flatnonzero(same)
+        columns = np.concatenate([used, self.columns[different]])
+        order = np.argsort(columns)
+        found = np.empty((len(self), len(columns)), np.float16)
+        found[:, : len(used)] = shared[used]
+        found[:, len(used) :] = self.values[:, different]
+        return columns[order], found[:, order]
+
+
+def alike_passes(names: Sequence[str]) -> AlikeCandidates:
+    """Return the candidates that run passes, and the one to stop at the end.
+
+    Args:
+        names: of the passes, without options.
+    """
+    columns = [KIND_COLUMNS["pass"], KIND_COLUMNS["stop"], *range(_PASS_COLUMN, CANDIDATE_FEATURES)]
+    values = np.zeros((len(names) + 1, len(columns)), np.float16)
+    values[:-1, 0] = values[-1, 1] = 1.0
+    for n, name in enumerate(names):
+        if (slot := PASS_SLOTS_BY_NAME.get(name)) is not None:
+            values[n, 2 + slot] = 1.0
+    return AlikeCandidates(Candidate("pass"), np.array(columns), values)
+
+
+def alike_kernels(
+    instruction: HloInstruction, keeps: Sequence[bool], generated: Sequence[bool], knobs: Sequence[Knobs]
+) -> AlikeCandidates:
+    """Return the candidates that compute an instruction in different ways.
+
+    Args:
+        instruction: becomes the kernel.
+        keeps: see `Candidate`, for each candidate.
+        generated: the same.
+        knobs: the same.
+    """
+    values = np.zeros((len(knobs), 2 + MAX_KNOBS), np.float32)
+    values[:, 0], values[:, 1] = keeps, generated
+    for n, k in enumerate(knobs):
+        values[n, 2:] = _knob_row(k)
+    columns = np.arange(_KEEPS_COLUMN, _KEEPS_COLUMN + 2 + MAX_KNOBS)
+    return AlikeCandidates(Candidate("kernel", instruction), columns, halved(values))
 
 
 FUSION_COLUMNS = len(_KINDS) + 22
@@ -198,10 +274,10 @@ def _signed_logs(values: npt.NDArray[Any], unit: float, scale: float) -> npt.NDA
     return found
 
 
-def _knob_row(c: Candidate) -> list[float]:
+def _knob_row(knobs: Knobs) -> list[float]:
     """Return for each knob how much greater it is than its default, as a logarithm."""
     row = [0.0] * MAX_KNOBS
-    for slot, default, value in c.knobs:
+    for slot, default, value in knobs:
         row[slot] = log_size(value, 8) - log_size(default, 8)
     return row
 

@@ -6,7 +6,8 @@ FEATURE_VERSION: weights learned on other features are refused.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,14 @@ import numpy.typing as npt
 
 from compiler.fusion.rewriting import consumers_of, producers_of
 from compiler.ir import HloInstruction
-from compiler.learned.features.candidates import CANDIDATE_FEATURES, MAX_CANDIDATES, Candidate, candidate_row
+from compiler.learned.features.candidates import (
+    CANDIDATE_FEATURES,
+    MAX_CANDIDATES,
+    AlikeCandidates,
+    Candidate,
+    candidate_row,
+)
+from compiler.learned.features.compact import CompactGraph
 from compiler.learned.features.programs import (
     NODE_FEATURES,
     EndpointNumbers,
@@ -22,6 +30,7 @@ from compiler.learned.features.programs import (
     log_size,
     signed_log,
 )
+from compiler.learned.features.rounding import LIMIT, halved, rounded
 from compiler.learned.pointer_network import DecisionGraph
 from compiler.plan import Phase
 from compiler.runtime.kernel_features import FEATURE_NAMES
@@ -35,6 +44,8 @@ __all__ = [
     "MAX_EDGES",
     "MAX_NODES",
     "NODE_FEATURES",
+    "ShownNodes",
+    "compact_decision",
     "decision_graph",
     "global_row",
     "halved",
@@ -45,16 +56,12 @@ FEATURE_VERSION = 4
 MAX_NODES = 256
 """Most nodes of a graph: those nearest to the candidates."""
 MAX_EDGES = 1024
-LIMIT = 16.0
-"""Largest absolute value of a feature; greater values are clipped."""
 _PHASES: tuple[Phase, ...] = ("passes", "expansions", "loops", "fusion", "kernels")  # those that a policy decides
 GLOBAL_FEATURES = len(_PHASES) + 9 + len(FEATURE_NAMES)
 
-Array = npt.NDArray[np.float32]
-
 
 def decision_graph(
-    candidates: Sequence[Candidate],
+    candidates: Sequence[Candidate] | AlikeCandidates,
     facts: NodeFacts,
     phase: Phase,
     extra_nodes: Iterable[HloInstruction] = (),
@@ -69,36 +76,84 @@ def decision_graph(
         extra_nodes: instructions to show besides those of the candidates and their neighbours.
         kernel: the features of the kernel that is decided, see `KernelSite.features`; empty for other decisions.
     """
-    nodes = _neighbourhood(candidates, extra_nodes)
-    index = {node: i for i, node in enumerate(nodes)}
-    total = max(facts.total_seconds(), 1e-12)
-    edges = [(index[p], i) for node, i in index.items() for p in producers_of(node) if p in index][:MAX_EDGES]
-    ends = [[-1 if e is None else index.get(e, -1) for e in (c.producer, c.consumer)] for c in candidates]
+    shown = ShownNodes.of(candidates, facts, extra_nodes)
+    return compact_decision(candidates, facts, phase, shown, kernel).expanded(CANDIDATE_FEATURES)
+
+
+@dataclass(frozen=True)
+class ShownNodes:
+    """The part of a decision that does not depend on what is decided, if the same nodes are shown.
+
+    Attributes:
+        index: the number of each node.
+        nodes, edges: as in `CompactGraph`.
+    """
+
+    index: Mapping[HloInstruction, int]
+    nodes: npt.NDArray[np.float16]
+    edges: npt.NDArray[np.int16]
+
+    @staticmethod
+    def of(
+        candidates: Sequence[Candidate] | AlikeCandidates, facts: NodeFacts, extra: Iterable[HloInstruction]
+    ) -> ShownNodes:
+        """Return the nodes of candidates, their neighbours and others in numbers."""
+        nodes, total = _neighbourhood(_different(candidates), extra), _total(facts)
+        index = {node: i for i, node in enumerate(nodes)}
+        edges = [(index[p], i) for node, i in index.items() for p in producers_of(node) if p in index][:MAX_EDGES]
+        rows = [facts.row(node, total) for node in nodes] or [[0.0] * NODE_FEATURES]
+        return ShownNodes(index, _matrix(rows, NODE_FEATURES), np.array(edges, dtype=np.int16).reshape(-1, 2))
+
+
+def compact_decision(
+    candidates: Sequence[Candidate] | AlikeCandidates,
+    facts: NodeFacts,
+    phase: Phase,
+    shown: ShownNodes,
+    kernel: Sequence[float] = (),
+) -> CompactGraph:
+    """Return `decision_graph` in the types of observations.
+
+    Args:
+        candidates: see `decision_graph`.
+        facts: the same.
+        phase: the same.
+        shown: the nodes that are shown.
+        kernel: see `decision_graph`.
+    """
+    each, total = _different(candidates), _total(facts)
+    ends = [[-1 if e is None else shown.index.get(e, -1) for e in (c.producer, c.consumer)] for c in each]
     endpoints = EndpointNumbers(facts, total)
-    savings = np.array([c.saving for c in candidates])
-    rows = [facts.row(node, total) for node in nodes] or [[0.0] * NODE_FEATURES]
-    return DecisionGraph(
-        nodes=_matrix(rows, NODE_FEATURES),
-        edges=np.array(edges, dtype=np.int64).reshape(-1, 2),
-        candidates=_matrix([candidate_row(c, endpoints, total) for c in candidates], CANDIDATE_FEATURES),
-        endpoints=np.array(ends, dtype=np.int64).reshape(-1, 2),
+    rows = _matrix([candidate_row(c, endpoints, total) for c in each], CANDIDATE_FEATURES)
+    if isinstance(candidates, AlikeCandidates):
+        used, features = candidates.rows(rows[0])
+    else:
+        used = np.flatnonzero(rows.any(axis=0))
+        features = rows[:, used]
+    times = len(candidates) if isinstance(candidates, AlikeCandidates) else 1
+    savings = np.array([c.saving for c in each] * times)
+    return CompactGraph(
+        nodes=shown.nodes,
+        edges=shown.edges,
+        columns=used.astype(np.int16),
+        candidates=features,
+        endpoints=np.array(ends * times, dtype=np.int16).reshape(-1, 2),
         globals=_matrix([global_row(savings, facts, total, phase, kernel)], GLOBAL_FEATURES)[0],
     )
 
 
-def _matrix(rows: list[list[float]], width: int) -> Array:
-    return rounded(np.array(rows, dtype=np.float32).reshape(len(rows), width))
+def _different(candidates: Sequence[Candidate] | AlikeCandidates) -> Sequence[Candidate]:
+    """Return one of candidates that are alike, or all of others."""
+    return [candidates.like] if isinstance(candidates, AlikeCandidates) else candidates
 
 
-def rounded(features: npt.NDArray[Any]) -> Array:
-    """Return features within LIMIT and with the precision of observations, float16."""
-    return halved(features).astype(np.float32)
+def _total(facts: NodeFacts) -> float:
+    """Return the seconds of the whole program; positive."""
+    return max(facts.total_seconds(), 1e-12)
 
 
-def halved(features: npt.NDArray[Any]) -> npt.NDArray[np.float16]:
-    """Return features within LIMIT as float16."""
-    clipped: npt.NDArray[Any] = np.minimum(np.maximum(features, -LIMIT), LIMIT)
-    return clipped.astype(np.float16)
+def _matrix(rows: list[list[float]], width: int) -> npt.NDArray[np.float16]:
+    return halved(np.array(rows, dtype=np.float32).reshape(len(rows), width))
 
 
 def _neighbourhood(candidates: Sequence[Candidate], extra: Iterable[HloInstruction]) -> list[HloInstruction]:

@@ -3,33 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from weakref import WeakKeyDictionary
 
 from compiler.codegen.schedules.kernel_choice import GENERATED, KernelChoice
 from compiler.codegen.schedules.schedule import FIELD_RANGES
-from compiler.learned.features.candidates import MAX_KNOBS, Candidate
-from compiler.runtime.kernel_sites import KernelSite
+from compiler.learned.features.candidates import MAX_KNOBS, AlikeCandidates, Knobs, alike_kernels
+from compiler.runtime.kernel_sites import KernelSite, OfferedChoices
 
 __all__ = ["kernel_candidates"]
 
 _SLOTS = {name: k for k, name in enumerate(tuple(FIELD_RANGES)[:MAX_KNOBS])}
 """The features of knobs, by field of `Schedule`; new fields belong at its end, so that features keep their meaning."""
+_KNOWN: WeakKeyDictionary[OfferedChoices, tuple[KernelChoice, AlikeCandidates]] = WeakKeyDictionary()
+"""The default and the candidates, without the kernel, of choices that equal kernels share."""
 
 
-def kernel_candidates(site: KernelSite, choices: Sequence[KernelChoice]) -> list[Candidate]:
+def kernel_candidates(site: KernelSite, choices: Sequence[KernelChoice]) -> AlikeCandidates:
     """Return the candidates of a kernel, one for each of the choices in their order."""
-    return [
-        Candidate(
-            "kernel",
-            site.instruction,
-            keeps=choice == site.default,
-            generated=choice.implementation == GENERATED,
-            knobs=_knobs(site, choice),
-        )
-        for choice in choices
-    ]
+    if not isinstance(choices, OfferedChoices):
+        return _candidates(site, choices)
+    default, known = site.default, _KNOWN.get(choices)
+    if known is None or known[0] != default:
+        made = _candidates(site, choices)
+        known = _KNOWN[choices] = default, replace(made, like=replace(made.like, producer=None))
+    return replace(known[1], like=replace(known[1].like, producer=site.instruction))
 
 
-def _knobs(site: KernelSite, choice: KernelChoice) -> tuple[tuple[int, int, int], ...]:
+def _candidates(site: KernelSite, choices: Sequence[KernelChoice]) -> AlikeCandidates:
+    return alike_kernels(
+        site.instruction,
+        keeps=[c == site.default for c in choices],
+        generated=[c.implementation == GENERATED for c in choices],
+        knobs=[_knobs(site, c) for c in choices],
+    )
+
+
+def _knobs(site: KernelSite, choice: KernelChoice) -> Knobs:
     """Return slot, default and value of the knobs that differ; knobs of a library share the slots by their order."""
     if choice.implementation == GENERATED:
         preset = site.default_schedule

@@ -13,11 +13,11 @@ import numpy.typing as npt
 
 from compiler.passes.infrastructure.registry import PASSES
 
-__all__ = ["PASS_SLOTS", "pass_slots", "remap_pass_slots"]
+__all__ = ["PASS_SLOTS", "PASS_SLOTS_BY_NAME", "pass_slots", "remap_pass_slots"]
 
 PASS_SLOTS: tuple[str, ...] = tuple(sorted(PASSES))
 """Names of the passes in the order of their slots, which are the last of the candidate features."""
-_INDEX = {name: i for i, name in enumerate(PASS_SLOTS)}
+PASS_SLOTS_BY_NAME = {name: i for i, name in enumerate(PASS_SLOTS)}
 
 
 def pass_slots(name: str) -> list[float]:
@@ -26,8 +26,8 @@ def pass_slots(name: str) -> list[float]:
     All are 0 for a candidate that runs no pass, and for a pass that was registered after this module was imported.
     """
     slots = [0.0] * len(PASS_SLOTS)
-    if name in _INDEX:
-        slots[_INDEX[name]] = 1.0
+    if name in PASS_SLOTS_BY_NAME:
+        slots[PASS_SLOTS_BY_NAME[name]] = 1.0
     return slots
 
 
