@@ -17,6 +17,7 @@ from compiler.fusion.actions import FusionAction
 from compiler.learned.features.compact import CompactGraph
 from compiler.plan import Phase
 from compiler.session import CompilationSession
+from compiler.support.gc_pause import gc_paused
 from compiler.support.lru_dict import LruDict
 from env.episode import ALL_PASSES, Decision, Episode, KernelMoves, Move, Offers, Stop
 
@@ -83,6 +84,7 @@ class DecisionState:
         count: number of legal decisions now.
         seconds: estimated time of the module by the cost model.
         graph: features of the decision.
+        fuses: whether fusion had begun, so that a decision can be undone.
         notes: facts that users of the state have computed, by names of their choice.
     """
 
@@ -91,6 +93,7 @@ class DecisionState:
     count: int
     seconds: float
     graph: CompactGraph
+    fuses: bool
     _moves: Sequence[FusionAction | Stop] | _Texts  # as text if their objects would keep a module alive
     notes: dict[str, Any] = field(default_factory=dict)
     _path: _Path | None = None
@@ -169,9 +172,17 @@ class DecisionStates:
             self.remembered += 1
             return found
         self.met += 1
+        with gc_paused():
+            return self._take_new(state, index)
+
+    def _take_new(self, state: DecisionState, index: int) -> DecisionState | str:
+        """Return the state after a decision that is not known to lead to a remembered state, see `take`."""
         episode = self.episode(state)
-        decision = Decision.of(episode.moves[index])
-        path = _longer(state._path, decision, episode.is_fusing)
+        began = state.fuses or episode.is_fusing
+        # What a state lists is legal, so that a compilation which has come back to it need not list it again.
+        move = episode.moves[index] if isinstance(state._moves, _Texts) else state._moves[index]
+        decision = Decision.of(move)
+        path = _longer(state._path, decision, began)
         if not path.began:
             episode = episode.fork()
         try:
@@ -218,7 +229,8 @@ class DecisionStates:
         actions = [m for m in moves if isinstance(m, FusionAction | Stop)] if episode.phase == "fusion" else []
         listed = tuple(actions) if len(actions) == len(moves) else _Texts.of(moves)
         graph = episode.compact_graph()
-        made = DecisionState(key, episode.phase, len(moves), episode.seconds(), graph, listed, _path=path)
+        seconds, fuses = episode.seconds(), episode.is_fusing
+        made = DecisionState(key, episode.phase, len(moves), seconds, graph, fuses, listed, _path=path)
         if path is not None:
             self._memory[key] = made
         return made

@@ -18,7 +18,6 @@ from compiler.fusion.interval_grid import IntervalGrid
 from compiler.fusion.reach import ALL_BITS
 from compiler.fusion.rewriting import outputs_of
 from compiler.fusion.row_list import RowList
-from compiler.fusion.steps import FEW
 from compiler.ir import HloInstruction
 
 if TYPE_CHECKING:
@@ -88,6 +87,7 @@ class ActionTable:
         self._listing: RowList[Any] = RowList(self._free_entries, self._legal_entries, self._row_savings)
         self._changed: dict[HloInstruction, None] = dict.fromkeys(sequence.nodes.values)
         self._stale: dict[HloInstruction, None] = {}
+        self._readers_of_constants: dict[HloInstruction, None] = {}
         self._regions: list[tuple[list[HloInstruction], int, int]] = []
         self._reach = sequence.reach
         self._moved = {} if self._reach is None else self._reach.listen()
@@ -142,7 +142,14 @@ class ActionTable:
 
     # ---- changes
 
-    def change(self, changed: Iterable[HloInstruction], around: Iterable[HloInstruction], low: int, high: int) -> None:
+    def change(
+        self,
+        changed: Iterable[HloInstruction],
+        around: Iterable[HloInstruction],
+        low: int,
+        high: int,
+        readers: Iterable[HloInstruction] = (),
+    ) -> None:
         """Note a change of the sequence; what follows from it is computed when the actions are asked for.
 
         Args:
@@ -150,8 +157,10 @@ class ActionTable:
             around: nodes whose consumers changed, and those that read a constant together with a changed node.
             low: least rank of a node on whose paths something changed.
             high: the greatest one.
+            readers: nodes that read constants of which the number of readers changed.
         """
         changed, around = list(changed), list(around)
+        self._readers_of_constants.update(dict.fromkeys(readers))
         self._changed.update(dict.fromkeys(changed))
         self._stale.update(dict.fromkeys(around))
         if self._reach is not None:
@@ -182,6 +191,26 @@ class ActionTable:
         else:
             self._reach.update()
             self._judge_watching((*around, *changed), made)
+        self._forget_savings()
+
+    def _forget_savings(self) -> None:
+        """Forget the savings of actions that may make constants superfluous whose number of readers changed."""
+        near: dict[HloInstruction, None] = {}
+        for i in self._readers_of_constants:
+            if i in self._places:  # its actions are listed at these nodes
+                near[i] = None
+                near.update(dict.fromkeys(self._sequence.producers(i)))
+                near.update(dict.fromkeys(self._sequence.consumers(i)))
+                self._stale_before(self._places[i], near)
+        self._readers_of_constants = {}
+        for key in [self._places[i].key for i in near if i in self._places]:
+            row = self._rows[key]
+            varying = [e for e in row.entries if e.varies]
+            for e in varying:
+                e.saving = None
+            if varying:
+                row.savings = None
+                self._listing.touch(key)
 
     def _stale_around(self, p: HloInstruction, stale: dict[HloInstruction, None]) -> None:
         """Add the consumers of a node if the number of its consumers makes a difference for them now."""
@@ -272,9 +301,7 @@ class ActionTable:
         if self._reach is None:
             self._set_span(key, row)
         else:
-            row.ends = 0
-            for n in (*row.watched, *(e.consumer for e in row.entries if e.kind.needs_path)):
-                row.ends |= self._reach.bits(n)
+            row.ends = self._reach.bits_of((*row.watched, *[e.consumers[0] for e in row.entries if e.kind.needs_path]))
 
     def _set_span(self, key: int, row: _Row) -> None:
         rank = self._sequence.order.rank
@@ -349,8 +376,14 @@ class ActionTable:
     def _legal_entries(self, key: int) -> list[Entry]:
         row = self._rows[key]
         if row.legal is None:
-            row.legal = [e for e in row.free if e.kind.has_kernel(self._sequence, e)]
+            row.legal = [e for e in row.free if (self._is_built(e) if e.built is None else e.built)]
         return row.legal
+
+    def _is_built(self, e: Entry) -> bool:
+        found = e.kind.has_kernel(self._sequence, e)
+        if e.kind.has_pair:
+            e.built = found
+        return found
 
     def _row_savings(self, key: int) -> list[float]:
         row = self._rows[key]
@@ -360,7 +393,7 @@ class ActionTable:
 
     def _saving(self, e: Entry) -> float:
         """Return what an action saves, which stays as it is as long as the action is listed."""
-        if e.saving is None or len(e.consumers) >= FEW:  # those may make constants superfluous that many others read
+        if e.saving is None or e.is_wide:
             e.saving = e.kind.saving(self._sequence, e)
         return e.saving
 

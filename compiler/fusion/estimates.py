@@ -87,6 +87,10 @@ class Estimates:
             if len(o.users) <= len(gone) and o not in gone and gone.issuperset(o.users)
         )
 
+    def reads_constants(self, nodes: Sequence[HloInstruction]) -> bool:
+        """Check whether nodes read broadcasts of constants, so that `unused_constants` may count some."""
+        return any(self._broadcasts(i) for i in nodes)
+
     def _broadcasts(self, i: HloInstruction) -> tuple[int, ...]:
         """Return which operands of a node are broadcasts of constants."""
         known, revision = self._known.broadcasts, self._nodes.revision(i)

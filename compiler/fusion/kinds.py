@@ -7,7 +7,7 @@ undone: what `apply` changes, it changes through the functions of `steps`, which
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -18,10 +18,9 @@ from compiler.fusion.rewriting import (
     consumers_of,
     fuse_multi_output,
     fuse_side_by_side,
-    has_other_use,
     producers_of,
 )
-from compiler.fusion.steps import fuse, merge, move, split
+from compiler.fusion.steps import FEW, fuse, merge, move, split
 from compiler.ir import HloInstruction, Opcode
 
 if TYPE_CHECKING:
@@ -37,6 +36,10 @@ class Entry:
         reads: nodes that the value of a move reads besides the kernel that takes it, if that is read by the fusion.
         saving: what it saves, if it has been computed, see `ActionTable.savings`.
         features: what a policy sees of it apart from its nodes, if it has been computed.
+        varies: whether the saving may change although its nodes do not, because they read constants.
+        copies: how often the consumer would compute each element of the producer, if it has been computed.
+        is_wide: whether it may make constants superfluous that many nodes read, so that its saving may change always.
+        built: whether there is a kernel, if that is known and depends on its nodes alone.
     """
 
     action: FusionAction
@@ -47,6 +50,10 @@ class Entry:
     reads: tuple[HloInstruction, ...] = ()
     saving: float | None = None
     features: Any = None
+    varies: bool = True
+    copies: int | None = None
+    is_wide: bool = False
+    built: bool | None = None
 
     @property
     def consumer(self) -> HloInstruction:
@@ -64,10 +71,12 @@ class ActionKind(ABC):
     Attributes:
         name: as actions and plans have it.
         needs_path: whether paths between the nodes can speak against an action.
+        has_pair: whether `has_kernel` depends on the revisions of two nodes alone.
     """
 
     name: ClassVar[FusionKind]
     needs_path: ClassVar[bool] = False
+    has_pair: ClassVar[bool] = False
 
     @abstractmethod
     def entries(self, s: SequenceState, node: HloInstruction) -> Iterator[Entry]:
@@ -125,21 +134,48 @@ class ActionKind(ABC):
 
     def entry(self, s: SequenceState, producer: HloInstruction, *consumers: HloInstruction) -> Entry:
         """Return an entry of this kind."""
-        names = tuple(c.name for c in consumers)
+        names = tuple([c.name for c in consumers])
         return Entry(FusionAction(self.name, s.computation.name, producer.name, names), self, producer, consumers)
+
+    def known_entry(
+        self, s: SequenceState, key: Hashable, producer: HloInstruction, *consumers: HloInstruction
+    ) -> Entry:
+        """Return an entry of this kind, with what is known of it from an earlier list.
+
+        Args:
+            s: the sequence.
+            key: the revisions of the nodes, and what else the saving depends on besides constants.
+            producer: see `Entry`.
+            consumers: the same.
+        """
+        known = s.listed
+        found = known.get(key)
+        if found is not None and found.producer is producer and found.consumers == consumers:
+            if found.varies:
+                found.saving = None
+            return found
+        made = known[key] = self.entry(s, producer, *consumers)
+        if found is None:
+            made.varies = s.estimates.reads_constants((producer, *consumers))
+        else:  # the same nodes were made again
+            made.varies, made.copies, made.built = found.varies, found.copies, found.built
+            made.saving = None if found.varies else found.saving
+        made.is_wide = made.varies and len(consumers) >= FEW
+        return made
 
 
 class ProducerConsumer(ActionKind):
     """Compute a producer within one consumer; it remains where others use it. Listed at the consumer."""
 
     name = "producer-consumer"
+    has_pair = True
 
     def entries(self, s: SequenceState, node: HloInstruction) -> Iterator[Entry]:
         """See `ActionKind.entries`."""
-        may = s.legality.may_fuse
+        may, revision = s.legality.may_fuse, s.nodes.revision
         for p in s.producers(node):
             if may(self.name, p, node):
-                yield self.entry(s, p, node)
+                yield self.known_entry(s, (self.name, revision(p), revision(node), s.has_other_use(p)), p, node)
 
     def kernel_reason(self, s: SequenceState, entry: Entry) -> str | None:
         """See `ActionKind.kernel_reason`."""
@@ -159,7 +195,7 @@ class ProducerConsumer(ActionKind):
 
     def saving(self, s: SequenceState, e: Entry) -> float:
         """See `ActionKind.saving`."""
-        if not has_other_use(e.producer):
+        if not s.has_other_use(e.producer):
             return s.estimates.into_all(e.producer, e.consumers)
         return s.estimates.edge(e.producer, e.consumer) + s.estimates.unused_constants(e.consumers)
 
@@ -177,7 +213,8 @@ class ProducerIntoAllUsers(ActionKind):
         """See `ActionKind.entries`."""
         users = s.consumers(node)
         if len(users) > 1 and s.may_go_into_all_users(node, users):
-            yield self.entry(s, node, *s.nodes.sorted(users))
+            users = s.nodes.sorted(users)
+            yield self.known_entry(s, (self.name, *map(s.nodes.revision, (node, *users))), node, *users)
 
     def kernel_reason(self, s: SequenceState, entry: Entry) -> str | None:
         """See `ActionKind.kernel_reason`."""
@@ -212,14 +249,14 @@ class MultiOutput(ActionKind):
     """Compute a producer within a consumer, which yields its value for the other users as well. At the consumer."""
 
     name = "multi-output"
-    needs_path = True
+    needs_path = has_pair = True
 
     def entries(self, s: SequenceState, node: HloInstruction) -> Iterator[Entry]:
         """See `ActionKind.entries`."""
-        may = s.legality.may_fuse
+        may, revision = s.legality.may_fuse, s.nodes.revision
         for p in s.producers(node):
-            if has_other_use(p) and may(self.name, p, node):
-                yield self.entry(s, p, node)
+            if s.has_other_use(p) and may(self.name, p, node):
+                yield self.known_entry(s, (self.name, revision(p), revision(node)), p, node)
 
     def path_reason(self, s: SequenceState, entry: Entry) -> str | None:
         """See `ActionKind.path_reason`."""
@@ -262,7 +299,7 @@ class MultiOutput(ActionKind):
 class SideBySide(ActionKind):
     """Make two independent nodes one kernel with the outputs of both. Listed at the one with the smaller key."""
 
-    needs_path = True
+    needs_path = has_pair = True
 
     def path_reason(self, s: SequenceState, entry: Entry) -> str | None:
         """See `ActionKind.path_reason`."""
@@ -306,7 +343,8 @@ class SideBySide(ActionKind):
 
     def _entries(self, s: SequenceState, node: HloInstruction, other: HloInstruction | None) -> Iterator[Entry]:
         if other is not None and s.legality.may_fuse("sibling", node, other):
-            yield self.entry(s, node, other)
+            revision = s.nodes.revision
+            yield self.known_entry(s, (self.name, revision(node), revision(other)), node, other)
 
 
 class Sibling(SideBySide):

@@ -7,7 +7,7 @@ one takes over its bits, so that most masks stay.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from heapq import heapify, heappop, heappush
 
 from compiler.analysis.order import TopologicalOrder
@@ -42,14 +42,23 @@ class Reach:
         below = self._masks()
         return first is last or bool(below[first][1] & below[last][0])
 
-    def has_path_around(self, first: HloInstruction, last: HloInstruction) -> bool:
-        """Check whether a path other than the direct edge leads from `first` to `last`."""
+    def has_path_around(
+        self, first: HloInstruction, last: HloInstruction, users: Sequence[HloInstruction] | None = None
+    ) -> bool:
+        """Check whether a path other than the direct edge leads from `first` to `last`.
+
+        Args:
+            first: a node.
+            last: a node.
+            users: the nodes that read `first`, if they are known.
+        """
         below = self._masks()
         wanted = below[last][0]
-        users: Iterable[HloInstruction] = consumers_of(first)
+        if users is None:
+            users = consumers_of(first)
         if extra := self._order.control_users(first):
             users = (*users, *extra)
-        return any(u is not last and below[u][1] & wanted for u in users)
+        return bool([u for u in users if below[u][1] & wanted and u is not last])
 
     def bits(self, node: HloInstruction) -> int:
         """Return the bits of a node."""
@@ -58,6 +67,13 @@ class Reach:
         if found is None:
             found = self._bits[revision] = 1 << self._next
             self._next += 1
+        return found
+
+    def bits_of(self, nodes: Iterable[HloInstruction]) -> int:
+        """Return the bits of all of some nodes."""
+        below, found = self._masks(), 0
+        for n in nodes:
+            found |= below[n][0]
         return found
 
     def set_bits(self, node: HloInstruction, bits: int) -> None:

@@ -34,6 +34,8 @@ from compiler.support.bounded_table import BoundedTable
 
 _FIXED_POINT = 2.0**100
 """Units per second of times that are added up: integers, so that a sum does not depend on its history."""
+MAX_LISTED = 4_000
+"""Number of listed actions that are kept for another list, in small sequences: they keep the nodes of before alive."""
 _EVERYWHERE = (-1 << 100, 1 << 100)
 """Below and above every rank."""
 
@@ -49,6 +51,7 @@ class Step:
         ranks: former ranks, in order of the changes.
         changed: nodes that were made, changed or removed.
         around: nodes whose consumers changed.
+        readers: see `SequenceState.note`.
         low: least rank of a node on whose paths something changed.
         high: the greatest one.
         renumbered: whether all ranks changed.
@@ -60,6 +63,7 @@ class Step:
     ranks: list[dict[HloInstruction, int | None]] = field(default_factory=list)
     changed: list[HloInstruction] = field(default_factory=list)
     around: list[HloInstruction] = field(default_factory=list)
+    readers: list[HloInstruction] = field(default_factory=list)
     low: int = 1 << 100
     high: int = -1 << 100
     renumbered: bool = False
@@ -84,6 +88,7 @@ class SequenceState:
     Attributes:
         computation: the computation itself.
         weight: how often it runs per run of the module.
+        listed: actions of earlier lists by the revisions of their nodes, see `ActionKind.known_entry`.
         touched: instructions changed or made since the start, in order. A policy remembers the length of the list to
             find what is new. Some may have been removed again; their `parent` is None.
         stamps: for each node the number of the last change, or undo, that concerns it, its producers or its consumers.
@@ -117,7 +122,7 @@ class SequenceState:
         self.stamps: dict[HloInstruction, int] = {}
         self._changes = 0
         self._stamped: WeakSet[Changes] = WeakSet()
-        self._producers: dict[HloInstruction, list[HloInstruction]] = {}  # until the next change
+        self._producers: dict[HloInstruction, list[HloInstruction]] = {}  # of nodes that have not changed since
         self._consumers: dict[HloInstruction, list[HloInstruction]] = {}
         self.reach = Reach(self.nodes, self.order) if len(self.nodes.values) <= MAX_NODES else None
         self._make_tables()
@@ -127,6 +132,7 @@ class SequenceState:
         self._step: Step | None = None
 
     def _make_tables(self) -> None:
+        self.listed: BoundedTable[Hashable, Entry] = BoundedTable(max(MAX_LISTED, 4 * len(self.nodes.values)))
         self.table = ActionTable(self, FUSING)
         self._splits: ActionTable | None = None  # made when it is asked for
 
@@ -181,6 +187,10 @@ class SequenceState:
         if found is None:
             found = self._consumers[node] = consumers_of(node)
         return found
+
+    def has_other_use(self, producer: HloInstruction) -> bool:
+        """Check whether a node that has a consumer is needed by anything else."""
+        return is_result(producer) or len(self.consumers(producer)) > 1
 
     def seconds(self) -> float:
         """Return the estimated time of one run of the sequence, without what it calls."""
@@ -254,7 +264,7 @@ class SequenceState:
         """Check whether a path other than the direct edge leads from one node to another."""
         if self.reach is None:
             return self.order.path_around(first, last) is not None
-        return self.reach.has_path_around(first, last)
+        return self.reach.has_path_around(first, last, self.consumers(first))
 
     def depends(self, first: HloInstruction, last: HloInstruction) -> bool:
         """Check whether `last` depends on `first`, directly or indirectly."""
@@ -329,7 +339,7 @@ class SequenceState:
             self.order.restore(former)
         self.nodes.restore(reversed(step.nodes))
         del self.touched[step.touched :]
-        self._note_change(step.changed, step.around, step.low, step.high)
+        self._note_change(step.changed, step.around, step.readers, step.low, step.high)
 
     def note(
         self,
@@ -339,6 +349,7 @@ class SequenceState:
         ranks: Iterable[int],
         fusions: Sequence[HloInstruction],
         origins: Mapping[HloInstruction, Hashable] = MappingProxyType({}),
+        readers: Sequence[HloInstruction] = (),
     ) -> None:
         """Update what is known of the nodes after one change.
 
@@ -349,8 +360,9 @@ class SequenceState:
             ranks: of the nodes that the action is about.
             fusions: those of `made` that legal steps made of others, so that they can be fused.
             origins: how nodes were made, see `Nodes.change`.
+            readers: other nodes that read the same constants, which have fewer readers now.
         """
-        step, around = self.noting(), list(around)
+        step, around = self.noting(), [*around, *readers]
         made = {**made, **{u: self.nodes.values[u] for p in around for u in _updates_of(p) if u not in made}}
         for i in removed:
             self.order.remove(i)
@@ -373,24 +385,37 @@ class SequenceState:
         step.ranks.append(former)
         step.changed += changed
         step.around += near
+        step.readers += readers
         step.low, step.high = min(step.low, *places), max(step.high, *places)
         self.touched += [*made, *near]
-        self._note_change(changed, near, min(places), max(places))
+        self._note_change(changed, near, readers, min(places), max(places))
 
     def _note_change(
-        self, changed: Iterable[HloInstruction], around: Iterable[HloInstruction], low: int, high: int
+        self,
+        changed: Iterable[HloInstruction],
+        around: Iterable[HloInstruction],
+        readers: Sequence[HloInstruction],
+        low: int,
+        high: int,
     ) -> None:
         changed, around = list(changed), list(around)
-        self._producers, self._consumers = {}, {}
         self._changes += 1
         stamped: dict[HloInstruction, int] = {}
+        producers, consumers = self._producers, self._consumers
         for i in changed:
+            producers.pop(i, None)
+            consumers.pop(i, None)
             if i not in self.nodes:
                 self.stamps.pop(i, None)
                 continue
             for n in (i, *consumers_of(i)):
                 stamped[n] = self._changes
-        stamped.update(dict.fromkeys((i for i in around if i in self.nodes), self._changes))
+        for i in stamped:
+            producers.pop(i, None)
+        for i in around:
+            consumers.pop(i, None)
+            if i in self.nodes:
+                stamped[i] = self._changes
         self.stamps.update(stamped)
         for listener in self._stamped:
             listener.nodes.update(dict.fromkeys(stamped))
@@ -398,7 +423,7 @@ class SequenceState:
         self.nodes.moved.clear()
         if self.reach is not None:
             self.reach.change(changed, around)
-        self.table.change(changed, around, low, high)
+        self.table.change(changed, around, low, high, readers)
         if self._splits is not None:
             self._splits.change(changed, [*around, *watching], low, high)
         self._cost.change(changed)

@@ -6,7 +6,7 @@ that the step can be taken back and only what depends on it is computed again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 from compiler.analysis.order import TopologicalOrder
@@ -61,7 +61,7 @@ def fuse(s: SequenceState, producer: HloInstruction, consumer: HloInstruction) -
     origins: dict[HloInstruction, Hashable] = {result.fusion: ("producer-consumer", *revisions)}
     if producer in made:
         origins[producer] = "kept", revisions[0], result.kept
-    _update(s, result, made, [*around, producer, *_few_readers(constants)], ranks, origins)
+    _update(s, result, made, [*around, producer], ranks, origins, _few_readers(constants))
     if s.reach is not None:
         s.reach.set_bits(result.fusion, bits[1] if producer in s.nodes else bits[0] | bits[1])
     trials.note_origin(result.fusion, pair, None)
@@ -96,7 +96,7 @@ def merge(s: SequenceState, first: HloInstruction, second: HloInstruction, rewri
         **{u: s.nodes.values[u] for u in readers if u in s.nodes and u.parent is not None},
     }
     origins = {} if origin is None else {result.fusion: (*origin, result.kept)}
-    _update(s, result, made, [*around, *_few_readers(constants)], ranks, origins)
+    _update(s, result, made, around, ranks, origins, _few_readers(constants))
     if s.reach is not None:
         s.reach.set_bits(result.fusion, bits[0] | bits[1])
     if pair is not None:
@@ -139,12 +139,12 @@ def split(s: SequenceState, fusion: HloInstruction, cut: int) -> HloInstruction:
         step.renumbered |= order.place(rest, rest.operands, consumers_of(rest))
     made = done.made
     around += [p for i in made for p in producers_of(i)]
-    around += _few_readers(_constants_of(*made))
+    readers = _few_readers(_constants_of(*made))
     if rest is not None and is_multi_output(rest):
         _move_outputs(order, rest)
     fusible = [i for i in (own, rest) if i is not None and i in made]
     ranks += [order.rank(i) for i in made]
-    s.note(made, done.removed, around, ranks, fusible)
+    s.note(made, done.removed, around, ranks, fusible, readers=readers)
     return source_of(own)
 
 
@@ -170,9 +170,9 @@ def peel(s: SequenceState, fusion: HloInstruction, value: int) -> HloInstruction
     step.renumbered |= order.place(own, own.operands, own.users)
     made = done.made
     around += [p for i in made for p in producers_of(i)]
-    around += _few_readers(_constants_of(*made))
+    readers = _few_readers(_constants_of(*made))
     ranks += [order.rank(i) for i in made]
-    s.note(made, done.removed, around, ranks, [own, rest])
+    s.note(made, done.removed, around, ranks, [own, rest], readers=readers)
     return own
 
 
@@ -198,6 +198,7 @@ def _update(
     around: Iterable[HloInstruction],
     ranks: tuple[int, int],
     origins: Mapping[HloInstruction, Hashable],
+    readers: Sequence[HloInstruction],
 ) -> None:
     """Tell a sequence what a fusion has changed.
 
@@ -208,9 +209,10 @@ def _update(
         around: nodes whose consumers changed.
         ranks: of the two nodes that were fused.
         origins: how nodes were made, see `Nodes.change`.
+        readers: see `SequenceState.note`.
     """
     _move_outputs(s.order, result.fusion)
-    s.note(made, result.removed, around, ranks, [result.fusion], origins)
+    s.note(made, result.removed, around, ranks, [result.fusion], origins, readers)
 
 
 def _read_constants(*nodes: HloInstruction | None) -> list[HloInstruction]:

@@ -25,6 +25,21 @@ def test_savings_kept_over_actions_are_those_of_now(program: str | int) -> None:
         state.apply(chooser.choice(actions))
 
 
+@pytest.mark.parametrize(("program", "seed"), [("cartpole_naive", 2), ("cartpole_split", 0), ("mlp_train_step", 1)])
+def test_savings_of_long_walks_follow_the_readers_of_constants(program: str, seed: int) -> None:
+    """Constants lose readers far from an action that would make them superfluous, and get them back by `undo`."""
+    state, chooser = FusionState(optimized(program)), random.Random(seed)
+    features = FusionFeatures(state)
+    for step in range(100):
+        offer = features.offer()
+        wanted = [state.estimate(e.action) for e in offer.entries]
+        assert offer.savings.tolist() == pytest.approx(wanted, rel=1e-9, abs=1e-15)
+        if step < 60 and offer.entries:
+            state.apply(chooser.choice(offer.entries).action)
+        else:
+            state.undo()
+
+
 @pytest.mark.parametrize("program", ["layer_norm_backward", "cartpole_split", "mlp_train_step", 0, 1])
 def test_numbers_kept_over_actions_and_undo_are_those_of_each_decision(program: str | int) -> None:
     module = random_graph(program, 16) if isinstance(program, int) else optimized(program)

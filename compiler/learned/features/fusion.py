@@ -220,21 +220,30 @@ class FusionFeatures:
     def _slots(self, entries: Sequence[Entry]) -> npt.NDArray[np.int64]:
         """Return the numbers of actions in the table."""
         token = self._table.slots.token
-        known = [f[1] if (f := e.features) is not None and f[0] == token else self._add(e) for e in entries]
+        known = [
+            f[1] if (f := e.features) and f[0] == token and e.saving is not None and not e.is_wide else self._add(e)
+            for e in entries
+        ]
         return np.array(known, dtype=np.int64)
 
     def _add(self, entry: Entry) -> int:
         """Add the numbers of an action to the table; they stay as they are as long as it is legal."""
         producer, consumer = entry.producer, entry.consumer
-        sequence = self._sequence(producer)
-        if entry.saving is None:
+        sequence, slots = self._sequence(producer), self._table.slots
+        if entry.saving is None or entry.is_wide:
             entry.saving = entry.kind.saving(sequence, entry)
+        known = entry.features
+        if known is not None and known[0] == slots.token:
+            slots.savings[known[1]] = entry.saving * sequence.weight
+            found: int = known[1]
+            return found
+        if entry.copies is None:
+            entry.copies = self._copies(producer, consumer)
         same = producer.shape.dimensions == consumer.shape.dimensions
         facts = (
             self._number(producer), self._number(consumer), KIND_COLUMNS[entry.kind.name], float(same),
-            len(entry.consumers), log_size(self._copies(producer, consumer), 4),
+            len(entry.consumers), log_size(entry.copies, 4),
         )  # fmt: skip
-        slots = self._table.slots
         n = slots.add(facts, entry.saving * sequence.weight)
         entry.features = slots.token, n
         return n
