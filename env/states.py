@@ -9,6 +9,7 @@ states are dropped, and computed again when they are reached again.
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -172,7 +173,8 @@ class DecisionStates:
             self.remembered += 1
             return found
         self.met += 1
-        with gc_paused():
+        # Before fusion begins, whole modules are copied, of which one should be freed before the next is made.
+        with gc_paused() if state.fuses else nullcontext():
             return self._take_new(state, index)
 
     def _take_new(self, state: DecisionState, index: int) -> DecisionState | str:

@@ -34,7 +34,7 @@ from compiler.support.bounded_table import BoundedTable
 
 _FIXED_POINT = 2.0**100
 """Units per second of times that are added up: integers, so that a sum does not depend on its history."""
-MAX_LISTED = 4_000
+MAX_LISTED = 3_000
 """Number of listed actions that are kept for another list, in small sequences: they keep the nodes of before alive."""
 _EVERYWHERE = (-1 << 100, 1 << 100)
 """Below and above every rank."""
