@@ -93,7 +93,7 @@ def merge(s: SequenceState, first: HloInstruction, second: HloInstruction, rewri
     s.order.move(after, result.fusion)
     made = {
         result.fusion: values,
-        **{u: s.nodes.values[u] for u in readers if u in s.nodes and u.parent is not None},
+        **{u: s.nodes.values[u] for u in readers if u in s.nodes and u.parent is not None and u is not result.fusion},
     }
     origins = {} if origin is None else {result.fusion: (*origin, result.kept)}
     _update(s, result, made, around, ranks, origins, _few_readers(constants))

@@ -46,6 +46,27 @@ def test_a_duplicated_producer_is_computed_once_again() -> None:
     check(state)
 
 
+def test_a_fusion_that_reads_a_constant_again_takes_it_in_as_an_output() -> None:
+    state = entry("""ENTRY %main (x: f32[8]) -> (f32[8], f32[8]) {
+  %x = f32[8] parameter(0)
+  %two = f32[] constant(2)
+  %k = f32[8] broadcast(%two), dimensions={}
+  %m = f32[8] multiply(%x, %k)
+  %a = f32[8] add(%x, %k)
+  %n = f32[8] negate(%a)
+  ROOT %t = (f32[8], f32[8]) tuple(%m, %n)
+}""")
+    first = _fuse(state, "multi-output", "k", "m")
+    second = _fuse(state, "producer-consumer", "a", "n")
+    assert _fuse(state, "fission", first, "k") == "k"
+    assert "k" in [o.name for o in state.find("main", second).operands]
+    _fuse(state, "multi-output", "k", second)
+    check(state)
+    while state.can_undo:
+        state.undo()
+        check(state)
+
+
 def test_an_output_is_taken_out_of_a_fusion() -> None:
     state = entry(CHAIN)
     fusion = _fuse(state, "sibling", "b", "c")
