@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import lru_cache
 
 from compiler.codegen.lowering.emission import EmissionState
 from compiler.codegen.nest import index as ix
@@ -41,21 +42,20 @@ class Domain:
     Attributes:
         sizes: sizes of the operand's dimensions, without those of size 1.
         reduced: positions in `sizes` of the reduced dimensions.
+        kept: the dimensions that are not reduced.
     """
 
     sizes: tuple[int, ...]
     reduced: frozenset[int]
+    kept: tuple[int, ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "kept", tuple([k for k in range(len(self.sizes)) if k not in self.reduced]))
 
     @staticmethod
     def of(reduce: HloInstruction) -> Domain:
         """Return the domain of a reduce instruction."""
-        dims = [(n, d in reduce.dimensions) for d, n in enumerate(reduce.operands[0].shape.dimensions) if n != 1]
-        return Domain(tuple(n for n, _ in dims), frozenset(k for k, (_, is_reduced) in enumerate(dims) if is_reduced))
-
-    @property
-    def kept(self) -> tuple[int, ...]:
-        """Return the dimensions that are not reduced."""
-        return tuple(k for k in range(len(self.sizes)) if k not in self.reduced)
+        return _domain(reduce.operands[0].shape.dimensions, tuple(reduce.dimensions))
 
     @property
     def is_by_rows(self) -> bool:
@@ -71,6 +71,12 @@ class Domain:
         """Return a position, given the indices along the kept and along the reduced dimensions, each in order."""
         sources = {True: iter(reduced), False: iter(kept)}
         return tuple(next(sources[k in self.reduced]) for k in range(len(self.sizes)))
+
+
+@lru_cache(maxsize=4096)
+def _domain(dimensions: tuple[int, ...], reduced: tuple[int, ...]) -> Domain:
+    dims = [(n, d in reduced) for d, n in enumerate(dimensions) if n != 1]
+    return Domain(tuple([n for n, _ in dims]), frozenset([k for k, (_, is_reduced) in enumerate(dims) if is_reduced]))
 
 
 def operand_index(reduce: HloInstruction, position: Index) -> Index:
