@@ -31,13 +31,18 @@ TIMEOUT = 30.0
 """Seconds after which a program counts as failed: nothing that small programs need takes so long."""
 
 
+def draw_programs(suite: str, per_family: int, seed: int) -> list[Program]:
+    """Return at most `per_family` programs of each family of a suite, in a random order."""
+    return drawn_by_family(load_suite(suite).programs, per_family, seed=seed)
+
+
 def learnable_programs(suite: str, per_family: int, seed: int) -> list[Program]:
     """Return programs that may guide what is learned, in a random order.
 
     Raises:
         ManifestError: the suite has programs that are held out for tests.
     """
-    programs = drawn_by_family(load_suite(suite).programs, per_family, seed=seed)
+    programs = draw_programs(suite, per_family, seed)
     if any(p.split == "test" for p in programs):
         raise ManifestError(f"{suite} has programs held out for tests, which must not guide what is learned")
     return programs

@@ -26,7 +26,7 @@ from env.measurement import Measurer
 from env.store import PlanStore
 from env.suites import Program, open_test_programs
 from env.summaries import SpeedupSummary, summarise
-from experiments.learning.bandits import learnable_programs, measurer_options
+from experiments.learning.bandits import draw_programs, learnable_programs, measurer_options
 from experiments.learning.settings import LearningSettings, add_settings, given_settings
 from experiments.module_command import plain_errors
 from experiments.yardstick.rows import Row, collect, write_page
@@ -121,15 +121,18 @@ def validation_row(measurer: Measurer, program: Program, policy: Policy) -> Row:
     }  # fmt: skip
 
 
-def validate_policy(policy: Policy, settings: LearningSettings, state: Path) -> Validation:
+def validate_policy(
+    policy: Policy, settings: LearningSettings, state: Path, *, with_test_programs: bool = False
+) -> Validation:
     """Compare a policy with the rules on the programs of the settings; a file of an interrupted run is continued.
 
     Raises:
-        ManifestError: the suite has programs that are held out for tests.
+        ManifestError: the suite has programs that are held out for tests, and they are not wanted.
         MeasurementError: nothing can be measured on this machine.
     """
     s = settings.validate
-    programs = learnable_programs(s.suite, s.per_family, settings.seed)
+    choose = draw_programs if with_test_programs else learnable_programs
+    programs = choose(s.suite, s.per_family, settings.seed)
     facts = {"policy": policy.label, "backend": settings.backend, "suite": s.suite, "per_family": s.per_family,
              "rounds": s.rounds, "seconds": s.seconds, "seed": settings.seed}  # fmt: skip
     with Measurer(PlanStore(":memory:"), measurer_options(settings, s.rounds, s.seconds)) as measurer:
@@ -171,7 +174,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     policy = resolve_policy(o.policy, settings.backend)
     out = o.out or FOLDER / f"{policy.name.replace(':', '-')}.md"
     with open_test_programs(o.open_test, policy.label, [out.parent]) if o.open_test else nullcontext():
-        found = validate_policy(policy, replace(settings, validate=s), out.with_suffix(".jsonl"))
+        found = validate_policy(
+            policy, replace(settings, validate=s), out.with_suffix(".jsonl"), with_test_programs=bool(o.open_test)
+        )
     command = f"python -m experiments.learning.validate --policy {policy.name} --suite {s.suite}"
     command += f" --per-family {s.per_family}"
     if o.open_test:
