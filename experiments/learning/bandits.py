@@ -23,8 +23,8 @@ from experiments.learning.settings import LearningSettings, add_settings, given_
 from experiments.module_command import plain_errors
 from experiments.yardstick.rows import Row, collect
 
-__all__ = ["collect_fusions", "collect_samples", "drawn_data", "fusion_data", "learnable_programs", "main",
-           "measurer_options"]  # fmt: skip
+__all__ = ["collect_fusions", "collect_samples", "draw_programs", "drawn_data", "fusion_data", "learnable_programs",
+           "main", "measurer_options"]  # fmt: skip
 
 DATA = Path("runs/learning/deviations.jsonl")
 TIMEOUT = 30.0
