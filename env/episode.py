@@ -350,6 +350,8 @@ class Episode:
             HlogymError: it is not possible; nothing has changed.
         """
         before = _Before(self._left, self._kernels, self._decided_kernels, self._kernel_texts)
+        if decision.phase == "fusion" and not self._only_stops:
+            self._begin_fusion()  # the moves may not have been looked at, as where decisions are repeated
         match decision.choice:
             case None:
                 self._unchanged = None  # what follows may change the module before it decides anything
@@ -446,14 +448,18 @@ class Episode:
         moves = [LoopChoice(site, c) for c in site.choices]
         return self._offer(moves, loop_candidates(site, self.session.module), self._module_features())
 
-    def _offer_fusions(self) -> bool:
+    def _begin_fusion(self) -> FusionFeatures:
         if self._features is None:
             self._features = FusionFeatures(self.session.fusion, self._offers.splits)
-        self._fusions = self._features.offer()
+        return self._features
+
+    def _offer_fusions(self) -> bool:
+        features = self._begin_fusion()
+        self._fusions = features.offer()
         if not self._fusions.entries:
             return False
         self._moves = [*(e.action for e in self._fusions.entries), Stop("fusion")]
-        self._candidates, self._facts = [], self._features
+        self._candidates, self._facts = [], features
         return True
 
     def _offer_kernel(self) -> bool:

@@ -197,7 +197,8 @@ class DecisionStates:
         if following is None:
             following = self._see(episode, path, key)
         elif following is not self.root:
-            following._path = path  # which the compilation has just taken; equal states list their moves in one order
+            # The compilation has just come here. Equal states list their moves in one order, but names differ by path.
+            following._path, following._moves = path, self._listed(episode)
         state._next[index] = following.key
         return following
 
@@ -225,14 +226,18 @@ class DecisionStates:
     def _known(self, key: Hashable) -> DecisionState | None:
         return self.root if key == self.root.key else self._memory.get(key)
 
-    def _see(self, episode: Episode, path: _Path | None, key: Hashable) -> DecisionState:
-        """Return the state that an episode is in, and remember it."""
+    @staticmethod
+    def _listed(episode: Episode) -> Sequence[FusionAction | Stop] | _Texts:
+        """Return the moves of the state that an episode is in, by the names that its path gave to instructions."""
         moves = episode.moves
         actions = [m for m in moves if isinstance(m, FusionAction | Stop)] if episode.phase == "fusion" else []
-        listed = tuple(actions) if len(actions) == len(moves) else _Texts.of(moves)
-        graph = episode.compact_graph()
+        return tuple(actions) if len(actions) == len(moves) else _Texts.of(moves)
+
+    def _see(self, episode: Episode, path: _Path | None, key: Hashable) -> DecisionState:
+        """Return the state that an episode is in, and remember it."""
+        listed, graph = self._listed(episode), episode.compact_graph()
         seconds, fuses = episode.seconds(), episode.is_fusing
-        made = DecisionState(key, episode.phase, len(moves), seconds, graph, fuses, listed, _path=path)
+        made = DecisionState(key, episode.phase, len(episode.moves), seconds, graph, fuses, listed, _path=path)
         if path is not None:
             self._memory[key] = made
         return made

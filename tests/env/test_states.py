@@ -149,6 +149,35 @@ def test_a_remembered_episode_has_a_plan_that_replays(tmp_path: Path) -> None:
         assert session.fusion.fingerprint == env.compilation.complete().fusion.fingerprint
 
 
+@pytest.mark.parametrize("memory", [1 << 20, 1 << 14])
+def test_every_listed_move_can_be_taken_whatever_path_reached_the_state(memory: int) -> None:
+    """Equal states have other names of instructions where the paths to them differ."""
+    session, rng = _session(CHAIN), np.random.default_rng(2)
+    states = DecisionStates("chain", session, ("fusion",), DecisionMemory(memory))
+    for _ in range(60):
+        state = states.root
+        while not state.done:
+            following = states.take(state, int(rng.integers(state.count)))
+            assert isinstance(following, DecisionState), following
+            state = following
+        plan = states.episode(state).complete().plan
+        replayed = CompilationSession(parse(CHAIN))
+        replayed.replay(plan)
+        assert replayed.fusion.fingerprint == states.episode(state).session.fusion.fingerprint
+
+
+def test_stopping_at_once_fuses_nothing_however_the_stop_is_taken() -> None:
+    session = _session(CHAIN)
+    looked, repeated = (Episode(session.fork(), ("fusion",)) for _ in range(2))
+    assert looked.take(len(looked.moves) - 1) is None
+    repeated.decide(Decision("fusion", "", None))  # its moves were not listed
+    states = DecisionStates("chain", session, ("fusion",), DecisionMemory())
+    stopped = states.take(states.root, states.root.count - 1)
+    assert isinstance(stopped, DecisionState)
+    kernels = [len(e.complete().kernels()) for e in (looked, repeated, states.episode(stopped))]
+    assert kernels == [6] * 3
+
+
 def test_each_choice_for_a_loop_leads_to_a_state_of_its_own() -> None:
     states = DecisionStates("loop", _session(LOOP), ("loops", "fusion"), DecisionMemory())
     following = [states.take(states.root, n) for n in range(states.root.count)]
