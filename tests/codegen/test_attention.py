@@ -68,6 +68,18 @@ def test_special_values(value: float, operand: int) -> None:
     assert not np.isfinite(result[0]).all()
 
 
+@pytest.mark.parametrize("queries", [200, 72])
+def test_blocks_of_queries_that_end_at_a_vector_but_not_at_a_block(queries: int) -> None:
+    """The last block has fewer queries, a multiple of eight: several loops in one scope count them."""
+    computation = AttentionForm([2], queries, 200, 64, 64, "causal -1e9").computation()
+    args = random_args(computation.parameter_shapes, np.random.default_rng(3))
+    case = case_of(computation, args, "c", Schedule(attention=AttentionSchedule(14, queries=64, keys=50)))
+
+    (result,) = run_c([case])
+
+    assert problem(result, case) is None
+
+
 def test_scores_that_grow_along_the_keys() -> None:
     """Each block of keys raises the maximum, so that all earlier sums decay."""
     form = AttentionForm([], 20, 400, 4, 4, "none")

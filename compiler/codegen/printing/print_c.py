@@ -82,6 +82,7 @@ class _CPrinter(Printer):
         self._constants: dict[str, str] = {}  # and the values of the literals among them
         self._in_vectors = False  # whether a loop is printed that gcc vectorizes; it does not with a sum of bools
         self._varying: frozenset[str] | None = None  # the names that a long vector loop defines
+        self._counts = 0  # numbers of iterations that have names, which differ: loops may share their variable
         self._narrow = narrow_values(kernel)
         self.attributes = f"VECTOR_BITS({kernel.vector_bits}) " if kernel.vector_bits else ""
 
@@ -347,8 +348,9 @@ class _CPrinter(Printer):
         if counted:
             # gcc sees that this is a multiple of the vector length, and makes no loops for a remainder.
             number = last if first == "0" else f"({last} - {first})"
-            self.emit(f"const index_t {v}_count = {number} & -{whole};")
-            last = f"{v}_count"
+            self._counts += 1
+            last = f"{v}_count{self._counts}"
+            self.emit(f"const index_t {last} = {number} & -{whole};")
         if s.kind.is_vector and not has_loop(s.body):
             if len(s.body) > SHORT_LOOP:
                 self._varying = frozenset(x.name for x in s.body if isinstance(x, lir.Let))
