@@ -267,7 +267,9 @@ def test_loop_kernels_in_c_match_the_interpreter(schedule: Schedule | None) -> N
 
 
 @pytest.mark.skipif(not running.has_emulator(), reason="the emulator needs g++")
-@pytest.mark.parametrize("schedule", [None, Schedule(lanes=100, block=32)], ids=str)
+@pytest.mark.parametrize(
+    "schedule", [None, Schedule(lanes=100, block=32), Schedule(lanes=4, block=16, rare=64)], ids=str
+)
 def test_loop_kernels_in_cuda_match_the_interpreter(schedule: Schedule | None, tmp_path: Path) -> None:
     cases = {name: _case(name, "cuda", schedule) for name in LOOPS}
     problems = {}
@@ -278,6 +280,31 @@ def test_loop_kernels_in_cuda_match_the_interpreter(schedule: Schedule | None, t
         if what:
             problems[name] = what
     assert problems == {}
+
+
+def test_a_thread_branches_around_work_that_few_positions_need() -> None:
+    def hashed(source: str) -> bool:
+        """Check whether the 120 ops of the hash are inside a branch: more of them than at the level of the loop."""
+        deep = [line for line in source.splitlines() if line.startswith(" " * 8 + "const uint32_t")]
+        return len(deep) >= 3 * 40 - 1
+
+    assert hashed(_case("resets", "cuda").spec.source)
+    assert not hashed(_case("resets", "cuda", Schedule(lanes=1, rare=0)).spec.source)
+
+
+@pytest.mark.parametrize(("positions", "block"), [(300, 8), (4096, 8), (1 << 20, 128)])
+def test_few_positions_run_in_small_blocks_over_all_multiprocessors(positions: int, block: int) -> None:
+    made = loop_kernel.make_loop_kernel(
+        loop(f"f32[{positions}]", f"{N} y = f32[{positions}] tanh(x1) ROOT r = STATE tuple(n, y)", 9), "cuda"
+    )
+
+    assert made.spec.block == block
+    assert made.spec.grid * made.spec.block * 4 >= positions
+
+
+@pytest.mark.parametrize(("lanes", "positions", "tile"), [(4, 12, 4), (4, 10, 2), (8, 7, 7), (4, 11, 1), (1, 100, 1)])
+def test_tiles_of_threads_divide_the_positions(lanes: int, positions: int, tile: int) -> None:
+    assert Schedule(lanes=lanes).lane_tile(positions) == tile
 
 
 @pytest.mark.parametrize("schedule", [None, Schedule(lanes=100, rare=64), Schedule(lanes=256, rare=64)], ids=str)

@@ -27,6 +27,7 @@ class LoopKind(enum.Enum):
     INDEPENDENT = "independent"  # not bound: in any order, also at the same time
     ATOMIC = "atomic"  # not bound: independent except for `Update`s of the same element
     SERIAL = "serial"  # in program order
+    UNROLLED = "unrolled"  # in program order, written out by the compiler of the language
     VECTOR = "vector"  # SIMD lanes of a CPU
     PARALLEL = "parallel"  # CPU threads; nested parallel loops with nothing between them are one loop
     PARALLEL_VECTOR = "parallel vector"  # CPU threads, each with the SIMD lanes of a range of iterations

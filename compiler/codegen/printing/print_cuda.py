@@ -141,6 +141,8 @@ class _CudaPrinter(Printer):
     def _inner_loop(self, s: lir.For) -> None:
         v = s.var.name
         lanes = s.kind is LoopKind.THREAD
+        if s.kind is LoopKind.UNROLLED:
+            self.emit("#pragma unroll")
         start, step = ("threadIdx.x", "blockDim.x") if lanes else ("0", "1")
         end = str(s.var.extent)
         if s.base is not None:

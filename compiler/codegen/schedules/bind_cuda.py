@@ -25,6 +25,7 @@ from compiler.codegen.schedules.loop_transforms import Tiling, collapse, tile_tr
 from compiler.codegen.schedules.row_cache import cache_rows, kept_bytes_bound
 from compiler.codegen.schedules.schedule import Schedule
 from compiler.codegen.schedules.short_loops import unroll_short_reductions
+from compiler.codegen.schedules.thread_loops import bind_thread_loop, suits_threads
 from compiler.errors import UnsupportedError
 
 EVERY_THREAD, ANY_THREAD = 0, -1
@@ -39,6 +40,8 @@ def bind_cuda(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
     Raises:
         UnsupportedError: the nest needs too much local or shared memory.
     """
+    if suits_threads(kernel, schedule):
+        return bind_thread_loop(replace(kernel, body=without_dead_code(kernel.body)), schedule)
     # A block would combine its threads and wait for that, which takes longer than few elements in every thread.
     body = unroll_short_reductions(collapse(without_dead_code(kernel.body)), UNROLL_LIMIT)
     if any(isinstance(s, lir.Scan) for s in body):

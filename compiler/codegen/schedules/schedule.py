@@ -39,8 +39,8 @@ FIELD_RANGES: Mapping[str, range] = {
     "tile": range(1025),
     # One 4-byte accumulator per column, or one carried value per lane, then fills the local arrays.
     "columns": range(1, LOCAL_BYTES // 4 + 1),
-    # Whole warps of 32 threads; a CUDA block has at most 32 warps.
-    "block": range(32, 1025, 32),
+    # A CUDA block has at most 32 warps of 32 threads. Kernels whose threads work together have whole warps.
+    "block": range(8, 1025, 8),
     "lanes": range(1, LOCAL_BYTES // 4 + 1),
     "threads": range(2),
     "grain": range(1_000, 10_000_001, 1_000),
@@ -92,7 +92,8 @@ class Schedule:
         tile: edge of the tiles of a loop that reads and writes along different dimensions; 0 for no tiling.
         columns: number of adjacent columns in a tile of a column reduction.
         block: CUDA threads per block.
-        lanes: number of positions in a tile of a loop kernel.
+        lanes: number of positions in a tile of a loop kernel. Those of a tile of fewer than a vector are far apart, and
+            on a GPU one thread runs it, so that adjacent threads run adjacent positions.
         threads: 1 if loops that take long enough run on several CPU threads, 0 if the kernel runs on one.
         grain: minimum work of a task that one thread takes at a time, in statements.
         vector: bits of a SIMD vector on a CPU; 0 for scalar code.
@@ -191,7 +192,12 @@ class Schedule:
         return usual
 
     def lane_tile(self, width: int) -> int:
-        """Return the number of positions in a tile of a loop kernel, given `width` positions in total."""
+        """Return the number of positions in a tile of a loop kernel, given `width` positions in total.
+
+        There are only whole tiles of fewer than LANES positions.
+        """
+        if self.lanes < LANES:
+            return max(n for n in range(1, self.lanes + 1) if width % n == 0)
         return _divisor_near(self.lanes, width)
 
     def to_json(self) -> dict[str, int]:

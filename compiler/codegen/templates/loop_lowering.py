@@ -20,7 +20,7 @@ from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest import scalar_ops
 from compiler.codegen.nest.index import Index, IndexExpr, Var
 from compiler.codegen.nest.loop_ir import LoopKind
-from compiler.codegen.schedules.schedule import Schedule
+from compiler.codegen.schedules.schedule import LANES, Schedule
 from compiler.codegen.templates.loop_exit import LoopExit, exit_of
 from compiler.codegen.templates.loop_state import ELEMENT_LIMIT, LoopState
 from compiler.errors import UnsupportedError
@@ -54,6 +54,7 @@ class LoopLowering:
 
     Attributes:
         level: the loop.
+        apart: distance of the positions of adjacent lanes of a tile.
         position: index along the axis of the current lane.
         lane: number of the current lane within the tile.
     """
@@ -61,6 +62,9 @@ class LoopLowering:
     def __init__(self, state: LoopState, axis: int, extent: int, schedule: Schedule) -> None:
         self.state, self.axis, self.extent = state, axis, extent
         self.tile = schedule.lane_tile(extent)
+        # Positions of short tiles are far apart, so that adjacent tiles, which adjacent threads run, are adjacent in
+        # memory at every step.
+        self.apart = extent // self.tile if 1 < self.tile < LANES else 1
         self.emitter = Emitter(state.body)
         self.level = Level(state, self._exit(state), self._initial)
         self.position = ix.const(0)
@@ -70,7 +74,7 @@ class LoopLowering:
         e = self.emitter
         tiles = Var(e.fresh("t"), self.extent // self.tile)
         with e.loops([tiles]):
-            self._tile(ix.of(tiles) * self.tile, self.tile, ix.of(tiles))
+            self._tile(ix.of(tiles) * (1 if self.apart > 1 else self.tile), self.tile, ix.of(tiles))
         rest = self.extent % self.tile
         if rest:
             self._tile(ix.const(self.extent - rest), rest, ix.const(1))
@@ -220,7 +224,7 @@ class LoopLowering:
         """Make a variable the current lane."""
         # `ix.of` would replace a variable of extent 1 by 0, and code for the lane could be hoisted out of its loop.
         self.lane = IndexExpr(((lane, 1),))
-        self.position = base + self.lane
+        self.position = base + self.lane * self.apart
         yield
 
     def _for_each_lane(self, base: IndexExpr, size: int, visit: Callable[[], None]) -> None:

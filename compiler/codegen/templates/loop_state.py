@@ -8,7 +8,7 @@ from dataclasses import replace
 from compiler.analysis.trip_count import trip_count_of
 from compiler.codegen.languages import default_schedule, find_language
 from compiler.codegen.nest.scalar_ops import SCALAR_BYTES, is_supported_type
-from compiler.codegen.schedules.schedule import LOCAL_BYTES, Schedule
+from compiler.codegen.schedules.schedule import LANES, LOCAL_BYTES, Schedule
 from compiler.errors import UnsupportedError
 from compiler.ir.computation import HloComputation
 from compiler.ir.instruction import HloInstruction
@@ -25,10 +25,19 @@ CARRIED_LIMIT = 64
 Each of them is a local array, and the compile time of gcc grows with the cube of their number (about 10 s for 64 and
 100 s for 120).
 """
+ENOUGH_THREADS = 1 << 18
+"""Number of threads that fill a GPU; with more positions, each thread runs several, which share the shared state."""
+ENOUGH_BLOCKS, MIN_BLOCK, MAX_BLOCK = 512, 8, 128
+"""Number of blocks that occupy a GPU of up to 132 multiprocessors with 4 schedulers each, and the bounds of their
+sizes: adjacent threads should read whole sectors of 32 bytes."""
+MAX_THREAD_LANES = 8
+"""Maximum number of positions of a thread of a GPU by default; their state should stay in registers."""
 MAX_LANES, LANE_STEP = 1024, 64
 """Maximum number of lanes of a tile by default, and the number of which it is a multiple."""
 TILE_BYTES = 48 * 1024
 """Maximum size of the state of a tile by default, so that it stays in the first-level cache."""
+RARE = 64
+"""A value of the field `rare` by which a GPU branches around work that few positions need."""
 WORD = 4
 """Least size of an element of a local array in C, where a pred takes a word; see `print_c`."""
 _CHEAP = frozenset({Opcode.PARAMETER, Opcode.CONSTANT, Opcode.IOTA, Opcode.GET_TUPLE_ELEMENT})
@@ -50,6 +59,8 @@ def fitted_schedule(language: str, extent: int, bytes_per_lane: int) -> Schedule
     Every tile computes the shared state for itself, so there should be no more tiles than threads.
     """
     preset, threads = default_schedule(language), find_language(language).threads
+    if threads is None and preset.lanes < LANES:
+        return _on_threads(preset, extent)
     lanes = preset.lanes
     if threads is not None:
         preset = replace(preset, rare=MAX_LANES)
@@ -59,6 +70,14 @@ def fitted_schedule(language: str, extent: int, bytes_per_lane: int) -> Schedule
     while lanes > 1 and 2 * lanes * bytes_per_lane > LOCAL_BYTES:
         lanes //= 2
     return replace(preset, lanes=lanes)
+
+
+def _on_threads(preset: Schedule, extent: int) -> Schedule:
+    """Return the schedule by which a GPU has enough threads for all of its schedulers, and no more than it can hold."""
+    lanes = min(MAX_THREAD_LANES, max(preset.lanes, extent // ENOUGH_THREADS))
+    per_block = extent // lanes // ENOUGH_BLOCKS
+    block = min(MAX_BLOCK, max(MIN_BLOCK, 1 << max(0, per_block.bit_length() - 1)))
+    return replace(preset, lanes=lanes, block=block, rare=RARE)
 
 
 class LoopState:

@@ -1,0 +1,159 @@
+"""Binding of loop kernels to the threads of a GPU: each thread runs all iterations of the loop for its positions.
+
+A nest whose tiles have fewer positions than a vector has one tile per thread. Its state is then in registers, threads
+neither wait for nor vote with each other, and a thread ends when its own positions do. What all positions share is
+computed once per thread, so that several positions per thread share it.
+
+Expensive work that only a select needs runs behind a branch on the predicate, if the schedule has `rare`: a warp skips
+it when none of its threads needs it. Blocks of few threads make that likely, and keep all multiprocessors busy when
+there are few positions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from compiler.codegen.nest import index as ix
+from compiler.codegen.nest import loop_ir as lir
+from compiler.codegen.nest.index import Var
+from compiler.codegen.nest.loop_ir import Body, For, LoopKind, Scope
+from compiler.codegen.nest.scalar_ops import ScalarOp
+from compiler.codegen.schedules import accumulators
+from compiler.codegen.schedules.loop_transforms import has_loop
+from compiler.codegen.schedules.rare_analysis import RareWork, find_rare, other_operand
+from compiler.codegen.schedules.schedule import LANES, Schedule
+from compiler.errors import UnsupportedError
+from compiler.ir.opcodes import Opcode
+from compiler.ir.types import PrimitiveType as T
+
+MAX_STATE = 512
+"""Maximum number of elements in the local arrays of a thread: those beyond 255 registers are in memory."""
+
+
+def suits_threads(kernel: lir.Kernel, schedule: Schedule) -> bool:
+    """Check whether a nest is a loop kernel in tiles for single threads."""
+    return kernel.kind == "loop-kernel" and schedule.lanes < LANES
+
+
+def bind_thread_loop(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
+    """Return a loop kernel in which each thread runs a tile.
+
+    Raises:
+        UnsupportedError: a thread would hold too many elements.
+    """
+    held = sum(s.size for s in lir.walk(kernel.body) if isinstance(s, lir.LocalArray))
+    if held > MAX_STATE:
+        raise UnsupportedError(f"a thread would hold {held} elements, more than {MAX_STATE}")
+    shared = frozenset(kernel.arguments[read].name for read, _ in (*kernel.in_place, *kernel.must_alias))
+    binding = _Threads(schedule, shared)
+    body = tuple(x for s in _with_tiles(kernel.body) for x in binding.top(s))
+    return replace(kernel, body=body, threads=schedule.block)
+
+
+def _with_tiles(body: Body) -> Body:
+    """Return the statements with a loop over tiles, also if there is one tile alone."""
+    if any(_is_tiles(s) for s in body):
+        return body
+    first = next((n for n, s in enumerate(body) if not isinstance(s, lir.Let)), len(body))
+    return (*body[:first], For(Var("tile0", 1), LoopKind.INDEPENDENT, body[first:]))
+
+
+def _is_tiles(s: lir.Stmt) -> bool:
+    return isinstance(s, For) and s.kind is LoopKind.INDEPENDENT and any(isinstance(x, lir.LocalArray) for x in s.body)
+
+
+class _Threads:
+    """The binding of the statements of one kernel.
+
+    Attributes:
+        shared: inputs whose buffers outputs may overwrite.
+        count: number of branches so far, which distinguishes their names.
+    """
+
+    def __init__(self, schedule: Schedule, shared: frozenset[str]) -> None:
+        self.schedule = schedule
+        self.shared = shared
+        self.count = 0
+
+    def top(self, s: lir.Stmt) -> Body:
+        if isinstance(s, For) and _is_tiles(s):
+            return (replace(s, kind=LoopKind.GRID, body=self._body(s.body)),)
+        return self._statement(s)
+
+    def _body(self, body: Body) -> Body:
+        out: list[lir.Stmt] = []
+        for s in body:
+            is_lanes = isinstance(s, For) and s.kind is LoopKind.INDEPENDENT and s.var.extent == 1
+            out += _at(s, 0) if isinstance(s, For) and is_lanes else (s,)
+        return tuple(x for s in self._with_branches(tuple(out)) for x in self._statement(s))
+
+    def _statement(self, s: lir.Stmt) -> Body:
+        if isinstance(s, lir.LocalArray):
+            return (replace(s, scope=Scope.REGISTER if s.size == 1 else Scope.PRIVATE),)
+        if isinstance(s, lir.Reduce):
+            return self._reduce(s)
+        if isinstance(s, For):
+            short = s.kind is LoopKind.INDEPENDENT and s.var.extent < LANES
+            return (replace(s, kind=LoopKind.UNROLLED if short else LoopKind.SERIAL, body=self._body(s.body)),)
+        if isinstance(s, lir.While):  # its body may use what the test defines, so nothing of it goes into a branch
+            test = tuple(x for t in s.test for x in self._statement(t))
+            return (replace(s, test=test, body=self._body(s.body)),)
+        return (lir.map_bodies(s, self._body),)
+
+    def _reduce(self, s: lir.Reduce) -> Body:
+        body: Body = (*self._body(s.body), *accumulators.combine(s))
+        for v in reversed(s.vars):
+            body = (For(v, LoopKind.UNROLLED if v.extent < LANES else LoopKind.SERIAL, body),)
+        return (*accumulators.start(s), *body, *accumulators.results(s))
+
+    # ---- branches around rare work
+
+    def _with_branches(self, body: Body) -> Body:
+        """Return the statements of one iteration or position with rare work behind branches."""
+        if not self.schedule.rare or has_loop(body) or any(isinstance(s, lir.While) for s in body):
+            return body
+        arrays = tuple(s for s in body if isinstance(s, lir.LocalArray))
+        rest = tuple(s for s in body if not isinstance(s, lir.LocalArray))
+        found = find_rare(For(Var("_", 1), LoopKind.SERIAL, rest), self.shared)
+        if found is None or not _is_separable(found):
+            return body
+        self.count += 1
+        first, branch, after = _branched(found, f"b{self.count}")
+        return (*arrays, *self._with_branches(first), *branch, *after)
+
+
+def _at(s: For, value: int) -> Body:
+    return lir.map_indices(s.body, lambda i: i.substitute({s.var: ix.const(value)}))
+
+
+def _is_separable(rare: RareWork) -> bool:
+    """Check whether what the branch computes needs no result of a select that the branch itself assigns."""
+    outputs = set(rare.outputs)
+    return all(outputs.isdisjoint(rare.graph.uses[n]) for n in rare.moved)
+
+
+def _branched(rare: RareWork, tag: str) -> tuple[Body, Body, Body]:
+    """Return the statements before a branch, the branch with what it assigns, and the statements after it."""
+    graph, statements = rare.graph, rare.graph.statements
+    lets = {s.name: s for s in statements if isinstance(s, lir.Let)}
+    selects = {x: found for x in lets if (found := graph.select(x, rare.predicate, rare.holds)) is not None}
+    last = rare.moved | rare.stores | rare.late
+    first = tuple(
+        s for n, s in enumerate(statements)
+        if n not in last and not (isinstance(s, lir.Let) and s.name in rare.outputs)
+    )  # fmt: skip
+    before: list[lir.Stmt] = []
+    then = [statements[n] for n in sorted(rare.moved)]
+    results: list[lir.Stmt] = []
+    for x in rare.outputs:
+        now = f"{x}_{tag}"
+        before.append(lir.Accumulator(now, lets[x].type, other_operand(x, selects, rare.outputs)))
+        then.append(lir.Assign(now, selects[x][0]))
+        results.append(lir.Let(x, lets[x].type, lir.Current(now)))
+    condition = rare.predicate
+    if not rare.holds:
+        condition = f"{rare.predicate}_{tag}not"
+        negation = ScalarOp(Opcode.NOT, T.PRED, T.PRED)
+        before.append(lir.Let(condition, T.PRED, lir.Apply(negation, (rare.predicate,))))
+    after = tuple(statements[n] for n in sorted(rare.stores | rare.late))
+    return first, (*before, lir.If(condition, tuple(then)), *results), after
