@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import re
-import shutil
-import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +14,7 @@ import numpy.typing as npt
 from compiler.backends.cpu import toolchain as cpu
 from compiler.backends.cpu.libraries import load_library
 from compiler.backends.cpu.native_runtime import RUNTIME
-from compiler.backends.cuda import nvrtc as cuda
+from compiler.backends.cuda import emulation
 from compiler.codegen.kernel_spec import KernelSpec, build_spec, flops_of
 from compiler.codegen.languages import default_schedule
 from compiler.codegen.lowering.lower import lower, roots_of
@@ -142,7 +139,7 @@ def _poisoned(s: Shape) -> Array:
 
 def has_emulator() -> bool:
     """Check whether a C++ compiler is installed."""
-    return shutil.which("g++") is not None
+    return emulation.available()
 
 
 @dataclass(frozen=True)
@@ -153,34 +150,13 @@ class Emulated:
     error: str
 
 
-def emulation_source(specs: Sequence[KernelSpec]) -> str:
-    """Return C++ source of the kernels with an entry point `run_SYMBOL(arguments, grid, block)` for each."""
-    distinct = {s.symbol: s for s in specs}
-    text = "\n".join(line for line in cuda.source_of(specs).splitlines() if not line.startswith("#include"))
-    shared = re.compile(r"__shared__ (\w+) (\w+)\[(\d+)\];")
-    text = shared.sub(r'static emulation::Shared<\1, \3> \2("\2");', text)
-    entries = [
-        f'extern "C" const char *run_{symbol}(void **a, int grid, int block) '
-        f"{{ return emulation::launch({symbol}, a, grid, block); }}"
-        for symbol in distinct
-    ]
-    header = Path(__file__).with_name("cuda_emulation.h").read_text()
-    return "\n".join([header, text, *entries, ""])
-
-
 def run_emulated(cases: Sequence[Case], folder: Path, max_grid: int = 3) -> list[Emulated]:
     """Run all cases with their own block size and at most `max_grid` blocks; return their results."""
-    source, library = folder / "kernels.cpp", folder / "kernels.so"
-    source.write_text(emulation_source([c.spec for c in cases]))
-    command = ["g++", "-O1", "-std=c++17", "-shared", "-fPIC", "-w", "-fno-strict-aliasing", "-ffp-contract=off"]
-    done = subprocess.run([*command, str(source), "-o", str(library)], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[:3000]
-    loaded = ctypes.CDLL(str(library))
+    del folder  # what was built is in the cache of compiled code
+    kernels = emulation.build([c.spec for c in cases])
     out = []
     for c in cases:
-        buffers, pointers = _memory(c)
-        entry = getattr(loaded, f"run_{c.spec.symbol}")
-        entry.restype, entry.argtypes = ctypes.c_char_p, [ctypes.c_void_p, ctypes.c_int, ctypes.c_int]
-        error = entry(ctypes.addressof(pointers), min(c.spec.grid, max_grid), c.spec.block).decode()
+        buffers, _ = _memory(c)
+        error = kernels.launch(c.spec.symbol, [b.ctypes.data for b in buffers], max_blocks=max_grid)
         out.append(Emulated(buffers[len(c.args) :], error))
     return out
