@@ -99,5 +99,7 @@ C = register_language(
         scans=True, sorts=True, products=True, stages=cpu_binding.BIND_STAGES,
     )
 )  # fmt: skip
-# On a GPU the cache absorbs strided reads, and square tiles would leave most threads idle. A thread runs one position.
-CUDA = register_language(Language("cuda", Schedule(tile=0, lanes=1), gpu_binding.bind_cuda, _print_cuda, _check_cuda))
+# Rows are kept in registers, of which a GPU has more than shared memory. A thread runs one position of a loop.
+CUDA = register_language(
+    Language("cuda", Schedule(block=0, cache=2, lanes=1), gpu_binding.bind_cuda, _print_cuda, _check_cuda)
+)

@@ -107,9 +107,21 @@ def test_blocks_have_whole_warps() -> None:
         assert running.kernel_of(fusions.fusion("softmax"), "cuda", Schedule(tile=0, block=block)).block % 32 == 0
 
 
-def test_too_much_shared_memory_is_refused() -> None:
+MANY_SUMS = 12
+"""So many sums of columns of f64 need more than the shared memory of a block of 1024 threads."""
+
+
+def test_blocks_that_need_too_much_shared_memory_are_refused() -> None:
+    lines = ["zero = f64[] constant(0)"]
+    for k in range(MANY_SUMS):
+        lines.append(f"x{k} = f64[640,64] parameter({k})")
+        lines.append(f"s{k} = f64[64] reduce(x{k}, zero), dimensions={{0}}, to_apply=add64")
+    names = ", ".join(f"s{k}" for k in range(MANY_SUMS))
+    lines.append(f"ROOT r = ({', '.join(['f64[64]'] * MANY_SUMS)}) tuple({names})")
+    f = running.fused("\n".join(lines), fusions.REDUCERS)
     with pytest.raises(UnsupportedError, match="shared memory"):
-        running.kernel_of(fusions.fusion("column_sum_wide"), "cuda", Schedule(tile=0, columns=8192, block=256))
+        running.kernel_of(f, "cuda", Schedule(block=1024))
+    assert running.kernel_of(f, "cuda").block < 1024
 
 
 @needs_emulator

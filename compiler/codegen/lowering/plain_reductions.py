@@ -20,6 +20,7 @@ from compiler.codegen.lowering.nests import looped_reductions, nests_of
 from compiler.codegen.lowering.reductions import Domain, combiner_of
 from compiler.codegen.nest.scalar_ops import SCALAR_BYTES, is_supported_type
 from compiler.codegen.schedules.bind_cuda import SHARED_BYTES as BLOCK_BYTES
+from compiler.codegen.schedules.cuda_shapes import COMBINE_BYTES
 from compiler.codegen.schedules.distribution import VALUE_BYTES
 from compiler.codegen.schedules.lane_accumulators import lane_bytes_bound
 from compiler.codegen.schedules.lanes import lanes_of_tiles
@@ -102,10 +103,11 @@ def _local_bytes(nests: Sequence[_Nest]) -> float:
 
 def _fits_into_blocks(nests: Sequence[_Nest], schedule: Schedule) -> bool:
     """Check whether a kernel certainly fits into the shared memory of the blocks of a GPU."""
-    if schedule.tile or schedule.cache > 1:
-        return False
     if len(nests) > 1 and any(n.heroes and not n.kept for n in nests):
-        return False  # every block would repeat the reduction of a whole array
+        return False  # a block would have to reduce a whole array, unless it is a nest by itself
+    held = sum(max(4, SCALAR_BYTES[h.shape.element_type]) for n in nests for h in n.heroes)
+    if schedule.block * held > COMBINE_BYTES:
+        return False
     return sum(n.block_bytes(schedule) for n in nests) + _bytes_between(nests) <= BLOCK_BYTES
 
 

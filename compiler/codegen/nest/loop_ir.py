@@ -32,8 +32,8 @@ class LoopKind(enum.Enum):
     PARALLEL = "parallel"  # CPU threads; nested parallel loops with nothing between them are one loop
     PARALLEL_VECTOR = "parallel vector"  # CPU threads, each with the SIMD lanes of a range of iterations
     GRID = "grid"  # one element per CUDA thread, over all blocks
-    BLOCK = "block"  # CUDA blocks
-    THREAD = "thread"  # the threads of a CUDA block
+    BLOCK = "block"  # CUDA blocks, or teams of threads of CUDA blocks
+    THREAD = "thread"  # the threads of a CUDA block, or of the team that runs the iteration of the loop around
 
     @property
     def is_vector(self) -> bool:
@@ -256,6 +256,26 @@ class NarrowHalves:
 
 
 @dataclass(frozen=True, slots=True)
+class WideLoad:
+    """array[k] = buffer[offset + k] for k < count, in one access; the offset is a multiple of the count."""
+
+    array: str
+    buffer: str
+    offset: IndexExpr
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class WideStore:
+    """buffer[offset + k] = array[k] for k < count, in one access; the offset is a multiple of the count."""
+
+    buffer: str
+    offset: IndexExpr
+    array: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
 class Update:
     """buffer[offset] = combine(buffer[offset], value), atomically."""
 
@@ -310,6 +330,26 @@ class Combined:
 
 
 @dataclass(frozen=True, slots=True)
+class Team:
+    """The threads of a CUDA block that run one iteration of a BLOCK loop together.
+
+    Attributes:
+        size: number of threads of a team, a power of two.
+        teams: number of teams of a block, which run adjacent iterations.
+        strided: whether adjacent threads belong to adjacent teams, rather than to one team.
+    """
+
+    size: int
+    teams: int
+    strided: bool = False
+
+    @property
+    def threads(self) -> int:
+        """Return the number of threads of a block."""
+        return self.size * self.teams
+
+
+@dataclass(frozen=True, slots=True)
 class For:
     """A loop over var = 0 .. extent-1; with a `base`, only while base + var < limit, as in a remainder tile.
 
@@ -322,6 +362,10 @@ class For:
         grain: of a PARALLEL loop, the least number of iterations that a thread takes at a time.
         brief: of a PARALLEL loop, whether one thread takes not much longer for it than waking another takes.
         poll: of a long SERIAL loop, the number of iterations between checks for interrupts; 0 for none.
+        unroll: of a SERIAL loop, the number of iterations that are written out; 0 leaves it to the compiler.
+        team: of a BLOCK loop, the threads that run an iteration; None: those of a block. THREAD loops inside are
+            divided among them. The teams that the last block has too many repeat the last iteration without stores.
+        blocks: of a BLOCK loop outside of all others, the number of blocks that run it; 0 for one per iteration.
         owner: of an ATOMIC loop, a 64-bit value of the body, and the number of its valid values, such that iterations
             with different values update different elements; None if there is none.
     """
@@ -335,6 +379,9 @@ class For:
     grain: int = 1
     brief: bool = False
     poll: int = 0
+    unroll: int = 0
+    team: Team | None = None
+    blocks: int = 0
     owner: tuple[str, int] | None = None
 
 
@@ -364,9 +411,15 @@ class Barrier:
 
 @dataclass(frozen=True, slots=True)
 class CombineThreads:
-    """Each accumulator becomes the combination of those of all threads of a CUDA block, in every thread."""
+    """Each accumulator becomes the combination of those of all threads of a team, in every thread of it.
+
+    Attributes:
+        combined: the accumulators.
+        team: the team; None for all threads of a CUDA block.
+    """
 
     combined: tuple[Combined, ...]
+    team: Team | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -567,6 +620,8 @@ Stmt = (
     | StreamStore
     | WidenHalves
     | NarrowHalves
+    | WideLoad
+    | WideStore
     | Update
     | If
     | Reduce
@@ -606,6 +661,7 @@ class Kernel:
             only part of the output.
         vector_bits: width of the SIMD vectors of a kernel bound to a CPU; 0 for scalar code.
         threads: threads per block of a kernel bound to a GPU.
+        resident: of a kernel bound to a GPU, the blocks that a multiprocessor should hold at a time; 0 for any number.
         flags: position in COMPILER_FLAGS of the flags for a kernel bound to a CPU.
         nests: number of loop nests that compute outputs of different shapes one after the other.
     """
@@ -619,6 +675,7 @@ class Kernel:
     threads: int = 0
     flags: int = 0
     nests: int = 1
+    resident: int = 0
 
 
 # ---- traversal and rewriting
@@ -685,7 +742,7 @@ def _map_one(s: Stmt, f: Callable[[IndexExpr], IndexExpr]) -> Stmt:
         if isinstance(v, IndexValue | IndexTest):
             return replace(s, value=replace(v, value=f(v.value)))
         return s
-    if isinstance(s, Store | StorePair | LocalStore | Update | WidenHalves | NarrowHalves):
+    if isinstance(s, Store | StorePair | LocalStore | Update | WidenHalves | NarrowHalves | WideLoad | WideStore):
         return replace(s, offset=f(s.offset))
     if isinstance(s, MatrixProduct):
         return s.map_indices(f)
@@ -711,7 +768,7 @@ def _indices_of(s: Stmt) -> Iterator[IndexExpr]:
         found = index_of(s.value)
         if found is not None:
             yield found
-    elif isinstance(s, Store | StorePair | LocalStore | Update | WidenHalves | NarrowHalves):
+    elif isinstance(s, Store | StorePair | LocalStore | Update | WidenHalves | NarrowHalves | WideLoad | WideStore):
         yield s.offset
     elif isinstance(s, StreamStore):
         yield from (x for x in (s.offset, s.span.base) if x is not None)
@@ -739,7 +796,7 @@ def names_of(s: Stmt) -> Iterator[str]:
         yield from (s.name, s.value)
     elif isinstance(s, LocalStore):
         yield from (s.array, s.value)
-    elif isinstance(s, TransposeTile | StreamStore | WidenHalves | NarrowHalves):
+    elif isinstance(s, TransposeTile | StreamStore | WidenHalves | NarrowHalves | WideLoad | WideStore):
         yield s.array
     elif isinstance(s, Store | Update):
         yield s.value
@@ -840,7 +897,7 @@ def work_of(body: Body, expensive: int = EXPENSIVE_STATEMENTS) -> int:
             )
         elif isinstance(s, StreamStore):
             total += s.span.extent
-        elif isinstance(s, WidenHalves | NarrowHalves):
+        elif isinstance(s, WidenHalves | NarrowHalves | WideLoad | WideStore):
             total += s.count
         elif isinstance(s, TransposeTile):
             total += s.size * (s.height or s.size)

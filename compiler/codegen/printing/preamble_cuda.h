@@ -62,6 +62,32 @@ struct combine_minimum {
   template <class T> __device__ T operator()(T a, T b) const { return (a <= b) | (a != a) ? a : b; }
 };
 
+// Elements of an array that one access reads or writes.
+template <class T, int N> struct alignas(sizeof(T) * N) wide {
+  T at[N];
+#ifdef HLOGYM_EMULATED
+  EMULATION_ASSIGNED(wide)
+#endif
+};
+template <int N, class T> __device__ inline wide<T, N> load_wide(const T *from) {
+  wide<T, N> value;
+  value = *(const wide<T, N> *)from;
+  return value;
+}
+template <int N, class T> __device__ inline void store_wide(T *to, const wide<T, N> &value) {
+  *(wide<T, N> *)to = value;
+}
+
+// Reduce one value per lane over groups of N adjacent lanes of a warp; every lane gets the result of its group.
+template <int N, class T, class F> __device__ T lanes_reduce(T value, F combine) {
+#pragma unroll
+  for (int step = N / 2; step > 0; step >>= 1) {
+    T other = __shfl_xor_sync(0xffffffffu, value, step);
+    value = combine(value, other);
+  }
+  return value;
+}
+
 // Reduce one value per thread over the block; every thread gets the result.
 template <class T, class F> __device__ T block_reduce(T value, F combine, T identity) {
   __shared__ T partial[32];

@@ -6,6 +6,7 @@ over threads, and one of them stores.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import resources
 
@@ -43,14 +44,15 @@ def print_cuda(kernel: lir.Kernel, symbol: str) -> tuple[str, Launch]:
     """
     printer = _CudaPrinter(kernel)
     printer.emit(f"typedef {printer.index_type} index_t;")
-    printer.block(kernel.body)
+    printer.kernel_body(kernel.body)
     aliased = {kernel.arguments[n].name for pair in (*kernel.in_place, *kernel.must_alias) for n in pair}
     parameters = []
     for a in kernel.arguments:
         qualifier = "" if a.is_output else "const "
         restrict = "" if a.name in aliased else "__restrict__ "
         parameters.append(f"{qualifier}{STORAGE_TYPES.get(a.type, 'uint8_t')} *{restrict}{a.name}")
-    head = f'extern "C" __global__ void __launch_bounds__({printer.threads}) {symbol}({", ".join(parameters)}) {{'
+    bounds = f"{printer.threads}, {kernel.resident}" if kernel.resident else str(printer.threads)
+    head = f'extern "C" __global__ void __launch_bounds__({bounds}) {symbol}({", ".join(parameters)}) {{'
     launch = Launch(max(1, min(printer.blocks, MAX_BLOCKS)), printer.threads)
     return "\n".join([head, *printer.lines, "}", ""]), launch
 
@@ -63,27 +65,99 @@ class _CudaPrinter(Printer):
         self.threads = kernel.threads
         self.blocks = 1
         self._in_lane = False
+        self._team: lir.Team | None = None  # of the loop around, if it has one
+        self._is_whole = True  # whether every team has an iteration of its own
+        self._first_block, self._step = "blockIdx.x", "gridDim.x"
         self._registers = {
             a.name for a in lir.walk(kernel.body) if isinstance(a, lir.LocalArray) and a.scope is Scope.REGISTER
         }
+
+    def kernel_body(self, body: lir.Body) -> None:
+        """Print the statements outside of all loops; nests that have blocks of their own run at the same time."""
+        nests = [s for s in body if isinstance(s, lir.For) and s.blocks]
+        if len(nests) < 2:
+            self.block(body)
+            return
+        self.block(tuple(s for s in body if s not in nests))
+        total = sum(s.blocks for s in nests)
+        # A launch of fewer blocks computes the same.
+        self.emit(f"for (int block_ = blockIdx.x; block_ < {total}; block_ += gridDim.x) {{")
+        self.depth += 1
+        first = 0
+        for s in nests:
+            self.emit(f"{'} else ' if first else ''}if (block_ < {first + s.blocks}) {{")
+            self._first_block, self._step = f"block_ - {first}" if first else "block_", str(s.blocks)
+            self.indented((s,))
+            first += s.blocks
+        self.emit("}")
+        self._end()
+        self.blocks = max(self.blocks, total)
 
     def statement(self, s: lir.Stmt) -> None:
         if isinstance(s, lir.Barrier):
             self.emit("__syncthreads();")
         elif isinstance(s, lir.CombineThreads):
-            self._combine(s.combined)
+            self._combine(s.combined, s.team)
         else:
             super().statement(s)
 
-    def _combine(self, combined: tuple[lir.Combined, ...]) -> None:
+    # ---- combining of accumulators
+
+    def _combine(self, combined: tuple[lir.Combined, ...], team: lir.Team | None) -> None:
+        if team is None:
+            for c in combined:
+                t, wide = COMPUTE_TYPES[c.type], _exchanged_type(c)
+                identity = constant_text(identity_of(c.combiner, c.type), c.type)
+                self.emit(
+                    f"{c.accumulator} = ({t})block_reduce<{wide}>(({wide}){c.accumulator}, "
+                    f"combine_{c.combiner.text}(), ({wide}){identity});"
+                )
+        elif team.strided:
+            self._combine_strided(combined, team)
+        elif team.size > 1:
+            self._combine_adjacent(combined, team)
+
+    def _shuffle(self, c: lir.Combined, value: str, lanes: int) -> None:
+        """Combine a value over groups of adjacent lanes of a warp."""
+        t, wide = COMPUTE_TYPES[c.type], _exchanged_type(c)
+        reduced = f"({wide}){value}"
+        if lanes > 1:
+            reduced = f"lanes_reduce<{lanes}, {wide}>({reduced}, combine_{c.combiner.text}())"
+        self.emit(f"{c.accumulator} = ({t}){reduced};")
+
+    def _combine_adjacent(self, combined: tuple[lir.Combined, ...], team: lir.Team) -> None:
         for c in combined:
-            t = COMPUTE_TYPES[c.type]
-            wide = "int" if c.type.bits < 32 and not c.type.is_float else t
-            identity = constant_text(identity_of(c.combiner, c.type), c.type)
-            self.emit(
-                f"{c.accumulator} = ({t})block_reduce<{wide}>(({wide}){c.accumulator}, combine_{c.combiner.text}(), "
-                f"({wide}){identity});"
-            )
+            self._shuffle(c, c.accumulator, min(team.size, 32))
+        if team.size <= 32:
+            return
+        warps = team.size // 32
+        for c in combined:
+            self.emit(f"__shared__ {_exchanged_type(c)} {c.accumulator}_part[{team.threads // 32}];")
+        for c in combined:
+            self.emit(f"if (threadIdx.x % 32 == 0) {c.accumulator}_part[threadIdx.x / 32] = {c.accumulator};")
+        self.emit("__syncthreads();")
+        own = f"threadIdx.x / {team.size} * {warps} + threadIdx.x % {warps}"
+        for c in combined:
+            self._shuffle(c, f"{c.accumulator}_part[{own}]", warps)
+        self.emit("__syncthreads();")
+
+    def _combine_strided(self, combined: tuple[lir.Combined, ...], team: lir.Team) -> None:
+        if team.size == 1:
+            return
+        for c in combined:
+            self.emit(f"__shared__ {_exchanged_type(c)} {c.accumulator}_part[{team.threads}];")
+        for c in combined:
+            self.emit(f"{c.accumulator}_part[threadIdx.x] = {c.accumulator};")
+        self.emit("__syncthreads();")
+        for c in combined:
+            t, wide = COMPUTE_TYPES[c.type], _exchanged_type(c)
+            part = f"({wide}){c.accumulator}_part[team_"
+            self.emit(f"{c.accumulator} = ({t}){part}];")
+            self.emit(f"for (int at_ = {team.teams}; at_ < {team.threads}; at_ += {team.teams})")
+            self.emit(f"  {c.accumulator} = ({t})combine_{c.combiner.text}()(({wide}){c.accumulator}, {part} + at_]);")
+        self.emit("__syncthreads();")
+
+    # ---- loops over blocks
 
     def _flat(self, s: lir.For) -> None:
         path = _path(s, LoopKind.GRID)
@@ -102,6 +176,30 @@ class _CudaPrinter(Printer):
                 self.emit(f"if ({f.base.to_c()} + {f.var.name} >= {f.limit}) continue;")
             self.block(tuple(x for x in f.body if not isinstance(x, lir.For)) if f is not path[-1] else f.body)
         self._in_lane = False
+        self._end()
+
+    def _teams(self, s: lir.For, team: lir.Team) -> None:
+        """Print a loop of which each team of a block runs an iteration."""
+        extent, v = s.var.extent, s.var.name
+        rounds = -(-extent // team.teams)
+        self.blocks = max(self.blocks, s.blocks or rounds)
+        self.emit(f"for (int round_ = {self._first_block}; round_ < {rounds}; round_ += {self._step}) {{")
+        self.depth += 1
+        if team.teams == 1:
+            self.emit("const int team_ = 0, lane_ = threadIdx.x;")
+        elif team.strided:
+            self.emit(f"const int team_ = threadIdx.x % {team.teams}, lane_ = threadIdx.x / {team.teams};")
+        else:
+            self.emit(f"const int team_ = threadIdx.x / {team.size}, lane_ = threadIdx.x % {team.size};")
+        at = f"round_ * (index_t){team.teams} + team_"
+        self._team, self._is_whole = team, extent % team.teams == 0
+        if self._is_whole:
+            self.emit(f"const index_t {v} = {at};")
+        else:
+            self.emit(f"const bool live_ = {at} < {extent};")
+            self.emit(f"const index_t {v} = live_ ? {at} : {extent - 1};")
+        self.block(s.body)
+        self._team, self._is_whole = None, True
         self._end()
 
     def _blocks(self, s: lir.For) -> None:
@@ -134,7 +232,10 @@ class _CudaPrinter(Printer):
         if s.kind is LoopKind.GRID:
             self._flat(s)
         elif s.kind is LoopKind.BLOCK:
-            self._blocks(s)
+            if s.team is None:
+                self._blocks(s)
+            else:
+                self._teams(s, s.team)
         else:
             self._inner_loop(s)
 
@@ -144,15 +245,43 @@ class _CudaPrinter(Printer):
         if s.kind is LoopKind.UNROLLED:
             self.emit("#pragma unroll")
         start, step = ("threadIdx.x", "blockDim.x") if lanes else ("0", "1")
+        if lanes and self._team is not None:
+            start, step = "lane_", str(self._team.size)
+            if s.var.extent == self._team.size:
+                self._once_per_lane(s)
+                return
         end = str(s.var.extent)
         if s.base is not None:
             room = f"{s.limit} - ({s.base.to_c()})"
             end = f"({room} < {end} ? {room} : {end})"
+        if s.unroll:
+            self.emit(f"#pragma unroll {s.unroll}")
         self.emit(f"for (index_t {v} = {start}; {v} < {end}; {v} += {step}) {{")
-        before, self._in_lane = self._in_lane, self._in_lane or lanes
-        self.indented(s.body)
-        self._in_lane = before
+        self._lanes_body(s.body, lanes)
         self.emit("}")
+
+    def _once_per_lane(self, s: lir.For) -> None:
+        """Print a loop of which each thread of a team runs one iteration."""
+        v = s.var.name
+        test = "" if s.base is None else f"if ({(s.base + ix.of(s.var)).to_c()} < {s.limit}) "
+        if test:  # the variable is visible to the test
+            self.emit("{")
+            self.emit(f"  const index_t {v} = lane_;")
+            self.depth += 1
+            self.emit(test + "{")
+            self._lanes_body(s.body, True)
+            self.emit("}")
+            self._end()
+        else:
+            self.emit("{")
+            self.emit(f"  const index_t {v} = lane_;")
+            self._lanes_body(s.body, True)
+            self.emit("}")
+
+    def _lanes_body(self, body: lir.Body, lanes: bool) -> None:
+        before, self._in_lane = self._in_lane, self._in_lane or lanes
+        self.indented(body)
+        self._in_lane = before
 
     def local_array(self, s: lir.LocalArray) -> None:
         if s.name in self._registers:
@@ -173,12 +302,46 @@ class _CudaPrinter(Printer):
         self.emit(f"{once}atomic_update(&{s.buffer}[{s.offset.to_c()}], {s.value}, combine_{s.combiner.text}());")
 
     def store(self, s: lir.Store) -> None:
-        if self._in_lane:
-            super().store(s)
+        self._once(lambda: super(_CudaPrinter, self).store(s))
+
+    def _once(self, emit: Callable[[], None]) -> None:
+        """Print a store in such a way that one thread executes it."""
+        tests = [] if self._is_whole else ["live_"]
+        if not self._in_lane:
+            if self._team is None:
+                tests.append("threadIdx.x == 0")
+            elif self._team.size > 1:
+                tests.append("lane_ == 0")
+        if not tests:
+            emit()
             return
-        self.emit("if (threadIdx.x == 0) {")
+        self.emit(f"if ({' && '.join(tests)}) {{")
         self.depth += 1
-        super().store(s)
+        emit()
+        self._end()
+
+    def wide_load(self, s: lir.WideLoad) -> None:
+        t, n = self.types[s.buffer], s.count
+        self.emit("{")
+        self.depth += 1
+        vector = f"wide<{STORAGE_TYPES.get(t, 'uint8_t')}, {n}>"
+        self.emit(f"const {vector} wide_ = load_wide<{n}>({s.buffer} + {s.offset.to_c()});")
+        for k in range(n):
+            self.emit(f"{s.array}[{k}] = {self.converted(f'wide_.at[{k}]', t)};")
+        self._end()
+
+    def wide_store(self, s: lir.WideStore) -> None:
+        t, n = self.types[s.buffer], s.count
+
+        def store() -> None:
+            self.emit(f"wide<{STORAGE_TYPES.get(t, 'uint8_t')}, {n}> wide_;")
+            for k in range(n):
+                self.emit(f"wide_.at[{k}] = {self.stored(f'{s.array}[{k}]', t)};")
+            self.emit(f"store_wide({s.buffer} + {s.offset.to_c()}, wide_);")
+
+        self.emit("{")
+        self.depth += 1
+        self._once(store)
         self._end()
 
     def from_bfloat16(self, element: str) -> str:
@@ -192,6 +355,11 @@ class _CudaPrinter(Printer):
 
     def to_half(self, value: str) -> str:
         return f"__float2half_rn({value})"
+
+
+def _exchanged_type(c: lir.Combined) -> str:
+    """Return the type in which threads exchange the values of an accumulator."""
+    return "int" if c.type.bits < 32 and not c.type.is_float else COMPUTE_TYPES[c.type]
 
 
 def _path(s: lir.For, kind: LoopKind) -> list[lir.For]:

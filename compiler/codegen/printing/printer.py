@@ -51,6 +51,10 @@ class Printer:
             self.stream_store(s)
         elif isinstance(s, lir.WidenHalves | lir.NarrowHalves):
             self.halves(s)
+        elif isinstance(s, lir.WideLoad):
+            self.wide_load(s)
+        elif isinstance(s, lir.WideStore):
+            self.wide_store(s)
         elif isinstance(s, lir.Update):
             self.update(s)
         elif isinstance(s, lir.If):
@@ -120,15 +124,15 @@ class Printer:
         return wrapped(element, t) if t in SMALL_INTEGERS else element
 
     def store(self, s: lir.Store) -> None:
-        t = self.types[s.buffer]
-        value = s.value
+        self.emit(f"{s.buffer}[{s.offset.to_c()}] = {self.stored(s.value, self.types[s.buffer])};")
+
+    def stored(self, value: str, t: T) -> str:
+        """Return a value as the element of an array in memory."""
         if t is T.BF16:
-            value = self.to_bfloat16(value)
-        elif t is T.F16:
-            value = self.to_half(value)
-        elif t in SMALL_INTEGERS:
-            value = f"(uint8_t)({value} & {2**t.bits - 1})"
-        self.emit(f"{s.buffer}[{s.offset.to_c()}] = {value};")
+            return self.to_bfloat16(value)
+        if t is T.F16:
+            return self.to_half(value)
+        return f"(uint8_t)({value} & {2**t.bits - 1})" if t in SMALL_INTEGERS else value
 
     def store_pair(self, s: lir.StorePair) -> None:
         raise UnsupportedError("elements are not stored in pairs in this language")
@@ -141,6 +145,12 @@ class Printer:
 
     def halves(self, s: lir.WidenHalves | lir.NarrowHalves) -> None:
         raise UnsupportedError("elements are converted one by one in this language")
+
+    def wide_load(self, s: lir.WideLoad) -> None:
+        raise UnsupportedError("elements are read one by one in this language")
+
+    def wide_store(self, s: lir.WideStore) -> None:
+        raise UnsupportedError("elements are stored one by one in this language")
 
     def update(self, s: lir.Update) -> None:
         raise NotImplementedError

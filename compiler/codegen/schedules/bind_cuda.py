@@ -1,44 +1,59 @@
-"""Binding of loop nests to a GPU: blocks, threads, shared memory and barriers.
+"""Binding of loop nests to a GPU: blocks, threads, registers, shared memory and barriers.
 
-A nest has one of two forms. Flat: a nest of independent loops without reductions runs one element per thread. Block:
-any other nest runs one iteration of its outer loops per block; its inner loops are strided over the threads of the
-block, and reductions are combined across them. A local array is kept in registers if each element is accessed by one
-thread only, and in shared memory otherwise; a loop in which threads access each other's elements is followed by a
-barrier.
+Each nest of a kernel is bound by the file for its form: loops over single elements (`cuda_flat`), reductions of rows
+and columns (`cuda_rows`), and all others (`cuda_blocks`). Nests that do not depend on each other run at the same time,
+each on blocks of its own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Protocol
 
 from compiler.codegen.lowering.reductions import UNROLL_LIMIT
-from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
-from compiler.codegen.nest.loop_ir import Body, For, LoopKind, Scope
+from compiler.codegen.nest.index import Var
+from compiler.codegen.nest.loop_ir import Body, For, LoopKind
 from compiler.codegen.nest.scalar_ops import SCALAR_BYTES
-from compiler.codegen.schedules import accumulators
-from compiler.codegen.schedules.bind_c import check_local_bytes
-from compiler.codegen.schedules.lanes import column_bytes_bound, tile_columns
+from compiler.codegen.schedules.cuda_blocks import SHARED_BYTES, bind_whole
+from compiler.codegen.schedules.cuda_flat import FlatNest, is_element
+from compiler.codegen.schedules.cuda_rows import RowNest
+from compiler.codegen.schedules.cuda_shapes import COMBINE_BYTES, WARP
+from compiler.codegen.schedules.lanes import column_bytes_bound
 from compiler.codegen.schedules.local_memory import BOUNDED, declared_bytes, reads_along_columns
-from compiler.codegen.schedules.loop_transforms import Tiling, collapse, tile_transposes, without_dead_code
-from compiler.codegen.schedules.row_cache import cache_rows, kept_bytes_bound
+from compiler.codegen.schedules.loop_transforms import collapse, without_dead_code
+from compiler.codegen.schedules.row_cache import kept_bytes_bound
 from compiler.codegen.schedules.schedule import Schedule
 from compiler.codegen.schedules.short_loops import unroll_short_reductions
 from compiler.codegen.schedules.thread_loops import bind_thread_loop, suits_threads
 from compiler.errors import UnsupportedError
 
-EVERY_THREAD, ANY_THREAD = 0, -1
-"""How threads access a local array; see `_owners`."""
-SHARED_BYTES = 48 * 1024
-"""Static shared memory that a block may use on any GPU."""
+__all__ = ["SHARED_BYTES", "bind_cuda", "binds_surely"]
+
+
+class Nest(Protocol):
+    """A nest that runs on blocks of its own."""
+
+    @property
+    def combine_bytes(self) -> int:
+        """Bytes of shared memory per thread of a block in which it combines accumulators."""
+        ...
+
+    def threads(self, schedule: Schedule) -> int:
+        """Return the preferred number of threads of a block."""
+        ...
+
+    def bind(self, threads: int, schedule: Schedule, may_combine: bool) -> For:
+        """Return the bound nest for blocks of so many threads; unless they may combine, each reduces by itself."""
+        ...
 
 
 def bind_cuda(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
     """Return a nest bound to the blocks and threads of a GPU.
 
     Raises:
-        UnsupportedError: the nest needs too much local or shared memory.
+        UnsupportedError: the nest needs too much local or shared memory, or has no form that a GPU runs.
     """
     if suits_threads(kernel, schedule):
         return bind_thread_loop(replace(kernel, body=without_dead_code(kernel.body)), schedule)
@@ -51,32 +66,104 @@ def bind_cuda(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
             "a scatter into an array that the kernel computes itself has no kernel in this language: all elements come "
             "before the updates, and the blocks of a GPU do not wait for each other"
         )
-    if kernel.nests > 1 and any(isinstance(s, lir.Reduce) for s in body):
+    kernel = replace(kernel, resident=schedule.gpu.resident)
+    first, parts = _independent(body)
+    nests = [_nest_of(part, kernel, schedule) for part in parts]
+    if not parts or any(n is None for n in nests):
+        if kernel.nests > 1 and any(isinstance(s, lir.Reduce) for s in body):
+            raise UnsupportedError(
+                "outputs of different shapes, of which one is a reduction of whole arrays, have no common kernel in "
+                "this language: every block of a GPU would repeat the reduction"
+            )
+        body, threads = bind_whole(body, schedule)
+        return replace(kernel, body=body, threads=threads)
+    body, threads = _side_by_side([n for n in nests if n is not None], schedule)
+    return replace(kernel, body=(*first, *body), threads=threads)
+
+
+def _side_by_side(nests: list[Nest], schedule: Schedule) -> tuple[Body, int]:
+    """Return the bound nests, which share one number of threads per block, and that number.
+
+    Raises:
+        UnsupportedError: blocks of the size that the schedule asks for need too much shared memory.
+    """
+    threads = max(n.threads(schedule) for n in nests)
+    total = sum(n.combine_bytes for n in nests)
+    if schedule.block and threads * total > COMBINE_BYTES:
         raise UnsupportedError(
-            "outputs of different shapes, of which one is a reduction of whole arrays, have no common kernel in this "
-            "language: every block of a GPU would repeat the reduction"
+            f"blocks of {threads} threads need {threads * total} bytes of shared memory to combine accumulators, more "
+            f"than {COMBINE_BYTES}"
         )
-    body, kind = cache_rows(body, schedule.cache), kernel.kind
-    body = tile_columns(body, schedule)
-    if schedule.tile and kind == "loop":
-        tiled = tile_transposes(body, Tiling(schedule.tile, schedule.across, bool(schedule.walk)))
-        kind = "transpose" if tiled != body else kind
-        body = tiled
-    whole = any(isinstance(s, lir.LocalArray) for s in body)
-    body = tuple(x for s in body for x in _top(s, whole))
-    check_local_bytes(body)
-    threads = _threads_for(body, schedule.block)
-    body = _with_scopes(body, threads)
-    return replace(kernel, body=body, kind=kind, threads=threads)
+    while threads > WARP and threads * total > COMBINE_BYTES:
+        threads //= 2
+    may_combine = threads * total <= COMBINE_BYTES
+    return tuple(n.bind(threads, schedule, may_combine) for n in nests), threads
+
+
+def _nest_of(part: Body, kernel: lir.Kernel, schedule: Schedule) -> Nest | None:
+    types = {a.name: a.type for a in kernel.arguments}
+    if any(isinstance(s, lir.Reduce) for s in part):
+        return RowNest.of(For(Var("whole", 1), LoopKind.INDEPENDENT, part), types)
+    if is_element(part):
+        return FlatNest.of(For(Var("once", 1), LoopKind.INDEPENDENT, part), types, schedule)
+    if len(part) != 1:
+        return None
+    return FlatNest.of(part[0], types, schedule) or RowNest.of(part[0], types)
+
+
+# ---- nests that do not depend on each other
+
+
+def _independent(body: Body) -> tuple[Body, list[Body]]:
+    """Return definitions that every thread computes, and the other statements in parts that share no names.
+
+    There are no parts if the statements share local arrays.
+    """
+    if any(isinstance(s, lir.LocalArray | lir.Accumulator | lir.CombineThreads) for s in body):
+        return body, []
+    first: list[lir.Stmt] = []
+    known: set[str] = set()
+    rest: list[lir.Stmt] = []
+    top = {n for s in body for n in _results(s)}
+    for s in body:
+        if isinstance(s, lir.Let) and top.intersection(lir.names_of(s)) <= known:
+            first.append(s)
+            known.add(s.name)
+        else:
+            rest.append(s)
+    parts: list[tuple[set[str], list[lir.Stmt]]] = []
+    for s in rest:
+        names = {*_results(s), *(top.intersection(lir.names_used((s,))) - known)}
+        joined = [p for p in parts if not names.isdisjoint(p[0])]
+        parts = [p for p in parts if names.isdisjoint(p[0])]
+        found = names.union(*(p[0] for p in joined))
+        order = {id(x): n for n, x in enumerate(rest)}
+        inside = sorted([x for p in joined for x in p[1]] + [s], key=lambda x: order[id(x)])
+        parts.append((found, inside))
+    return tuple(first), [tuple(inside) for _, inside in parts]
+
+
+def _results(s: lir.Stmt) -> Iterator[str]:
+    """Yield the names that a statement outside of loops defines for those that follow."""
+    if isinstance(s, lir.Let):
+        yield s.name
+    elif isinstance(s, lir.Reduce):
+        yield from (r.name for r in s.reductions)
+
+
+# ---- buildability
 
 
 def binds_surely(kernel: lir.Kernel, schedule: Schedule) -> bool:
     """Check whether a nest surely has a kernel, without making it; False where only binding and printing show it."""
     statements = list(lir.walk(kernel.body))
-    if kernel.nests > 1 or schedule.tile or schedule.cache > 1 or not all(isinstance(s, BOUNDED) for s in statements):
+    if kernel.nests > 1 or not all(isinstance(s, BOUNDED) for s in statements):
         return False
     # Not every scatter has a loop over its updates: there may be one window alone.
     if kernel.kind == "scatter" or any(isinstance(s, For) and s.kind is LoopKind.ATOMIC for s in statements):
+        return False
+    combined = sum(max(4, SCALAR_BYTES[r.type]) for s in statements if isinstance(s, lir.Reduce) for r in s.reductions)
+    if schedule.block * combined > COMBINE_BYTES:
         return False
     width = schedule.columns + 1  # or more, of which there are a tile and a rest
     total = declared_bytes(statements) + kept_bytes_bound(kernel.body, schedule.cache)
@@ -84,159 +171,3 @@ def binds_surely(kernel: lir.Kernel, schedule: Schedule) -> bool:
         if isinstance(s, For) and any(isinstance(x, lir.Reduce) for x in s.body) and reads_along_columns(s):
             total += column_bytes_bound(s, width, schedule)
     return total <= SHARED_BYTES
-
-
-# ---- loop kinds
-
-
-def _top(s: lir.Stmt, whole: bool) -> Body:
-    """Bind a statement outside of all loops; with `whole`, all of them share local arrays and run in every block."""
-    if isinstance(s, For) and not whole and _is_flat(s):
-        return (_flat(s),)
-    if isinstance(s, For) and s.kind is LoopKind.INDEPENDENT and not _is_leaf(s):
-        return (_blocks(s),)
-    return _inner(s)
-
-
-def _is_leaf(s: For) -> bool:
-    """Check whether the iterations of a loop are single elements; sequential loops may be inside."""
-    inside = [x for x in lir.walk(s.body) if isinstance(x, For)]
-    independent = any(f.kind is LoopKind.INDEPENDENT for f in inside)
-    others = any(
-        isinstance(x, lir.Reduce | lir.LocalArray | lir.While | lir.Sort | lir.SortByKey) for x in lir.walk(s.body)
-    )
-    return not independent and not others
-
-
-def _is_flat(s: For) -> bool:
-    """Check whether a nest is one path of independent loops to single elements."""
-    while True:
-        if s.kind is LoopKind.ATOMIC:
-            return True
-        if s.kind is not LoopKind.INDEPENDENT:
-            return False
-        if _is_leaf(s):
-            return True
-        loops = [x for x in s.body if isinstance(x, For)]
-        if len(loops) != 1 or any(isinstance(x, lir.Store | lir.Reduce | lir.LocalArray) for x in s.body):
-            return False
-        s = loops[0]
-
-
-def _flat(s: For) -> For:
-    if s.kind is LoopKind.ATOMIC or _is_leaf(s):
-        return replace(s, kind=LoopKind.GRID)
-    return replace(s, kind=LoopKind.GRID, body=tuple(_flat(x) if isinstance(x, For) else x for x in s.body))
-
-
-def _blocks(s: For) -> For:
-    (only, *more) = s.body
-    if not more and isinstance(only, For) and only.kind is LoopKind.INDEPENDENT and not _is_leaf(only):
-        return replace(s, kind=LoopKind.BLOCK, body=(_blocks(only),))
-    return replace(s, kind=LoopKind.BLOCK, body=_body(s.body))
-
-
-def _body(body: Body) -> Body:
-    return tuple(x for s in body for x in _inner(s))
-
-
-def _inner(s: lir.Stmt) -> Body:
-    """Bind a statement that all threads of a block run."""
-    if isinstance(s, lir.Reduce):
-        return _reduce(s)
-    if isinstance(s, For) and s.kind in (LoopKind.INDEPENDENT, LoopKind.ATOMIC):
-        if _is_leaf(s):
-            return (replace(s, kind=LoopKind.THREAD if s.kind is LoopKind.INDEPENDENT else LoopKind.SERIAL),)
-        return (replace(s, kind=LoopKind.SERIAL, body=_body(s.body)),)
-    return (lir.map_bodies(s, _body),)
-
-
-def _reduce(s: lir.Reduce) -> Body:
-    combined = accumulators.combined_of(s)
-    loop = For(s.vars[-1], LoopKind.THREAD, (*s.body, *accumulators.combine(s)), combined)
-    for v in reversed(s.vars[:-1]):
-        loop = For(v, LoopKind.SERIAL, (loop,))
-    return (*accumulators.start(s), loop, lir.CombineThreads(combined), *accumulators.results(s))
-
-
-def _threads_for(body: Body, requested: int) -> int:
-    """Return the threads per block: whole warps, at most `requested` threads and as many as the longest loop needs."""
-    longest = 1
-    for s in lir.walk(body):
-        innermost = (
-            isinstance(s, For)
-            and s.kind is LoopKind.GRID
-            and not any(isinstance(x, For) and x.kind is LoopKind.GRID for x in s.body)
-        )
-        if isinstance(s, For) and (s.kind is LoopKind.THREAD or innermost):
-            longest = max(longest, s.var.extent)
-    return max(32, min(requested // 32 * 32, -(-longest // 32) * 32, 1024))
-
-
-# ---- local arrays
-
-
-def _with_scopes(body: Body, threads: int) -> Body:
-    """Return the statements with a scope for each local array, and with barriers."""
-    arrays = [x for x in lir.walk(body) if isinstance(x, lir.LocalArray)]
-    owners = _owners(body)
-    scopes: dict[str, Scope] = {}
-    for a in arrays:
-        if owners[a.name] == {a.size} and a.size <= threads:
-            scopes[a.name] = Scope.REGISTER
-        elif owners[a.name] == {EVERY_THREAD}:
-            scopes[a.name] = Scope.PRIVATE
-        else:
-            scopes[a.name] = Scope.SHARED
-    held = sum(a.size * SCALAR_BYTES[a.type] for a in arrays if scopes[a.name] is Scope.SHARED)
-    if held > SHARED_BYTES:
-        raise UnsupportedError(f"the kernel needs {held} bytes of shared memory, more than {SHARED_BYTES}")
-    exchanged = {name for name, found in owners.items() if len(found) > 1 or ANY_THREAD in found}
-    return _placed(body, scopes, exchanged)
-
-
-def _placed(body: Body, scopes: dict[str, Scope], exchanged: set[str]) -> Body:
-    out: list[lir.Stmt] = []
-    for n, s in enumerate(body):
-        if isinstance(s, lir.LocalArray):
-            s = replace(s, scope=scopes[s.name])
-        elif not isinstance(s, For) or s.kind not in (LoopKind.THREAD, LoopKind.GRID):
-            s = lir.map_bodies(s, lambda inner: _placed(inner, scopes, exchanged))
-        out.append(s)
-        combines = n + 1 < len(body) and isinstance(body[n + 1], lir.CombineThreads)
-        if isinstance(s, For) and not combines and any(name in exchanged for name, _, _ in _accesses((s,), None)):
-            out.append(lir.Barrier())
-    return tuple(out)
-
-
-def _owners(body: Body) -> dict[str, set[int]]:
-    """Return which threads access each local array, with one value for each way it is accessed.
-
-    n > 0: lane e mod n of a loop of n lanes accesses element e. EVERY_THREAD: an access outside of loops over lanes, by
-    every thread. ANY_THREAD: any other access.
-    """
-    found: dict[str, set[int]] = {x.name: set() for x in lir.walk(body) if isinstance(x, lir.LocalArray)}
-    for name, offset, lane in _accesses(body, None):
-        found[name].add(EVERY_THREAD if lane is None else _owner(offset, lane))
-    return found
-
-
-def _owner(offset: ix.IndexExpr, lane: ix.Var) -> int:
-    others = [c for a, c in offset.terms if a != lane]
-    regular = all(c % lane.extent == 0 for c in (*others, offset.const))
-    return lane.extent if regular and offset.coefficient(lane) == 1 else ANY_THREAD
-
-
-def _accesses(body: Body, lane: ix.Var | None) -> Iterator[tuple[str, ix.IndexExpr, ix.Var | None]]:
-    """Yield (array, offset, variable of the enclosing loop over threads or None) for every access to a local array."""
-    for s in body:
-        if isinstance(s, lir.Let) and isinstance(s.value, lir.LocalLoad):
-            yield s.value.array, s.value.offset, lane
-        elif isinstance(s, lir.LocalStore):
-            yield s.array, s.offset, lane
-        elif isinstance(s, lir.If):
-            yield from _accesses((*s.then, *s.otherwise), lane)
-        elif isinstance(s, lir.While):
-            yield from _accesses((*s.test, *s.body), lane)
-        elif isinstance(s, For):
-            yield from _accesses(s.body, s.var if lane is None and s.kind is LoopKind.THREAD else lane)

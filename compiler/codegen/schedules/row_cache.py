@@ -30,14 +30,22 @@ Sweep: TypeAlias = "For | lir.Reduce"
 """A loop over the elements of a row."""
 
 
-def cache_rows(body: Body, level: int) -> Body:
-    """Return the statements with the values of each row computed once; `level` is the `cache` of the schedule."""
+def cache_rows(body: Body, level: int, room: int = ROW_CACHE_BYTES) -> Body:
+    """Return the statements with the values of each row computed once.
+
+    Args:
+        body: the statements.
+        level: the `cache` of the schedule.
+        room: maximum bytes of the values of one row that are kept.
+    """
     if level == 0:
         return body
-    body = tuple(s if _is_by_columns(s) else lir.map_bodies(s, lambda inner: cache_rows(inner, level)) for s in body)
+    body = tuple(
+        s if _is_by_columns(s) else lir.map_bodies(s, lambda inner: cache_rows(inner, level, room)) for s in body
+    )
     sweeps = [s for s in body if _var_of(s) is not None]
     for extent in dict.fromkeys(v.extent for s in sweeps if (v := _var_of(s)) is not None):
-        body = _cache_one(body, extent, level)
+        body = _cache_one(body, extent, level, room)
     return body
 
 
@@ -152,13 +160,12 @@ class _Numbers:
             self.expensive.add(number)
 
 
-def _cache_one(body: Body, extent: int, level: int) -> Body:
+def _cache_one(body: Body, extent: int, level: int, room: int) -> Body:
     """Share values among the loops over `extent` elements that are next to each other in `body`."""
     numbers = _Numbers()
     first: dict[int, tuple[int, lir.Let]] = {}  # by number: the position of the loop that has it first
     kept: dict[int, str] = {}  # arrays by number
     rewritten: dict[int, lir.Stmt] = {}
-    room = ROW_CACHE_BYTES
     for at, s in enumerate(body):
         var = _var_of(s)
         if var is None or var.extent != extent or not isinstance(s, For | lir.Reduce):

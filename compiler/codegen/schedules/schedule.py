@@ -9,7 +9,7 @@ from operator import attrgetter
 from typing import Any
 
 from compiler.codegen.nest.order_method import OrderMethod
-from compiler.codegen.schedules.template_schedules import AttentionSchedule, ProductSchedule
+from compiler.codegen.schedules.template_schedules import AttentionSchedule, GpuSchedule, ProductSchedule
 from compiler.errors import PlanError
 from compiler.support.untrusted import as_integer, short_repr
 
@@ -40,7 +40,7 @@ FIELD_RANGES: Mapping[str, range] = {
     # One 4-byte accumulator per column, or one carried value per lane, then fills the local arrays.
     "columns": range(1, LOCAL_BYTES // 4 + 1),
     # A CUDA block has at most 32 warps of 32 threads. Kernels whose threads work together have whole warps.
-    "block": range(8, 1025, 8),
+    "block": range(0, 1025, 8),
     "lanes": range(1, LOCAL_BYTES // 4 + 1),
     "threads": range(2),
     "grain": range(1_000, 10_000_001, 1_000),
@@ -78,6 +78,12 @@ FIELD_RANGES: Mapping[str, range] = {
     "order.merge": range(0, 1 << 16, 64),
     # The counts of all digits of a key are on the stack.
     "order.digit": range(4, 13),
+    "gpu.team": range(1025),
+    "gpu.width": range(17),
+    "gpu.items": range(9),
+    "gpu.tile": range(0, 65, 16),
+    "gpu.waves": range(33),
+    "gpu.resident": range(9),
 }
 """The values that may be chosen for the fields of a `Schedule` and of its parts; a kernel may support fewer."""
 
@@ -91,7 +97,7 @@ class Schedule:
     Attributes:
         tile: edge of the tiles of a loop that reads and writes along different dimensions; 0 for no tiling.
         columns: number of adjacent columns in a tile of a column reduction.
-        block: CUDA threads per block.
+        block: CUDA threads per block; 0 leaves it to the size of the loops.
         lanes: number of positions in a tile of a loop kernel. Those of a tile of fewer than a vector are far apart, and
             on a GPU one thread runs it, so that adjacent threads run adjacent positions.
         threads: 1 if loops that take long enough run on several CPU threads, 0 if the kernel runs on one.
@@ -125,6 +131,7 @@ class Schedule:
         product: the part for matrix products.
         attention: the part for attention.
         order: the part for sorts and selections by key.
+        gpu: the part for loops on a GPU.
     """
 
     tile: int = 32
@@ -153,6 +160,7 @@ class Schedule:
     product: ProductSchedule = field(default_factory=ProductSchedule)
     attention: AttentionSchedule = field(default_factory=AttentionSchedule)
     order: OrderMethod = field(default_factory=OrderMethod)
+    gpu: GpuSchedule = field(default_factory=GpuSchedule)
 
     def value(self, name: str) -> int:
         """Return a field by its name in FIELD_RANGES."""

@@ -27,6 +27,11 @@ TYPICAL_VALUES: Mapping[str, tuple[int, ...]] = {
     "across": (0, 8, 16, 32, 64, 128),
     "order.insertion": (0, 16, 64, 256),
     "order.digit": (6, 8, 11),
+    "gpu.team": (0, 1, 8, 32, 128, 256, 1024),
+    "gpu.width": (0, 1, 2, 4, 8),
+    "gpu.items": (0, 1, 2, 4),
+    "gpu.waves": (0, 2, 4, 8, 16),
+    "gpu.resident": (0, 1, 2, 4, 8),
 }
 """The values worth trying of fields for which the rule of `typical_values` does not suffice."""
 

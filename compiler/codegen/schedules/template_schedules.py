@@ -1,4 +1,4 @@
-"""The parameters of products and attention, which are parts of a `Schedule`."""
+"""The parameters of products, of attention and of GPUs, which are parts of a `Schedule`."""
 
 from __future__ import annotations
 
@@ -37,3 +37,26 @@ class AttentionSchedule:
     accumulators: int = 24
     queries: int = 64
     keys: int = 64
+
+
+@dataclass(frozen=True, slots=True)
+class GpuSchedule:
+    """The tunable parameters of loops on a GPU; 0 leaves a choice to the rules of `schedules.cuda_shapes`.
+
+    Attributes:
+        team: number of threads that reduce one row or column together, rounded down to a power of two.
+        width: number of adjacent elements that a thread reads or writes in one access of at most 16 bytes, rounded down
+            to a power of two.
+        items: number of accesses to each array by one thread of a loop without reductions.
+        tile: edge of the tiles in shared memory of a loop that reads and writes along different dimensions; 0 for none.
+        waves: maximum number of blocks per multiprocessor, which then run several iterations each; 0 for one iteration
+            per block.
+        resident: number of blocks that a multiprocessor should hold at a time, for which the compiler limits registers.
+    """
+
+    team: int = 0
+    width: int = 0
+    items: int = 0
+    tile: int = 32
+    waves: int = 0
+    resident: int = 0

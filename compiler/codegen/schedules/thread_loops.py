@@ -26,6 +26,8 @@ from compiler.errors import UnsupportedError
 from compiler.ir.opcodes import Opcode
 from compiler.ir.types import PrimitiveType as T
 
+BLOCK = 256
+"""Threads of a block by default."""
 MAX_STATE = 512
 """Maximum number of elements in the local arrays of a thread: those beyond 255 registers are in memory."""
 
@@ -47,7 +49,7 @@ def bind_thread_loop(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
     shared = frozenset(kernel.arguments[read].name for read, _ in (*kernel.in_place, *kernel.must_alias))
     binding = _Threads(schedule, shared)
     body = tuple(x for s in _with_tiles(kernel.body) for x in binding.top(s))
-    return replace(kernel, body=body, threads=schedule.block)
+    return replace(kernel, body=body, threads=schedule.block or BLOCK)
 
 
 def _with_tiles(body: Body) -> Body:

@@ -1,0 +1,176 @@
+"""Wide accesses on a GPU: one thread computes adjacent elements, which it reads and writes in accesses of 16 bytes.
+
+An access can be wide if it is contiguous along the loop and if all else in its offset is a multiple of its width,
+because arrays start at multiples of at least 16 bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from compiler.codegen.nest import index as ix
+from compiler.codegen.nest import loop_ir as lir
+from compiler.codegen.nest.index import IndexExpr, Quotient, Remainder, Var
+from compiler.codegen.nest.loop_ir import Body, For, LoopKind
+from compiler.codegen.schedules.cuda_shapes import ACCESS_BYTES, UNROLLED_WORK, floor_power
+from compiler.codegen.schedules.schedule import Schedule
+from compiler.ir.types import PrimitiveType
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """The place of an element of a loop: var = word * width + u.
+
+    Attributes:
+        var: the variable of the loop.
+        word: which group of adjacent elements.
+        width: number of elements of a group.
+        u: variable of the element in the group; its extent is the width.
+    """
+
+    var: Var
+    word: IndexExpr
+    width: int
+    u: Var
+
+    @staticmethod
+    def of(var: Var, word: IndexExpr, width: int) -> Lane:
+        """Return the elements of a group."""
+        return Lane(var, word, width, Var(f"{var.name}u", width))
+
+    def place(self, i: IndexExpr) -> IndexExpr:
+        """Return an index of the loop as one of group and element.
+
+        Quotients and remainders by multiples of the width are those of the group, which shows what is contiguous.
+        """
+        out = IndexExpr((), i.const)
+        for symbol, c in i.terms:
+            if symbol == self.var:
+                out = out + (self.word * self.width + ix.of(self.u)) * c
+            elif isinstance(symbol, Quotient):
+                out = out + self._divided(self.place(symbol.value), symbol.divisor) * c
+            elif isinstance(symbol, Remainder):
+                out = out + self._rest(self.place(symbol.value), symbol.divisor) * c
+            else:
+                out = out + IndexExpr(((symbol, c),))
+        return out
+
+    def _group(self, i: IndexExpr, divisor: int) -> IndexExpr | None:
+        """Return g if i = g * width + u and the divisor is a multiple of the width, else None."""
+        if self.width == 1 or divisor % self.width or i.coefficient(self.u) != 1:
+            return None
+        rest = i - ix.of(self.u)
+        if rest.factor % self.width or self.u in set(rest.variables()):
+            return None
+        return IndexExpr(tuple((s, c // self.width) for s, c in rest.terms), rest.const // self.width)
+
+    def _divided(self, i: IndexExpr, divisor: int) -> IndexExpr:
+        group = self._group(i, divisor)
+        return i.floordiv(divisor) if group is None else group.floordiv(divisor // self.width)
+
+    def _rest(self, i: IndexExpr, divisor: int) -> IndexExpr:
+        group = self._group(i, divisor)
+        return i.mod(divisor) if group is None else group.mod(divisor // self.width) * self.width + ix.of(self.u)
+
+    def is_wide(self, i: IndexExpr) -> bool:
+        """Check whether the elements at a placed index can be accessed at once."""
+        rest = i - ix.of(self.u)
+        contiguous = i.coefficient(self.u) == 1 and self.u not in set(rest.variables())
+        return contiguous and rest.factor % self.width == 0
+
+    def is_uniform(self, i: IndexExpr) -> bool:
+        """Check whether all elements of a group have the same index."""
+        return self.u not in set(i.variables())
+
+
+def width_of(
+    sweeps: Sequence[tuple[Var, Body]], types: Mapping[str, PrimitiveType], schedule: Schedule, elements: int
+) -> int:
+    """Return how many adjacent elements a thread computes together in loops that run over the same elements.
+
+    Args:
+        sweeps: variable and statements of each loop.
+        types: element types of the arguments.
+        schedule: may set the width.
+        elements: maximum number of elements of a thread.
+    """
+    accesses = [(v, a) for v, body in sweeps for a in _accesses(body)]
+    sizes = [types[buffer].byte_size for v, (buffer, i, _) in accesses if i.coefficient(v) == 1]
+    if not sizes:
+        return 1
+    most = ACCESS_BYTES // max(sizes)
+    if schedule.gpu.width:
+        most = min(floor_power(schedule.gpu.width), ACCESS_BYTES // min(sizes))
+    work = max((lir.work_of(body) for _, body in sweeps), default=1)
+    width = floor_power(max(1, min(most, elements, UNROLLED_WORK // max(1, work))))
+    while width > 1 and not _all_wide(accesses, width):
+        width //= 2
+    return width
+
+
+def _all_wide(accesses: Sequence[tuple[Var, tuple[str, IndexExpr, bool]]], width: int) -> bool:
+    for var, (_, offset, is_certain) in accesses:
+        if var.extent % width:
+            return False
+        lane = Lane.of(var, ix.of(Var(f"{var.name}w", var.extent // width)), width)
+        at = lane.place(offset)
+        if not lane.is_uniform(at) and not (is_certain and lane.is_wide(at)):
+            return False
+    return True
+
+
+def _accesses(body: Body, is_certain: bool = True) -> Iterator[tuple[str, IndexExpr, bool]]:
+    """Yield array, offset, and whether the access is made for every element, for all accesses to arguments."""
+    for s in body:
+        if isinstance(s, lir.Let) and isinstance(s.value, lir.Load):
+            yield s.value.buffer, s.value.offset, is_certain
+        elif isinstance(s, lir.Store):
+            yield s.buffer, s.offset, is_certain
+        else:
+            for inner in lir.bodies_of(s):
+                yield from _accesses(inner, False)
+
+
+def in_lane(body: Body, lane: Lane, types: Mapping[str, PrimitiveType], slots: Mapping[str, IndexExpr]) -> Body:
+    """Return the statements of the elements of a group.
+
+    Args:
+        body: the statements of an element.
+        lane: the elements of the group.
+        types: element types of the arguments.
+        slots: where the first element of the group is in local arrays that hold the elements of a thread, by array.
+    """
+    placed = tuple(_placed(s, lane, slots) for s in body)
+    if lane.width == 1:
+        return placed
+    arrays: dict[tuple[str, IndexExpr], str] = {}
+    before: list[lir.Stmt] = []
+    inside: list[lir.Stmt] = []
+    after: list[lir.Stmt] = []
+    at, origin = ix.of(lane.u), IndexExpr(((lane.u, 1),))
+    for s in placed:
+        if isinstance(s, lir.Let) and isinstance(s.value, lir.Load) and lane.is_wide(s.value.offset):
+            key = s.value.buffer, s.value.offset
+            if key not in arrays:
+                arrays[key] = f"{s.name}_wide"
+                before.append(lir.LocalArray(arrays[key], s.type, lane.width))
+                before.append(lir.WideLoad(arrays[key], s.value.buffer, s.value.offset - origin, lane.width))
+            inside.append(replace(s, value=lir.LocalLoad(arrays[key], at)))
+        elif isinstance(s, lir.Store) and lane.is_wide(s.offset):
+            array = f"{s.buffer}_wide{len(after)}"
+            before.append(lir.LocalArray(array, types[s.buffer], lane.width))
+            inside.append(lir.LocalStore(array, at, s.value))
+            after.append(lir.WideStore(s.buffer, s.offset - origin, array, lane.width))
+        else:
+            inside.append(s)
+    return (*before, For(lane.u, LoopKind.SERIAL, tuple(inside), unroll=lane.width), *after)
+
+
+def _placed(s: lir.Stmt, lane: Lane, slots: Mapping[str, IndexExpr]) -> lir.Stmt:
+    if isinstance(s, lir.LocalStore) and s.array in slots:
+        return replace(s, offset=slots[s.array] + ix.of(lane.u))
+    if isinstance(s, lir.Let) and isinstance(s.value, lir.LocalLoad) and s.value.array in slots:
+        return replace(s, value=replace(s.value, offset=slots[s.value.array] + ix.of(lane.u)))
+    (mapped,) = lir.map_indices((s,), lane.place)
+    return mapped
