@@ -50,7 +50,7 @@ def test_a_choice_changes_only_the_fields_it_names(language: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "choice", [{"tiles": 3}, {"block": 40}, {"columns": 0}, {"lanes": -1}, {"tile": "8"}, {"product": 1}, {"flags": 99}]
+    "choice", [{"tiles": 3}, {"block": 42}, {"columns": 0}, {"lanes": -1}, {"tile": "8"}, {"product": 1}, {"flags": 99}]
 )
 def test_invalid_choices_are_refused(choice: dict[str, int]) -> None:
     with pytest.raises(PlanError, match=next(iter(choice))):
