@@ -150,6 +150,53 @@ def test_a_sum_over_short_rows(dims: str, stages: int, threads: int) -> None:
         assert ("_rows[" in source) == bool(stages)
 
 
+GRADIENT_AND_LOSS = """
+    a = f32[{n},{k}] parameter(0)
+    b = f32[{n},{k}] parameter(1)
+    c = f32[{n}] parameter(2)
+    zero = f32[] constant(0)
+    l = f32[{n}] log(c)
+    lb = f32[{n},{k}] broadcast(l), dimensions={{0}}
+    d = f32[{n},{k}] subtract(a, lb)
+    e = f32[{n},{k}] exponential(d)
+    s = f32[{n}] reduce(e, zero), dimensions={{1}}, to_apply=sum
+    sb = f32[{n},{k}] broadcast(s), dimensions={{0}}
+    m = f32[{n},{k}] multiply(sb, b)
+    g = f32[{n},{k}] add(e, m)
+    w = f32[{n},{k}] multiply(e, d)
+    loss = f32[] reduce(w, zero), dimensions={{0,1}}, to_apply=sum
+    ROOT r = (f32[{n},{k}], f32[]) tuple(g, loss)
+"""
+
+
+@pytest.mark.parametrize(("n", "k"), [(600, 6), (40, 13), (37, 2), (64, 16), (5, 6)])
+@pytest.mark.parametrize(("stages", "threads"), [(0, 0), (1, 0), (1, 1)])
+def test_a_sum_over_short_rows_that_also_stores_elements(n: int, k: int, stages: int, threads: int) -> None:
+    """The logarithm and the sum of a row are computed once per row, in vectors over the rows."""
+    schedule = Schedule(stages=stages, threads=threads, grain=1000)
+    source = checked(GRADIENT_AND_LOSS.format(n=n, k=k), schedule, REDUCERS)
+    if (n, k) == (40, 13) and not threads:
+        assert ("_rows[" in source) == bool(stages)
+        assert ("_spread[" in source) == bool(stages)
+
+
+@pytest.mark.parametrize("k", [6, 12, 15, 16])
+def test_functions_of_short_rows_run_over_many_rows(k: int) -> None:
+    text = f"""
+    a = f32[64,{k}] parameter(0)
+    low = f32[] constant(-inf)
+    m = f32[64] reduce(a, low), dimensions={{1}}, to_apply=most
+    mb = f32[64,{k}] broadcast(m), dimensions={{0}}
+    d = f32[64,{k}] subtract(a, mb)
+    e = f32[64,{k}] exponential(d)
+    h = f32[64,{k}] multiply(e, d)
+    two = f32[64,{k}] add(h, a)
+    ROOT r = (f32[64,{k}], f32[64,{k}]) tuple(h, two)
+"""
+    source = checked(text, Schedule(threads=0), REDUCERS)
+    assert ("_spread[" in source) == (k < 16)
+
+
 SEVERAL = """
     a = f64[3,61] parameter(0)
     high = f64[] constant(5)

@@ -17,7 +17,7 @@ from compiler.codegen.nest.index import IndexExpr, IndexSymbol, Var
 from compiler.codegen.nest.loop_ir import Body, For, LoopKind
 from compiler.codegen.nest.scalar_ops import SCALAR_BYTES
 from compiler.codegen.schedules.loop_transforms import has_loop
-from compiler.codegen.schedules.stages import MAX_ARRAYS, values_to_pass
+from compiler.codegen.schedules.stages import MAX_ARRAYS, is_long, values_to_pass
 from compiler.ir.types import PrimitiveType as T
 
 ROWS, MIN_ROWS = 64, 16
@@ -82,7 +82,8 @@ def _split(s: lir.Stmt) -> lir.Stmt:
     # The elements load cheap values again, so nothing is stored before them: it may take over an argument's memory.
     if len(loops) != 1 or len(lets) + 1 != len(s.body) or not _is_simple(loops[0]):
         return s
-    if lir.work_of(lets) < MIN_WORK or 2 * lir.work_of(lets) < _vector_work(loops[0]):
+    saves = lir.work_of(lets) >= MIN_WORK and 2 * lir.work_of(lets) >= _vector_work(loops[0])
+    if not saves and not _saves_functions(loops[0], s.var):
         return s
     names = values_to_pass(lets, set(lir.names_used((loops[0],))))
     passed = tuple(x for x in lets if x.name in names)
@@ -137,15 +138,19 @@ def _split_reduce(s: lir.Reduce) -> list[lir.Stmt]:
     """Return a reduction over several dimensions after a loop that computes what does not depend on the last one."""
     *outer, last = s.vars
     rows = math.prod(v.extent for v in outer)
-    if not MIN_ROWS <= rows <= MOST_ROWS or last.extent >= FLAT_ROW or not all(isinstance(x, lir.Let) for x in s.body):
+    if not MIN_ROWS <= rows <= MOST_ROWS or last.extent >= FLAT_ROW:
         return [s]
-    lets = [x for x in s.body if isinstance(x, lir.Let)]
+    body = [x for x in s.body if isinstance(x, lir.Let | lir.Store)]
+    if len(body) != len(s.body):
+        return [s]
+    lets = [x for x in body if isinstance(x, lir.Let)]
     inside = {last.name}
     for x in lets:
         if not inside.isdisjoint(lir.names_of(x)):
             inside.add(x.name)
     head = tuple(x for x in lets if x.name not in inside)
-    elements = tuple(x for x in lets if x.name in inside)
+    # A kernel reads what a reduction overwrites only to compute that element (`stored_values`): never before the loop.
+    elements = tuple(x for x in body if isinstance(x, lir.Store) or x.name in inside)
     used = set(lir.names_used(elements)) | {r.value for r in s.reductions}
     names = values_to_pass(head, used)
     passed = [x for x in head if x.name in names]
@@ -160,7 +165,33 @@ def _split_reduce(s: lir.Reduce) -> list[lir.Stmt]:
     again = _needed(head, passed, elements)[1]
     loads = [lir.Let(x.name, x.type, lir.LocalLoad(f"{x.name}_rows", at)) for x in passed]
     arrays = [lir.LocalArray(f"{x.name}_rows", x.type, rows) for x in passed]
+    values = [x for x in (*loads, *again) if x.name in used]
+    room = DIVISION_BYTES - _bytes_of(passed, rows)
+    is_small = _bytes_of(values, rows * last.extent) <= room
+    if len(outer) == 1 and is_small and _may_be_flat(elements, values, outer[0], last, room):
+        return [*arrays, *nest, *_flat_reduce(replace(s, body=elements), values, (*loads, *again))]
     return [*arrays, *nest, replace(s, body=(*loads, *again, *elements))]
+
+
+def _flat_reduce(s: lir.Reduce, values: Sequence[lir.Let], before: Body) -> list[lir.Stmt]:
+    """Return a reduction over rows as one over all elements.
+
+    Args:
+        s: the reduction, whose body computes an element.
+        values: the values of a row that an element needs, which become arrays with one value per element.
+        before: the statements that define them.
+    """
+    row, element = s.vars
+    spread = {x.name: lir.LocalArray(f"{x.name}_spread", x.type, row.extent * element.extent) for x in values}
+    here, copy = Var(f"{row.name}s", row.extent), Var(f"{element.name}s", element.extent)
+    to = ix.of(here) * element.extent + ix.of(copy)
+    copies = tuple(lir.LocalStore(spread[x.name].name, to, x.name) for x in values)
+    of_row = lir.map_indices(before, lambda i: i.substitute({row: ix.of(here)}))
+    spreading = For(here, LoopKind.INDEPENDENT, (*of_row, For(copy, LoopKind.INDEPENDENT, copies)))
+    flat = Var(f"{element.name}f", row.extent * element.extent)
+    loads = tuple(lir.Let(x.name, x.type, lir.LocalLoad(spread[x.name].name, ix.of(flat))) for x in values)
+    body = lir.map_indices(s.body, lambda i: i.substitute({row: ix.const(0), element: ix.of(flat)}))
+    return [*spread.values(), spreading, replace(s, vars=(flat,), body=(*loads, *body))]
 
 
 def _is_simple(s: For) -> bool:
@@ -242,7 +273,7 @@ def _divided(v: Var, lets: tuple[lir.Let, ...], passed: tuple[lir.Let, ...], loo
     extent = loop.var.extent
     room = DIVISION_BYTES - _bytes_of(passed, size)
     out: list[lir.Stmt] = [*arrays.values(), over("h", (*lets, *stores))]
-    if not _is_flat(loop, v) or _bytes_of(values, size * extent) > room or any(x.type is T.PRED for x in values):
+    if not _may_be_flat(loop.body, values, v, loop.var, room):
         return For(block, LoopKind.INDEPENDENT, (*out, over("0", (*before, loop))))
     element, flat = Var(f"{loop.var.name}e", extent), Var(f"{loop.var.name}f", size * extent)
     spread = {x.name: lir.LocalArray(f"{x.name}_spread", x.type, size * extent) for x in values}
@@ -256,12 +287,33 @@ def _divided(v: Var, lets: tuple[lir.Let, ...], passed: tuple[lir.Let, ...], loo
     return For(block, LoopKind.INDEPENDENT, (*out, *spread.values(), spreading, elements))
 
 
-def _is_flat(s: For, row: Var) -> bool:
-    """Check whether the elements of rows are adjacent, and whether one loop over those of many rows is faster."""
-    n = s.var.extent
-    if n >= FLAT_ROW or n % LANES == 0 or lir.work_of(s.body) < FLAT_WORK:
+def _may_be_flat(body: Body, values: Sequence[lir.Let], row: Var, element: Var, room: int) -> bool:
+    """Check whether one loop over the elements of many rows is faster, with the values of a row in arrays.
+
+    Args:
+        body: the statements of an element.
+        values: those of a row that it needs.
+        row: the variable of the rows.
+        element: that of the elements of a row.
+        room: maximum size of the arrays, in bytes.
+    """
+    if any(x.type is T.PRED for x in values) or not _is_flat(body, row, element):
         return False
-    return all(_is_linear(i, row, s.var) for i in lir.indices_in(s.body))
+    return _bytes_of(values, min(row.extent, ROWS) * element.extent) <= room
+
+
+def _is_flat(body: Body, row: Var, element: Var) -> bool:
+    """Check whether the elements of rows are adjacent, and whether one loop over those of many rows is faster."""
+    n = element.extent
+    if n >= FLAT_ROW or n % LANES == 0 or lir.work_of(body) < FLAT_WORK:
+        return False
+    return all(_is_linear(i, row, element) for i in lir.indices_in(body))
+
+
+def _saves_functions(s: For, row: Var) -> bool:
+    """Check whether one loop over the elements of many rows computes functions in fewer vectors than one per row."""
+    long = any(isinstance(x, lir.Let) and isinstance(x.value, lir.Apply) and is_long(x.value.op.opcode) for x in s.body)
+    return long and s.var.extent < LANES and _is_flat(s.body, row, s.var)
 
 
 def _is_linear(i: IndexExpr, row: Var, element: Var) -> bool:
