@@ -11,7 +11,7 @@
 #define __global__
 #define __device__
 #define __host__
-#define __shared__ static
+#define __shared__ static __constinit
 #define __constant__ static const
 #define __forceinline__ inline
 #define __noinline__ __attribute__((noinline))

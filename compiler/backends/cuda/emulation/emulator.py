@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
 from compiler.backends.cpu.libraries import Library, load_library
+from compiler.backends.cuda.emulation.counting import (
+    MOST_ACCESSES,
+    CBufferCounts,
+    CCounts,
+    CWindow,
+    KernelCounts,
+    counts_of,
+    sample_windows,
+)
 from compiler.backends.cuda.emulation.toolchain import find_compiler, toolchain
 from compiler.codegen.kernel_spec import KernelSpec
 from compiler.errors import ArgumentError, UnknownNameError
@@ -22,6 +32,8 @@ ALIGNMENT = 16
 """The largest access of a thread in bytes; arrays must be aligned to it."""
 MOST_THREADS = 1024
 """Threads per block."""
+L1_BYTES = 32 << 10
+"""Size of the level 1 cache that a block has for itself if several share that of a multiprocessor."""
 
 
 class _Index(ctypes.Structure):
@@ -44,6 +56,12 @@ class _Launch(ctypes.Structure):
         ("dynamic_shared", ctypes.c_ulong),
         ("grid", _Index),
         ("block", _Index),
+        ("windows", ctypes.c_void_p),
+        ("window_count", ctypes.c_int),
+        ("counts", ctypes.c_void_p),
+        ("buffer_counts", ctypes.c_void_p),
+        ("l1_bytes", ctypes.c_ulong),
+        ("most_accesses", ctypes.c_ulong),
     ]
 
 
@@ -95,19 +113,71 @@ class EmulatedKernels:
             UnknownNameError: there is no kernel with this symbol.
             ArgumentError: the launch does not suit the kernel.
         """
+        with self._prepared(symbol, pointers, grid, block, shared_bytes) as launch:
+            if max_blocks is not None:
+                launch.grid.x = min(launch.grid.x, max_blocks)
+            return self._run(launch)
+
+    def count(
+        self,
+        symbol: str,
+        pointers: Sequence[int],
+        grid: Extent | None = None,
+        block: Extent | None = None,
+        shared_bytes: int = 0,
+        l1_bytes: int = L1_BYTES,
+        most_accesses: int = MOST_ACCESSES,
+    ) -> tuple[KernelCounts, str]:
+        """Run some blocks of a launch and return what the whole launch would do on a GPU, and the first error.
+
+        The sampled blocks change the arrays as `launch` does, and have the same errors.
+
+        Args:
+            symbol: see `launch`; so are `pointers`, `grid`, `block` and `shared_bytes`.
+            pointers: the addresses of the arrays; what the kernel does may depend on their values.
+            grid: the number of blocks.
+            block: threads per block.
+            shared_bytes: bytes of dynamic shared memory.
+            l1_bytes: size of the level 1 cache that a block has for itself.
+            most_accesses: number of accesses of the sampled threads that are counted; the rest is extrapolated.
+
+        Raises:
+            UnknownNameError: there is no kernel with this symbol.
+            ArgumentError: the launch does not suit the kernel.
+        """
+        with self._prepared(symbol, pointers, grid, block, shared_bytes) as launch:
+            blocks = launch.grid.x * launch.grid.y * launch.grid.z
+            threads = launch.block.x * launch.block.y * launch.block.z
+            chosen = sample_windows(blocks)
+            windows = (CWindow * len(chosen))(*(CWindow(*w) for w in chosen))
+            counts, buffers = CCounts(), (CBufferCounts * max(1, launch.buffer_count))()
+            launch.windows, launch.window_count = ctypes.addressof(windows), len(chosen)
+            launch.counts, launch.buffer_counts = ctypes.addressof(counts), ctypes.addressof(buffers)
+            launch.l1_bytes = l1_bytes
+            launch.most_accesses = max(1, most_accesses // (threads * sum(count for _, count in chosen)))
+            error = self._run(launch)
+        spec = self.specs[symbol]
+        sizes = [s.byte_size for s in (*spec.inputs, *spec.outputs)]
+        return counts_of(counts, buffers[: len(sizes)], sizes, blocks, threads, chosen), error
+
+    @contextmanager
+    def _prepared(
+        self, symbol: str, pointers: Sequence[int], grid: Extent | None, block: Extent | None, shared_bytes: int
+    ) -> Iterator[_Launch]:
+        """Check and yield a launch; it refers to memory that is freed afterwards."""
         spec = self._spec(symbol)
         blocks, threads = _index(spec.grid if grid is None else grid), _index(spec.block if block is None else block)
-        if max_blocks is not None:
-            blocks.x = min(blocks.x, max_blocks)
         _check(spec, pointers, blocks, threads)
         arguments = (ctypes.c_void_p * max(1, len(pointers)))(*pointers)
         sizes = [s.byte_size for s in (*spec.inputs, *spec.outputs)]
         buffers = (_Buffer * max(1, len(sizes)))(*map(_Buffer, pointers, sizes))
-        launch = _Launch(
+        yield _Launch(
             kernel=self._libraries[symbol].function(f"run_{symbol}"), arguments=ctypes.addressof(arguments),
             buffers=ctypes.addressof(buffers), buffer_count=len(sizes), dynamic_shared=shared_bytes, grid=blocks,
             block=threads,
         )  # fmt: skip
+
+    def _run(self, launch: _Launch) -> str:
         with self._runtime.lock:
             message: bytes = self._runtime.run(ctypes.byref(launch))
         return message.decode()

@@ -65,6 +65,7 @@ long turns[MOST_THREADS / 32];
 std::vector<Touch> touches;
 std::vector<char> dynamic_memory;
 Pending pending;
+counters::Recorder recorder;
 char message[500];
 
 // ---- switching
@@ -194,13 +195,20 @@ void on_access(const void *p, unsigned long size, int kind, const void *position
     const Buffer &b = current->buffers[k];
     if (address < b.base || address + size > b.base + b.size) continue;
     if ((size & (size - 1)) == 0 && (address - b.base) % size) fail_access("that are not aligned", address, size, kind);
-    return;
+    return recorder.add(running, k, address - b.base, size, kind, position);
   }
   const char *dynamic = runtime.dynamic_shared;
-  if (address >= current->shared && address + size <= current->shared_end)
-    return touch_shared(address - current->shared, address, size, kind);
-  if (address >= dynamic && address + size <= dynamic + current->dynamic_shared)
-    return touch_shared(current->shared_end - current->shared + (address - dynamic), address, size, kind);
+  size_t offset = address - current->shared;
+  bool is_shared = address >= current->shared && address + size <= current->shared_end;
+  if (address >= dynamic && address + size <= dynamic + current->dynamic_shared) {
+    // Behind the static part, at an address with the same bank.
+    offset = (current->shared_end - current->shared + 127) / 128 * 128 + (address - dynamic);
+    is_shared = true;
+  }
+  if (is_shared) {
+    touch_shared(offset, address, size, kind);
+    return recorder.add(running, counters::SHARED, offset, size, kind, position);
+  }
   if (kind == READ && address >= current->image && address + size <= current->image_end) return;  // constants
   fail_access("outside of all arrays", address, size, kind);
 }
@@ -224,6 +232,7 @@ const Exchange *on_exchange(int operation, unsigned mask, const void *value, uns
 void release(int first, unsigned mask) {
   Exchange &e = exchanges[first + __builtin_ctz(mask)];
   e.mask = mask;
+  recorder.exchange(fibers[first + __builtin_ctz(mask)].operation);
   for (int k = 0; k < 32; k++) {
     if (!(mask >> k & 1)) continue;
     Fiber &f = fibers[first + k];
@@ -290,6 +299,7 @@ void run_warp(int first) {
       if (message[0]) return;
       ran = true;
     }
+    recorder.gather(first, threads);
     if (!release_exchanges(first) && !ran) return;
     if (message[0]) return;
   }
@@ -312,7 +322,9 @@ void run_block() {
       at_barrier += f.state == AT_BARRIER;
       if (f.state == AT_BARRIER) barrier_count += f.predicate;
     }
+    recorder.drain();
     if (done == threads) return;
+    recorder.barrier(warps);
     if (done + at_barrier < threads)  // threads that have ended do not count at a barrier
       return fail("threads of one block wait for each other: some at a barrier, some at an operation of their warp");
     for (int t = 0; t < threads; t++) fibers[t].state = READY;
@@ -350,7 +362,7 @@ bool prepare(Launch &l) {
   }
   dynamic_memory.assign(l.dynamic_shared + 128, 0x5a);
   runtime.dynamic_shared = (char *)(((size_t)dynamic_memory.data() + 127) & ~(size_t)127);
-  touches.assign(l.shared_end - l.shared + l.dynamic_shared, Touch{-1, -1, -1, -1, -1, -1, -1});
+  touches.assign(l.shared_end - l.shared + 128 + l.dynamic_shared, Touch{-1, -1, -1, -1, -1, -1, -1});
   runtime.block_size = l.block;
   runtime.grid_size = l.grid;
   pending.is_set = false;
@@ -358,18 +370,22 @@ bool prepare(Launch &l) {
   epoch = 0;
   return true;
 }
+void run_window(const Launch &l, unsigned long first, unsigned long count, int window) {
+  for (unsigned long b = first; b < first + count && !message[0]; b++) {
+    const unsigned long row = b / l.grid.x;
+    runtime.block = {(unsigned)(b % l.grid.x), (unsigned)(row % l.grid.y), (unsigned)(row / l.grid.y)};
+    reversed = b & 1;
+    recorder.begin_block(window);
+    run_block();
+  }
+}
 void run_grid(const Launch &l) {
-  for (unsigned z = 0; z < l.grid.z; z++)
-    for (unsigned y = 0; y < l.grid.y; y++)
-      for (unsigned x = 0; x < l.grid.x; x++) {
-        runtime.block = {x, y, z};
-        reversed = (x + y + z) & 1;
-        run_block();
-        if (message[0]) {  // the threads are somewhere in the kernel, so the next launch starts new ones
-          for (Fiber &f : fibers) f.started = false;
-          return;
-        }
-      }
+  recorder.begin(l, threads);
+  if (!l.windows) run_window(l, 0, (unsigned long)l.grid.x * l.grid.y * l.grid.z, 0);
+  for (int w = 0; l.windows && w < l.window_count; w++) run_window(l, l.windows[w].first, l.windows[w].count, w);
+  recorder.end();
+  if (message[0])  // the threads are somewhere in the kernel, so the next launch starts new ones
+    for (Fiber &f : fibers) f.started = false;
 }
 }  // namespace
 

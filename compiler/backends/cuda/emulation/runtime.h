@@ -28,6 +28,27 @@ struct Buffer {
   char *base;
   unsigned long size;
 };
+// What the sampled blocks of a launch did; `Counts` of counting.py describes the fields.
+struct KindCounts {
+  unsigned long requests, sectors, ideal, lines;
+};
+struct UniqueCounts {
+  unsigned long by_block, by_window, all;
+};
+struct BufferCounts {
+  KindCounts kinds[3];  // by AccessKind
+  UniqueCounts loaded, stored;
+  unsigned long l2_loads, l2_stores, updates;
+};
+struct Counts {
+  unsigned long blocks, accesses, requests, active_lanes, barriers, exchanges[6];
+  unsigned long shared_requests, shared_turns, shared_ideal;
+  unsigned long most_updates, most_updates_windows, counted_accesses;
+};
+struct Window {  // blocks that are run
+  unsigned long first, count;
+};
+
 struct Launch {
   void (*kernel)(void **);
   void **arguments;
@@ -37,5 +58,10 @@ struct Launch {
   char *shared, *shared_end;  // its part that holds static shared memory
   unsigned long dynamic_shared;
   Index grid, block;
+  const Window *windows;  // null: all blocks are run
+  int window_count;
+  Counts *counts;  // null: nothing is counted
+  BufferCounts *buffer_counts;
+  unsigned long l1_bytes, most_accesses;
 };
 }  // namespace emulation

@@ -61,7 +61,7 @@ class EmulatorToolchain:
 
     def runtime(self) -> Path:
         """Return the shared object of the runtime; errors are those of `objects`."""
-        text = _text("runtime.h").replace("#pragma once", "") + _text("runtime.cpp")
+        text = "".join(map(_text, ("runtime.h", "counters.h", "runtime.cpp"))).replace("#pragma once", "")
         key = hashlib.sha256("\n".join([text, self.version, *FLAGS]).encode()).hexdigest()
         found = self.cache.find("sources", key)
         if found is None:
