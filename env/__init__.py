@@ -3,9 +3,11 @@
 The rewards of `Fusion`, `PassOrder`, `Unroll`, `Kernels` and `Compile` are estimated by the cost model, so they are
 deterministic. `FusionMeasured` and so on are rewarded by measured run time and registered as nondeterministic. The
 `reward` argument takes any other reward; see `env.rewards`.
+
+Where Gymnasium is not installed there are no environments, but programs, references and statistics work.
 """
 
-from gymnasium.envs.registration import register, registry
+from importlib.util import find_spec
 
 ENVIRONMENTS = {
     "Expansions": "ExpansionsEnv",
@@ -19,6 +21,8 @@ ENVIRONMENTS = {
 
 def register_environments() -> None:
     """Register the ids with Gymnasium, unless they are registered already."""
+    from gymnasium.envs.registration import register, registry
+
     for name, entry in ENVIRONMENTS.items():
         for measured in (False, True):
             env_id = f"hlogym/{name}{'Measured' if measured else ''}-v0"
@@ -32,4 +36,5 @@ def register_environments() -> None:
                 )
 
 
-register_environments()
+if find_spec("gymnasium") is not None:
+    register_environments()

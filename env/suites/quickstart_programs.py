@@ -106,11 +106,12 @@ def cartpole_naive(key: Array, state: Array, actions: Array) -> tuple[Array, Arr
     def body(i: Array, carry: tuple[Array, ...]) -> tuple[Array, ...]:
         key, state, reward, dones = carry
         key, subkey = jax.random.split(key)
-        reset_to = jax.random.uniform(subkey, (ENVS, 4), minval=-RESET, maxval=RESET)
+        reset_to = jax.random.uniform(subkey, state.shape, minval=-RESET, maxval=RESET)
         state, step_reward, done = stacked_step(state, actions[i], reset_to)
         return key, state, reward + step_reward, dones + done.astype(jnp.int32)
 
-    start = (key, state, jnp.zeros(ENVS), jnp.zeros(ENVS, jnp.int32))
+    envs = len(state)
+    start = (key, state, jnp.zeros(envs), jnp.zeros(envs, jnp.int32))
     _, state, reward, dones = lax.fori_loop(0, len(actions), body, start)
     return state, reward, dones
 

@@ -23,17 +23,17 @@ import numpy.typing as npt
 
 from compiler import compile as compile_hlo
 from env.statistics import median_interval, ratio_interval
+from experiments.cartpole.arguments import ENVS, disagreement, draw
 from experiments.console import duration, factor, stdout, timing
 from experiments.module_command import plain_errors
 from experiments.provenance import provenance
 from experiments.results import check_output, write_text
 
-__all__ = ["build", "c_program", "disagreement", "measure"]
+__all__ = ["build", "c_program", "measure"]
 
 Array = npt.NDArray[Any]
 Run = Callable[[], Sequence[Array]]
 
-ENVS = 2048
 SOURCE = Path(__file__).with_name("cartpole.c")
 
 
@@ -59,25 +59,6 @@ def c_program(library: Any, key: Array, state: Array, actions: Array) -> Run:
         return found
 
     return run
-
-
-def draw(steps: int, seed: int = 0) -> tuple[Array, Array, Array]:
-    """Return a random key, state and actions."""
-    rng = np.random.default_rng(seed)
-    key = rng.integers(0, 1 << 32, 2, dtype=np.uint32)
-    state = rng.uniform(-0.05, 0.05, (ENVS, 4)).astype(np.float32)
-    return key, state, rng.integers(0, 2, (steps, ENVS), dtype=np.int32)
-
-
-def disagreement(got: Sequence[Array], want: Sequence[Array]) -> float:
-    """Return the share of environments whose final state or number of episodes differs.
-
-    Rounding may end an episode one step earlier; the environment then differs until two of its episodes end together.
-    """
-    state = (np.abs(got[0] - want[0]) > 1e-3).any(1)
-    if not np.array_equal(got[1], want[1]):
-        raise ValueError("the rewards differ")
-    return float((state | (np.abs(got[2] - want[2]) > 2)).mean())
 
 
 def measure(steps: int, rounds: int) -> dict[str, Any]:

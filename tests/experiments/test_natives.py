@@ -13,7 +13,8 @@ pytest.importorskip("jax")
 from compiler.interpreter import evaluate
 from compiler.text import parse
 from env.suites import KERNELS, MODELS, load_suite, random_inputs
-from experiments.cartpole.measure import build, c_program, disagreement, draw
+from experiments.cartpole.arguments import disagreement, draw
+from experiments.cartpole.measure import build, c_program
 from experiments.natives import tables
 from experiments.natives.lower import write_suites
 from experiments.natives.peers import native_difference

@@ -1,0 +1,70 @@
+"""The device that programs run on in a worker: a GPU through CuPy, or the stand-in, which emulates its kernels."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["Device", "open_device"]
+
+STAND_IN = "compiler.backends.cuda.emulation.stand_in"
+
+
+@dataclass(frozen=True)
+class Device:
+    """Where programs run.
+
+    Attributes:
+        backend: name of the backend that compiles for it.
+        cupy: the CuPy module; None for the stand-in.
+    """
+
+    backend: str
+    cupy: Any | None
+
+    def hold(self, array: npt.ArrayLike) -> Any:
+        """Return an array in the device's memory; CuPy cannot convert every type, so that bytes are copied."""
+        host = np.asarray(array)
+        if self.cupy is None:
+            return host
+        flat = np.ascontiguousarray(host).reshape(-1).view(np.uint8)
+        return self.cupy.asarray(flat).view(host.dtype).reshape(host.shape)
+
+    def wait(self) -> None:
+        """Wait until the device has done what was asked of it; raises what failed since the last time."""
+        if self.cupy is not None:
+            self.cupy.cuda.runtime.deviceSynchronize()
+
+    def is_lost(self) -> bool:
+        """Return whether the device can no longer be used by this process, as after an access to a wrong address."""
+        try:
+            self.wait()
+        except Exception:  # CuPy's own errors cannot be named without it
+            return True
+        return False
+
+
+@contextmanager
+def open_device(stand_in: bool) -> Iterator[Device]:
+    """Yield the GPU, or its stand-in; where hlogym has no stand-in, the cpu backend takes its place.
+
+    Raises:
+        BackendError: there is no GPU.
+    """
+    if not stand_in:
+        from compiler.backends.cuda import nvrtc
+
+        yield Device("cuda", nvrtc.cupy())
+        return
+    if importlib.util.find_spec(STAND_IN.rpartition(".")[0]) is None or importlib.util.find_spec(STAND_IN) is None:
+        yield Device("cpu", None)
+        return
+    with importlib.import_module(STAND_IN).installed():
+        yield Device("cuda", None)
