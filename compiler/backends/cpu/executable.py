@@ -18,6 +18,7 @@ from compiler.backends.cpu import toolchain
 from compiler.backends.cpu.array_call import ProgramTable, builtin_function, leaf_table
 from compiler.backends.cpu.blas import blas_address, blas_threading
 from compiler.backends.cpu.driver import Driver, make_driver
+from compiler.backends.cpu.fourier import can_transform, transform
 from compiler.backends.cpu.frames import Context, Frame, FramePool, TimingMemory, pointers
 from compiler.backends.cpu.libraries import load_library
 from compiler.backends.cpu.loop_functions import loop_functions
@@ -339,7 +340,10 @@ class CpuExecutable:
         t = self.built.driver.host[number]
         try:
             ins, outs = [self.view(frame, b) for b in t.inputs], [self.view(frame, b) for b in t.outputs]
-            evaluate_host(t, ins, outs, frame.machine)
+            if can_transform(t):
+                transform(t, ins[0], outs[0], self._call_options.num_threads or RUNTIME.num_threads)
+            else:
+                evaluate_host(t, ins, outs, frame.machine)
         except BaseException as e:  # an exception cannot propagate through C
             frame.stop(e)
 

@@ -1,0 +1,54 @@
+"""Fourier transforms on the CPU in the precision of their operands, against the interpreter."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from compiler import CompileOptions, compile
+from compiler.text import parse
+from env.reference import Reference
+from tests.codegen.running import problem
+
+KINDS = {"FFT": ("c64", "c64"), "IFFT": ("c64", "c64"), "RFFT": ("f32", "c64"), "IRFFT": ("c64", "f32")}
+WIDE = {"c64": "c128", "f32": "f64"}
+TYPES = {"c64": np.complex64, "c128": np.complex128, "f32": np.float32, "f64": np.float64}
+
+
+def transform(kind: str, dims: tuple[int, ...], length: tuple[int, ...], wide: bool) -> tuple[str, np.ndarray]:
+    """Return a program with one transform of `length`, and a random argument for it."""
+    halved = (*dims[:-1], dims[-1] // 2 + 1)
+    source, target = ((halved, dims) if kind == "IRFFT" else (dims, halved)) if "R" in kind else (dims, dims)
+    before, after = (WIDE[t] if wide else t for t in KINDS[kind])
+    shown = [",".join(map(str, d)) for d in (source, target, length)]
+    text = f"""HloModule m
+ENTRY e {{
+  x = {before}[{shown[0]}] parameter(0)
+  ROOT y = {after}[{shown[1]}] fft(x), fft_type={kind}, fft_length={{{shown[2]}}}
+}}"""
+    rng = np.random.default_rng(5)
+    x = rng.normal(size=source) + (1j * rng.normal(size=source) if before[0] == "c" else 0)
+    return text, x.astype(TYPES[before])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("wide", [False, True])
+@pytest.mark.parametrize(
+    ("dims", "axes"), [((64,), 1), ((3, 31), 1), ((5, 6, 10), 2), ((2, 4, 6, 9), 3), ((1, 1), 1), ((128, 1024), 1)]
+)
+def test_transforms(kind: str, wide: bool, dims: tuple[int, ...], axes: int) -> None:
+    text, x = transform(kind, dims, dims[len(dims) - axes :], wide)
+    before = x.copy()
+    wanted = Reference.of(parse(text), [x])
+    for options in (CompileOptions(), CompileOptions(num_threads=1)):
+        assert problem(compile(text, options=options)(x), wanted) is None
+    np.testing.assert_array_equal(x, before)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_value_that_is_not_finite_reaches_its_row_only(value: float) -> None:
+    text, x = transform("RFFT", (4, 32), (32,), False)
+    x[2, 7] = value
+    (found,) = compile(text)(x)
+    assert not np.isfinite(found[2]).any()
+    assert np.isfinite(found[[0, 1, 3]]).all()
