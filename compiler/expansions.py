@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Protocol, TypeAlias, runtime_checkable
 
 from compiler.analysis.marks import is_marked, mark
 from compiler.backends.backend import Backend
+from compiler.codegen.languages import find_language
 from compiler.errors import PlanError
 from compiler.ir import HloInstruction, HloModule, Opcode
 from compiler.ir.printing import canonical_computations
@@ -41,12 +43,18 @@ class Expansion:
         opcode: the op.
         pass_text: the pass that expands it.
         default_pass: the pass by whose limits the expansion is the default; the same pass if empty.
+        only_staged: whether it is only for languages in which large reductions are divided into stages.
     """
 
     name: str
     opcode: Opcode
     pass_text: str
     default_pass: str = ""
+    only_staged: bool = False
+
+    def is_for(self, language: str | None) -> bool:
+        """Check whether the expansion is a choice for kernels in a language."""
+        return not self.only_staged or (language is not None and find_language(language).staged)
 
 
 EXPANSIONS: tuple[Expansion, ...] = (
@@ -61,12 +69,17 @@ EXPANSIONS: tuple[Expansion, ...] = (
     Expansion(
         "loops", Opcode.DOT, "dot-strength-reduction{max_contracted=4096,max_multiplications=1048576}", _SMALL_DOT
     ),
+    Expansion("stages", Opcode.REDUCE, "reduce-stages", only_staged=True),
 )
 """The expansions among which there is a choice; of those of one op that apply by their limits, the first is the
 default."""
 _INTERPRETED = frozenset({Opcode.RNG_BIT_GENERATOR})
 """Ops that the interpreter computes between kernels if they are kept."""
-_OPCODES = frozenset(e.opcode for e in EXPANSIONS)
+
+
+@cache
+def _opcodes(language: str | None) -> frozenset[Opcode]:
+    return frozenset(e.opcode for e in EXPANSIONS if e.is_for(language))
 
 
 @dataclass(frozen=True)
@@ -148,7 +161,8 @@ def expansion_sites(module: HloModule, backend: Backend) -> list[ExpansionSite]:
 
 
 def _sites(module: HloModule, backend: Backend) -> Iterator[tuple[ExpansionSite, HloInstruction]]:
-    if backend.language is None or not any(i.opcode in _OPCODES for c in module.computations for i in c.instructions):
+    opcodes = _opcodes(backend.language)
+    if backend.language is None or not any(i.opcode in opcodes for c in module.computations for i in c.instructions):
         return
     sequences = set(module.control_flow_computations())
     position = 0
@@ -156,7 +170,7 @@ def _sites(module: HloModule, backend: Backend) -> Iterator[tuple[ExpansionSite,
         if computation not in sequences:
             continue
         for i in order:
-            choices = choices_of(i, backend) if i.opcode in _OPCODES else ()
+            choices = choices_of(i, backend) if i.opcode in opcodes else ()
             if len(choices) > 1:
                 operands = ", ".join(str(o.shape) for o in i.operands)
                 signature = f"({operands}) -> {i.shape}"
@@ -182,7 +196,7 @@ def choices_of(i: HloInstruction, backend: Backend) -> tuple[str, ...]:
 
 
 def _choices_of(i: HloInstruction, alone: HloModule, backend: Backend) -> tuple[str, ...]:
-    mine = [e for e in EXPANSIONS if e.opcode is i.opcode]
+    mine = [e for e in EXPANSIONS if e.opcode is i.opcode and e.is_for(backend.language)]
     names = [e.name for e in mine if _changes(alone, e.pass_text)]
     in_library = backend.library_refusal(i) is None
     if in_library or i.opcode in _INTERPRETED or implementations_of(i, backend.name) or _has_kernel(i, backend):

@@ -35,14 +35,14 @@ def pack_loops(module: HloModule, target: BuildTarget) -> bool:
         target: what kernels are built for.
     """
     changed = False
-    inside = _inside_kernel_loops(module)
+    inside = inside_kernel_loops(module)
     for computation in [c for c in module.control_flow_computations() if c not in inside]:
         for loop in [i for i in computation.instructions if i.opcode is Opcode.WHILE and is_kernel_loop(i)]:
             changed |= _pack(computation, loop, target)
     return changed
 
 
-def _inside_kernel_loops(module: HloModule) -> set[HloComputation]:
+def inside_kernel_loops(module: HloModule) -> set[HloComputation]:
     """Return the computations that run inside kernel loops, whose own loops have no kernels."""
     found: set[HloComputation] = set()
     for computation in reversed(module.control_flow_computations()):  # callers first

@@ -32,11 +32,11 @@ from compiler.fusion.policies.ruled import RuledFusion
 from compiler.fusion.protocol import ChooseFusion, FusionPolicy, as_policy, run_policy
 from compiler.fusion.state import FusionState
 from compiler.ir import HloInstruction, HloModule, Opcode
-from compiler.loop_packing import pack_loops
+from compiler.loop_packing import inside_kernel_loops, pack_loops
 from compiler.loops import KEEP, KnownLoops, LoopPolicy, LoopSite, apply_loop_choice, find_site, loop_sites
 from compiler.passes import HloPass, PassPipeline, PipelineRun, make_pass
 from compiler.passes.infrastructure.registry import pass_text
-from compiler.passes.pipelines.default import default_pipeline, group_products, lower
+from compiler.passes.pipelines.default import default_pipeline, group_products, lower, stage_reductions
 from compiler.passes.reductions.windows import has_scan
 from compiler.plan import PHASES, CompilationPlan, ExpansionChoice, FusionStep, LoopChoice, Phase
 from compiler.plan_binding import FusionBase, PlanBinding
@@ -292,6 +292,9 @@ class CompilationSession:
                 return own or is_kept(i) or self._library_computes(i)
 
             lower(self.module, keeps)
+            if language.staged:
+                inside = inside_kernel_loops(self.module)
+                stage_reductions(self.module, lambda i: is_kept(i) or i.parent in inside)
             wrap_library_ops(self.module, self._library_computes)
             if self._backend.language == C.name:
                 group_products(self.module, self._library_computes)

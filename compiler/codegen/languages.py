@@ -41,6 +41,8 @@ class Language:
         scans: whether cumulative reductions have kernels.
         sorts: whether sorts and topk have kernels.
         products: whether matrix products have generated kernels.
+        staged: whether large reductions to few results are divided into stages, because the threads of one kernel do
+            not wait for each other.
         stages: what `bind` does one after the other, if it is divided.
     """
 
@@ -53,6 +55,7 @@ class Language:
     scans: bool = False
     sorts: bool = False
     products: bool = False
+    staged: bool = False
     stages: tuple[BindStage, ...] = ()
 
 
@@ -101,5 +104,5 @@ C = register_language(
 )  # fmt: skip
 # Rows are kept in registers, of which a GPU has more than shared memory. A thread runs one position of a loop.
 CUDA = register_language(
-    Language("cuda", Schedule(block=0, cache=2, lanes=1), gpu_binding.bind_cuda, _print_cuda, _check_cuda)
+    Language("cuda", Schedule(block=0, cache=2, lanes=1), gpu_binding.bind_cuda, _print_cuda, _check_cuda, staged=True)
 )

@@ -183,3 +183,38 @@ ENTRY e {
     session = CompilationSession(parse(text))
     session.run_passes()
     assert session.expansions() == []
+
+
+SUMS = """
+HloModule sums
+add { a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  ROOT c = f32[] add(a, b) }
+ENTRY e {
+  x = f32[512,1000] parameter(0)
+  zero = f32[] constant(0)
+  s = f32[] reduce(x, zero), dimensions={0,1}, to_apply=add
+  r = f32[512] reduce(x, zero), dimensions={1}, to_apply=add
+  ROOT t = (f32[], f32[512]) tuple(s, r)
+}
+"""
+
+
+def test_only_a_gpu_reduces_in_stages_and_only_to_few_results() -> None:
+    assert expansion_sites(parse(SUMS), find_backend("cpu")) == []
+    (site,) = expansion_sites(parse(SUMS), find_backend("cuda"))
+    assert (site.id, site.choices) == ("e/s", ("stages", "keep"))
+
+
+@pytest.mark.parametrize("choice", ["stages", "keep"])
+def test_stages_are_a_decision(choice: str) -> None:
+    session = CompilationSession(parse(SUMS), "cuda", pipeline=[])
+    session.set_expansion("e/s", choice)
+    plan = CompilationPlan.from_json(session.plan.to_json())
+    replayed = CompilationSession(parse(SUMS), "cuda", pipeline=[])
+    replayed.replay(plan)
+    for s in (session, replayed):
+        _ = s.fusion
+        assert sum(i.opcode is Opcode.REDUCE for i in s.module.entry.instructions) == (3 if choice == "stages" else 2)
+    args = arguments(parse(SUMS))
+    assert difference(evaluate(session.module, args), evaluate(parse(SUMS), args), TOLERANCE) is None

@@ -19,6 +19,7 @@ KEPT_OPCODES = frozenset(
     {
         Opcode.CONVOLUTION,
         Opcode.DOT,
+        Opcode.REDUCE,
         Opcode.REDUCE_WINDOW,
         Opcode.RNG_BIT_GENERATOR,
         Opcode.SCATTER,

@@ -133,6 +133,19 @@ def lower(module: HloModule, keeps: Keeps | None = None) -> bool:
     return changed
 
 
+def stage_reductions(module: HloModule, keeps: Keeps) -> bool:
+    """Divide large reductions to few results into stages; return whether there were any.
+
+    Args:
+        module: the module to change, after `lower`.
+        keeps: says for a reduction whether it is kept as it is.
+    """
+    if not sparing(make_pass("reduce-stages"), keeps).run(module):
+        return False
+    PipelineRun().run(_lowering()[1], module)
+    return True
+
+
 def group_products(module: HloModule, library: Keeps) -> bool:
     """Make fusions of the attention and the products that our own C kernels compute best; return whether any was made.
 

@@ -1,0 +1,129 @@
+"""Reduction in stages: a large reduction to few results becomes one of chunks and one of what they yield."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+from compiler.ir import HloInstruction, Opcode
+from compiler.ir.attributes import PadDim
+from compiler.passes.infrastructure.base import InstructionPass, number_option
+from compiler.passes.infrastructure.builder import Builder
+from compiler.passes.infrastructure.patterns import identity_value, scalar_function
+from compiler.passes.infrastructure.registry import register
+
+WARP = 32
+"""Adjacent columns that one multiprocessor reduces together."""
+SINGLE_BYTES = 50e9
+"""Bytes per second that one multiprocessor reads, about twice its share of the bandwidth of the memory."""
+ALL_BYTES = 25e9
+"""Bytes per second that each of all multiprocessors reads."""
+SECOND_STAGE = 3e-6
+"""Seconds that another kernel takes."""
+LEAST_BYTES = 16 * 1024
+"""Minimum size of what one multiprocessor reduces of a chunk."""
+CHUNKS_PER_UNIT = 2
+"""Chunks that a multiprocessor reduces."""
+
+
+@register
+@dataclass(frozen=True)
+class ReduceStages(InstructionPass):
+    """Rewrite reduce(x, init) -> reduce(reduce(chunks of x, identity), init), if the first has more parallelism.
+
+    It applies to reductions by a function with an identity element that would leave most multiprocessors of a GPU idle.
+    How many chunks there are depends on shapes alone, so results do not depend on the GPU; sums change their order.
+    Where no suitable number of chunks divides the reduced dimensions, they are padded with the identity.
+
+    Attributes:
+        units: number of multiprocessors.
+    """
+
+    name: ClassVar[str] = "reduce-stages"
+    units: int = number_option(132, 1, 4096)
+
+    def visit(self, instruction: HloInstruction) -> bool:
+        """Split a reduction; return whether anything changed."""
+        i = instruction
+        if i.opcode is not Opcode.REDUCE or len(i.operands) != 2 or i.parent is None or i.shape.is_dynamic:
+            return False
+        if i.control_predecessors or not i.dimensions or i.shape.element_type is not i.operand(0).shape.element_type:
+            return False
+        function = scalar_function(i.attributes["to_apply"])
+        t = i.shape.element_type
+        if function is None or (t.is_float and t.bits < 32 and function not in (Opcode.MAXIMUM, Opcode.MINIMUM)):
+            return False  # partial results of few bits would be rounded
+        neutral = identity_value(function, t)
+        group = _adjacent_dimensions(i)
+        if neutral is None or group is None:
+            return False
+        chunks = self._chunks(i, group)
+        if chunks < 2:
+            return False
+        _split(i, group, chunks, Builder(i.parent).scalar(neutral, t))
+        return True
+
+    def _chunks(self, i: HloInstruction, group: tuple[int, int]) -> int:
+        """Return into how many chunks the adjacent reduced dimensions should be divided; 1 for none."""
+        dims = i.operand(0).shape.dimensions
+        results, elements = max(1, i.shape.num_elements), math.prod(dims)
+        long = [d for d, n in enumerate(dims) if n != 1]
+        by_rows = bool(long) and long[-1] in i.dimensions
+        busy = results if by_rows else -(-results // WARP)
+        size = elements * i.operand(0).shape.element_type.byte_size
+        single = size / (min(busy, self.units) * SINGLE_BYTES)
+        if busy >= self.units or single < 2 * (size / (self.units * ALL_BYTES) + SECOND_STAGE):
+            return 1
+        length = math.prod(dims[slice(*group)])
+        most = min(length // 2, size // (busy * LEAST_BYTES))
+        if most < 2:
+            return 1
+        return _divisor_near(min(-(-CHUNKS_PER_UNIT * self.units // busy), most), length)
+
+
+def _adjacent_dimensions(i: HloInstruction) -> tuple[int, int] | None:
+    """Return the range of the first reduced dimensions that are adjacent, None if they have no elements."""
+    dims = i.operand(0).shape.dimensions
+    if 0 in dims:
+        return None
+    first = min(i.dimensions)
+    while first in i.dimensions and dims[first] == 1 and first + 1 in i.dimensions:
+        first += 1
+    last = first
+    while last + 1 in i.dimensions:
+        last += 1
+    return first, last + 1
+
+
+def _divisor_near(wanted: int, length: int) -> int:
+    """Return a divisor of a length that is at least half of what is wanted and at most twice, else what is wanted."""
+    near = (n for n in range(wanted, max(1, wanted // 2), -1) if length % n == 0)
+    far = (n for n in range(wanted, 2 * wanted + 1) if length % n == 0)
+    return next(near, next(far, wanted))
+
+
+def _split(i: HloInstruction, group: tuple[int, int], chunks: int, neutral: HloInstruction) -> None:
+    """Replace the reduction by two, of which the first reduces `chunks` parts of a range of dimensions."""
+    computation = i.parent
+    assert computation is not None  # noqa: S101 - the pass found it in a computation
+    b = Builder(computation)
+    source, init = i.operands
+    dims, (first, last) = source.shape.dimensions, group
+    length = math.prod(dims[first:last])
+    inner = -(-length // chunks)
+    if dims[first] % chunks == 0:  # no index has to be divided
+        split = b.reshape(source, (*dims[:first], chunks, dims[first] // chunks, *dims[first + 1 :]))
+    else:
+        x = b.reshape(source, (*dims[:first], length, *dims[last:]))
+        after = PadDim(0, chunks * inner - length)
+        x = b.pad(x, neutral, [after if d == first else PadDim(0, 0) for d in range(x.shape.rank)])
+        split = b.reshape(x, (*dims[:first], chunks, inner, *dims[last:]))
+    # Dimensions from the chunks on have moved; those merged into them are gone.
+    moved = split.shape.rank - source.shape.rank
+    others = [d + (moved if d >= last else 0) for d in i.dimensions if not first <= d < last]
+    reduced = [*range(first + 1, last + moved), *others]
+    function = i.attributes["to_apply"]
+    partial = b.reduce(split, neutral, sorted(reduced), function)
+    kept_before = sum(d not in i.dimensions for d in range(first))
+    computation.replace(i, b.reduce(partial, init, [kept_before], function))
