@@ -94,6 +94,18 @@ class BackendError(HlogymError, RuntimeError):
     """Raised if a backend is unavailable (no C compiler, no GPU...); says what to install or which backend to use."""
 
 
+class DeviceLostError(BackendError):
+    """A kernel failed on the GPU, after which this process cannot use the GPU any more; another process can.
+
+    Attributes:
+        kernels: symbols of the kernels that may have failed, of which the last one was launched last.
+    """
+
+    def __init__(self, message: str, kernels: Sequence[str] = ()) -> None:
+        self.kernels = tuple(kernels)
+        super().__init__(message)
+
+
 class MemoryLimitError(HlogymError, MemoryError):
     """Raised if arrays do not fit into the available memory; names them, the bytes needed and the bytes available."""
 

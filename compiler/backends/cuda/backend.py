@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from compiler.analysis.cost_model import DeviceModel, device_model
-from compiler.backends.cuda import nvrtc
+from compiler.backends.cuda import bindings
 from compiler.backends.cuda.executable import CudaExecutable
 from compiler.codegen.languages import CUDA
 from compiler.codegen.schedules.kernel_choice import KernelBindings
@@ -37,11 +37,11 @@ class CudaBackend:
 
     def why_unavailable(self) -> str | None:
         """Return why CuPy or the GPU cannot be used, or None if they can."""
-        return nvrtc.why_unavailable()
+        return bindings.why_unavailable()
 
     def machine_key(self) -> str:
         """Return the compute capability, the number of multiprocessors and the version of CuPy."""
-        cupy = nvrtc.cupy()
+        cupy = bindings.cupy()
         device = cupy.cuda.Device()
         units = device.attributes.get("MultiProcessorCount")
         return f"{device.compute_capability}\n{units}\n{cupy.__version__}"

@@ -1,58 +1,45 @@
-"""The executable of the cuda backend: thunks launched through CuPy, captured as a CUDA graph where possible."""
+"""The executable of the cuda backend: a program that is loaded on a GPU at its first call there."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from compiler.analysis.cost_model import device_model
-from compiler.backends.cuda import nvrtc
+from compiler.backends.cuda import bindings
+from compiler.backends.cuda.arrays import Argument, take_arguments, take_results
+from compiler.backends.cuda.cubins import Cubin, compile_cubins
+from compiler.backends.cuda.device_program import DeviceProgram
+from compiler.backends.cuda.timing import time_program, time_step
 from compiler.codegen.build_target import CUDA_TARGET
 from compiler.codegen.kernel_spec import KernelSpec
-from compiler.interpreter.machine import Machine
 from compiler.ir.module import HloModule
 from compiler.plan import CompilationPlan
 from compiler.runtime.allocation import allocate
-from compiler.runtime.buffers import Buffer, BufferKind
-from compiler.runtime.executable import (
-    ThunkSamples,
-    ThunkTime,
-    check_arguments,
-    check_signature,
-    parameter_leaves,
-    profile_thunks,
-)
+from compiler.runtime.executable import ThunkSamples, ThunkTime, parameter_leaves, profile_thunks
 from compiler.runtime.executable_text import executable_html, executable_text
 from compiler.runtime.explanation import Explanation
-from compiler.runtime.host_ops import evaluate_host
 from compiler.runtime.memory import ProgramMemory, program_memory
 from compiler.runtime.program_files import SavedProgram, save_program
 from compiler.runtime.thunk_emitter import ThunkProgram
-from compiler.runtime.thunks import (
-    ConditionalThunk,
-    CopyThunk,
-    GemmThunk,
-    HostThunk,
-    KernelThunk,
-    LibraryThunk,
-    Thunk,
-    ThunkVisitor,
-    WhileThunk,
-    kernels_of,
-    walk,
-)
-
-GRAPH_NODES = 20_000
-"""Maximum number of launches in a program that is captured as a CUDA graph."""
+from compiler.runtime.thunks import Thunk, kernels_of, walk
 
 
 class CudaExecutable:
     """A program compiled for a GPU.
 
-    Without a GPU the kernels, module and plan can be inspected, but a call raises BackendError.
+    Without a GPU the kernels, module and plan can be inspected, and `cubins` compiles the kernels, but a call raises
+    BackendError. A call launches the program on CuPy's current stream of the calling thread and returns before it is
+    done. Several threads may call it; calls on different streams wait for each other, because they share temporaries.
+
+    An argument that the module's header donates to a result (`input_output_alias`, `buffer_donor`) is overwritten and
+    returned as that result, if it is a CuPy array that owns its memory and shares it with no other argument. Otherwise
+    the call works on a copy of it.
+
+    Attributes:
+        synchronous: wait after each launch, so that an error names the kernel that caused it; slow.
     """
 
     backend = "cuda"
@@ -64,7 +51,9 @@ class CudaExecutable:
         self.arena_bytes = arena_bytes
         self.thunks: list[Thunk] = list(walk(program.thunks))
         self._shapes = parameter_leaves(module)
-        self._device: _Device | None = None
+        self.synchronous = False
+        self._loaded: dict[tuple[int, int], DeviceProgram] = {}
+        self._loading = threading.Lock()
 
     @staticmethod
     def build(module: HloModule, program: ThunkProgram, plan: CompilationPlan | None = None) -> CudaExecutable:
@@ -95,205 +84,76 @@ class CudaExecutable:
         """Return the distinct generated kernels in program order."""
         return kernels_of(self.thunks)
 
+    def cubins(self, architecture: str = "sm_90") -> dict[str, Cubin]:
+        """Return the compiled kernels by symbol, with what they need of the GPU; see `compile_cubins`."""
+        return compile_cubins(self.kernels, architecture)
+
+    @property
+    def donated(self) -> Mapping[int, int]:
+        """The argument whose memory each result takes over, by the number of the result."""
+        return {b.index: n for n, b in enumerate(self.program.parameters) if b.kind.value == "output"}
+
     def __call__(self, *arrays: Any) -> list[Any]:
-        """Run the program on CuPy, DLPack or numpy arrays and return the leaves of its result as CuPy arrays."""
-        device = self._on_device()
-        return device.run(self._arguments(arrays))
+        """Run the program on CuPy, DLPack or numpy arrays and return the leaves of its result as new CuPy arrays.
 
-    def _on_device(self) -> _Device:
-        if self._device is None:
-            self._device = _Device(self.program, self.arena_bytes, self.kernels)
-        return self._device
+        Raises:
+            ArgumentError: the arguments do not match.
+            BackendError: there is no GPU here, or CUDA fails.
+            CodegenError: a kernel cannot be compiled or launched.
+            MemoryLimitError: the memory of the GPU does not suffice.
+            DeviceLostError: a kernel failed; this process cannot use the GPU any more.
+        """
+        program = self._on_device()
+        return program.call(self._arguments(program, arrays), donate=True, synchronous=self.synchronous)
 
-    def _arguments(self, arrays: Sequence[Any]) -> list[Any]:
-        xp = nvrtc.cupy()
-        if all(isinstance(a, np.ndarray | np.generic | int | float) for a in arrays):
-            return [xp.asarray(a) for a in check_arguments(arrays, self._shapes)]
-        given = [a if isinstance(a, xp.ndarray) else _to_device(xp, a) for a in arrays]
-        check_signature([(a.dtype, a.shape) for a in given], self._shapes)
-        return [xp.ascontiguousarray(a) for a in given]
+    def _arguments(self, program: DeviceProgram, arrays: Sequence[Any]) -> list[Argument]:
+        xp = program.xp
+        return take_arguments(xp, arrays, self._shapes, xp.cuda.get_current_stream())
+
+    def _on_device(self) -> DeviceProgram:
+        """Return the program on the current GPU; load it there at the first call."""
+        xp = bindings.cupy()
+        key = id(xp), int(xp.cuda.runtime.getDevice())
+        found = self._loaded.get(key)
+        if found is None:
+            with self._loading:
+                found = self._loaded.get(key)
+                if found is None:
+                    capability = xp.cuda.Device(key[1]).compute_capability
+                    cubins = compile_cubins(self.kernels, f"sm_{capability}")
+                    found = self._loaded[key] = DeviceProgram(xp, key[1], self.program, self.arena_bytes, cubins)
+        return found
 
     def benchmark(self, arrays: Sequence[Any], repeats: int = 10) -> list[float]:
-        """Return the seconds of each of `repeats` executions by CUDA events; call the program once first to warm up."""
-        xp = nvrtc.cupy()
-        device, arguments = self._on_device(), self._arguments(arrays)
-        out = []
-        for _ in range(repeats):
-            start, stop = xp.cuda.Event(), xp.cuda.Event()
-            start.record()
-            device.run(arguments)
-            stop.record()
-            stop.synchronize()
-            out.append(xp.cuda.get_elapsed_time(start, stop) / 1e3)
-        return out
+        """Return the seconds of each of `repeats` executions on the GPU, measured by CUDA events.
+
+        Launches are queued before the first one starts where the program allows it, so that the time of the host does
+        not count. Arguments are on the GPU before, and donated ones are copied between the executions.
+        """
+        program = self._on_device()
+        arguments = self._arguments(program, arrays)
+        results, copies = take_results(
+            program.xp, [b.shape for b in self.program.results], program.donated, arguments, donate=False
+        )
+        return time_program(program, arguments, results, copies, repeats)
 
     def time_thunks(self, arrays: Sequence[Any], repeats: int = 5) -> list[ThunkSamples]:
         """Return the seconds of `repeats` executions of each thunk, one after the other, on the data of one call.
 
         A loop or conditional takes no time itself; the number of executions is the expected one.
         """
-        self(*arrays)
-        return [ThunkSamples(t.executions, self._time_thunk(t, repeats)) for t in self.thunks]
-
-    def _time_thunk(self, thunk: Thunk, repeats: int) -> list[float]:
-        xp, device = nvrtc.cupy(), self._on_device()
-        if thunk.blocks():
-            return [0.0] * repeats
-        out = []
-        for _ in range(repeats):
-            start, stop = xp.cuda.Event(), xp.cuda.Event()
-            start.record()
-            thunk.accept(device)
-            stop.record()
-            stop.synchronize()
-            out.append(xp.cuda.get_elapsed_time(start, stop) / 1e3)
-        return out
+        program = self._on_device()
+        arguments = self._arguments(program, arrays)
+        results, copies = take_results(
+            program.xp, [b.shape for b in self.program.results], program.donated, arguments, donate=False
+        )
+        with program.bound(arguments, results) as stream:
+            program.begin(copies, arguments, results, stream)
+            program.launch(stream)
+            return [
+                ThunkSamples(t.executions, time_step(program, program.step_of(t), stream, repeats)) for t in self.thunks
+            ]
 
     def profile(self, *arrays: Any, repeats: int = 20) -> list[ThunkTime]:
         """Call the program and return the median time of each thunk with its bytes and flops."""
         return profile_thunks(self.thunks, self.time_thunks(arrays, repeats))
-
-
-class _Device(ThunkVisitor[None]):
-    """The GPU state of an executable: compiled kernels, memory and captured graphs; as a visitor it launches thunks."""
-
-    def __init__(self, program: ThunkProgram, arena_bytes: int, kernels: list[KernelSpec]) -> None:
-        self.xp = nvrtc.cupy()
-        self.program = program
-        self.functions = nvrtc.functions(kernels)
-        self.arena = self.xp.zeros(max(1, arena_bytes), self.xp.uint8)
-        self.constants = [self.xp.asarray(c) for c in program.constants]
-        self.results = [self.xp.empty(b.shape.dimensions, b.shape.dtype) for b in program.results]
-        self.parameters: list[Any] = []
-        self.machine = Machine()
-        self.graphs: dict[tuple[int, ...], Any] = {}
-        self.capturable = _LaunchCount().sequence(program.thunks) is not None
-
-    def run(self, arguments: list[Any]) -> list[Any]:
-        """Run the program and return its results in new arrays."""
-        self.parameters, self.machine = arguments, Machine()
-        if not self.capturable:
-            self.sequence(self.program.thunks)
-        else:
-            self._graph().launch(self.xp.cuda.get_current_stream())
-        return [r.copy() for r in self.results]
-
-    def _graph(self) -> Any:
-        """Return the graph of the program for the current argument addresses; the last few graphs are kept."""
-        key = tuple(int(a.data.ptr) for a in self.parameters)
-        found = self.graphs.get(key)
-        if found is None:
-            stream = self.xp.cuda.Stream(non_blocking=True)
-            with stream:
-                self.sequence(self.program.thunks)  # libraries must be initialized outside of a capture
-                stream.synchronize()
-                stream.begin_capture()
-                self.sequence(self.program.thunks)
-                found = stream.end_capture()
-            if len(self.graphs) >= 4:
-                self.graphs.pop(next(iter(self.graphs)))
-            self.graphs[key] = found
-        return found
-
-    def sequence(self, thunks: list[Thunk]) -> None:
-        for t in thunks:
-            t.accept(self)
-
-    def kernel(self, t: KernelThunk) -> None:
-        arguments = tuple(self.view(b) for b in (*t.inputs, *t.outputs))
-        self.functions[t.spec.symbol]((t.spec.grid,), (t.spec.block,), arguments)
-
-    def copy(self, t: CopyThunk) -> None:
-        target, source = self.view(t.target), self.view(t.source)
-        self.xp.copyto(target.reshape(-1), source.reshape(-1))
-
-    def gemm(self, t: GemmThunk) -> None:
-        lhs, rhs = t.matrices(self.view(t.lhs), self.view(t.rhs))
-        self.xp.matmul(lhs, rhs, out=self.view(t.out).reshape(t.batch, t.m, t.n))
-
-    def library(self, t: LibraryThunk) -> None:
-        raise TypeError(f"the cuda backend has no library for %{t.name}")
-
-    def host(self, t: HostThunk) -> None:
-        inputs = [self.xp.asnumpy(self.view(b)) for b in t.inputs]
-        outputs = [np.empty(b.shape.dimensions, b.shape.dtype) for b in t.outputs]
-        evaluate_host(t, inputs, outputs, self.machine)
-        for b, value in zip(t.outputs, outputs, strict=True):
-            self.view(b).set(value)
-
-    def loop(self, t: WhileThunk) -> None:
-        if t.trip_count is not None:
-            for _ in range(t.trip_count):
-                self.sequence(t.body)
-            return
-        while True:
-            self.sequence(t.condition)
-            if not bool(self.view(t.predicate).get()):
-                return
-            self.sequence(t.body)
-
-    def conditional(self, t: ConditionalThunk) -> None:
-        value = int(self.view(t.selector).get())
-        branch = 1 - value if t.selector.shape.dtype == np.bool_ else value
-        self.sequence(t.branches[branch if 0 <= branch < len(t.branches) else -1])
-
-    def view(self, b: Buffer) -> Any:
-        """Return the memory of a buffer as a CuPy array."""
-        shape, b = b.shape, b.resolve()
-        if b.kind is BufferKind.PARAMETER:
-            return self.parameters[b.index].reshape(shape.dimensions)
-        if b.kind is BufferKind.OUTPUT:
-            return self.results[b.index].reshape(shape.dimensions)
-        if b.kind is BufferKind.CONSTANT:
-            return self.constants[b.index].reshape(shape.dimensions)
-        return self.arena[b.index : b.index + shape.byte_size].view(shape.dtype).reshape(shape.dimensions)
-
-
-class _LaunchCount(ThunkVisitor[int | None]):
-    """A visitor that counts the launches of a program, or returns None if no graph can capture it.
-
-    A graph cannot capture a program in which the host reads a value, or one of more than GRAPH_NODES launches.
-    """
-
-    def sequence(self, thunks: list[Thunk]) -> int | None:
-        total = 0
-        for t in thunks:
-            launches = t.accept(self)
-            if launches is None or total + launches > GRAPH_NODES:
-                return None
-            total += launches
-        return total
-
-    def kernel(self, t: KernelThunk) -> int | None:
-        del t
-        return 1
-
-    def copy(self, t: CopyThunk) -> int | None:
-        del t
-        return 1
-
-    def gemm(self, t: GemmThunk) -> int | None:
-        del t
-        return 1
-
-    def library(self, t: LibraryThunk) -> int | None:
-        del t
-        return None
-
-    def host(self, t: HostThunk) -> int | None:
-        del t
-        return None
-
-    def loop(self, t: WhileThunk) -> int | None:
-        inner = self.sequence(t.body)
-        return None if inner is None or t.trip_count is None else inner * t.trip_count
-
-    def conditional(self, t: ConditionalThunk) -> int | None:
-        del t
-        return None
-
-
-def _to_device(xp: Any, array: Any) -> Any:
-    if hasattr(array, "__dlpack__") and not isinstance(array, np.ndarray):
-        return xp.from_dlpack(array)
-    return xp.asarray(array)

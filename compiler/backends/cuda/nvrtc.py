@@ -1,48 +1,42 @@
-"""Compilation of CUDA C++ by NVRTC through CuPy, which is imported when it is first needed."""
+"""Compilation of CUDA C++ to cubins by NVRTC, which needs no GPU.
+
+NVRTC is reached through CuPy where that is installed, else as a shared library: that of NVIDIA's wheels or of a CUDA
+toolkit.
+"""
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import importlib
+import os
+import re
 from collections.abc import Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
 from compiler.codegen.kernel_spec import KernelSpec
 from compiler.codegen.printing import print_cuda
 from compiler.errors import BackendError, CodegenError
 
+__all__ = ["OPTIONS", "Compiler", "compiler", "header_options", "source_of"]
+
 OPTIONS = ("--std=c++17", "-default-device")
+"""Options of all kernels, without the architecture."""
+HEADER = "cuda_fp16.h"
+_LOG_CHARACTERS = 4000
 
 
-def why_unavailable() -> str | None:
-    """Return why the cuda backend does not work on this machine, or None if it works."""
-    try:
-        cupy()
-    except BackendError as e:
-        return str(e)
-    return None
+class Compiler(Protocol):
+    """NVRTC, however it is reached."""
 
+    def version(self) -> str:
+        """Return the version, such as "13.0"."""
+        ...
 
-def cupy() -> Any:
-    """Return the CuPy module; raise BackendError if CuPy or a GPU is missing."""
-    try:
-        module = importlib.import_module("cupy")
-    except ImportError as e:
-        raise BackendError(
-            "the cuda backend needs CuPy: install hlogym[cuda12] or hlogym[cuda13] to match the driver "
-            f"(import failed: {e}), or use backend='cpu'"
-        ) from e
-    problem = _no_device(module)
-    if problem is not None:
-        raise BackendError(f"CuPy finds no GPU here ({problem}); use backend='cpu'")
-    return module
-
-
-def _no_device(module: Any) -> str | None:
-    try:
-        count = module.cuda.runtime.getDeviceCount()
-    except Exception as e:  # the types that CuPy raises cannot be named without CuPy
-        return str(e).splitlines()[0]
-    return None if count else "no device"
+    def compile(self, source: str, options: Sequence[str]) -> tuple[bytes, str]:
+        """Return the cubin of a source and NVRTC's log; raise CodegenError with the log if it is rejected."""
+        ...
 
 
 def source_of(kernels: Sequence[KernelSpec]) -> str:
@@ -51,14 +45,143 @@ def source_of(kernels: Sequence[KernelSpec]) -> str:
     return print_cuda.preamble() + "\n" + "\n".join(distinct.values())
 
 
-def functions(kernels: Sequence[KernelSpec]) -> dict[str, Any]:
-    """Compile kernels and return their functions by symbol; raise CodegenError with NVRTC's message if that fails."""
-    if not kernels:
-        return {}
-    xp = cupy()
-    module = xp.RawModule(code=source_of(kernels), options=OPTIONS, backend="nvrtc")
+def compiler() -> Compiler:
+    """Return NVRTC; raise BackendError if it is not installed."""
     try:
-        module.compile()
-    except xp.cuda.compiler.CompileException as e:
-        raise CodegenError(f"NVRTC rejected the kernels:\n{str(e)[:4000]}") from e
-    return {k.symbol: module.get_function(k.symbol) for k in kernels}
+        bound = importlib.import_module("cupy.cuda").nvrtc
+        bound.getVersion()
+    except Exception:  # CuPy is missing, or its binding finds no library; the types cannot be named without CuPy
+        return _library()
+    return _CupyNvrtc(bound)
+
+
+class _CupyNvrtc:
+    """NVRTC through CuPy's binding."""
+
+    def __init__(self, bound: Any) -> None:
+        self._nvrtc = bound
+
+    def version(self) -> str:
+        return ".".join(map(str, self._nvrtc.getVersion()))
+
+    def compile(self, source: str, options: Sequence[str]) -> tuple[bytes, str]:
+        program = self._nvrtc.createProgram(source, "kernels.cu", (), ())
+        try:
+            try:
+                self._nvrtc.compileProgram(program, tuple(options))
+            except self._nvrtc.NVRTCError as e:
+                raise _rejected(self._nvrtc.getProgramLog(program) or str(e)) from None
+            return self._nvrtc.getCUBIN(program), self._nvrtc.getProgramLog(program)
+        finally:
+            self._nvrtc.destroyProgram(program)
+
+
+class _LibraryNvrtc:
+    """NVRTC as a shared library; calls release the GIL."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self._library = library
+
+    def version(self) -> str:
+        major, minor = ctypes.c_int(), ctypes.c_int()
+        self._check("nvrtcVersion", ctypes.byref(major), ctypes.byref(minor))
+        return f"{major.value}.{minor.value}"
+
+    def compile(self, source: str, options: Sequence[str]) -> tuple[bytes, str]:
+        program = ctypes.c_void_p()
+        self._check("nvrtcCreateProgram", ctypes.byref(program), source.encode(), b"kernels.cu", 0, None, None)
+        try:
+            arguments = (ctypes.c_char_p * len(options))(*(o.encode() for o in options))
+            failed = self._library.nvrtcCompileProgram(program, len(options), arguments)
+            log = self._bytes(program, "nvrtcGetProgramLog").rstrip(b"\0").decode(errors="replace")
+            if failed:
+                raise _rejected(log)
+            return self._bytes(program, "nvrtcGetCUBIN"), log
+        finally:
+            self._library.nvrtcDestroyProgram(ctypes.byref(program))
+
+    def _bytes(self, program: ctypes.c_void_p, function: str) -> bytes:
+        size = ctypes.c_size_t()
+        self._check(f"{function}Size", program, ctypes.byref(size))
+        data = ctypes.create_string_buffer(max(1, size.value))
+        self._check(function, program, data)
+        return data.raw[: size.value]
+
+    def _check(self, function: str, *arguments: Any) -> None:
+        status = getattr(self._library, function)(*arguments)
+        if status:
+            raise BackendError(f"NVRTC failed: {function} returned {status}")
+
+
+def _rejected(log: str) -> CodegenError:
+    return CodegenError(f"NVRTC rejected a kernel:\n{log.strip()[:_LOG_CHARACTERS]}")
+
+
+@functools.lru_cache(maxsize=1)
+def _library() -> _LibraryNvrtc:
+    """Load NVRTC's shared library; raise BackendError if there is none."""
+    tried = []
+    for load in (_found_by_pathfinder, lambda: ctypes.CDLL("libnvrtc.so"), _beside_headers):
+        try:
+            return _LibraryNvrtc(load())
+        except Exception as e:  # the pathfinder's errors have types of their own
+            tried.append(str(e).splitlines()[0] if str(e) else type(e).__name__)
+    raise BackendError(
+        f"CUDA kernels are compiled by NVRTC, which is not installed ({tried[-1]}): install nvidia-cuda-nvrtc or CuPy"
+    )
+
+
+def _found_by_pathfinder() -> ctypes.CDLL:
+    pathfinder: Any = importlib.import_module("cuda.pathfinder")
+    return ctypes.CDLL(pathfinder.load_nvidia_dynamic_lib("nvrtc").abs_path)
+
+
+def _beside_headers() -> ctypes.CDLL:
+    folder = header_folder().parent
+    found = sorted([*folder.glob("lib*/libnvrtc.so*"), *folder.parent.glob("cuda_nvrtc/lib/libnvrtc.so*")])
+    if not found:
+        raise BackendError(f"{folder} has no libnvrtc.so")
+    return ctypes.CDLL(str(found[0]))
+
+
+# ---- headers
+
+
+def header_options(source: str) -> tuple[str, ...]:
+    """Return the options by which NVRTC finds the headers that a source includes; none if it includes none."""
+    return (f"-I{header_folder()}",) if re.search(r"^\s*#\s*include\s*<", source, re.MULTILINE) else ()
+
+
+@functools.lru_cache(maxsize=1)
+def header_folder() -> Path:
+    """Return the folder of CUDA's headers; raise BackendError if they are not installed."""
+    for folder in _header_folders():
+        if (folder / HEADER).is_file():
+            return folder
+    raise BackendError(
+        f"CUDA's header {HEADER} is not found: install nvidia-cuda-runtime (for CUDA 12: nvidia-cuda-runtime-cu12), "
+        "or set CUDA_PATH to the folder of a CUDA toolkit"
+    )
+
+
+def _header_folders() -> list[Path]:
+    out = [Path(os.environ[v]) / "include" for v in ("CUDA_PATH", "CUDA_HOME") if os.environ.get(v)]
+    try:
+        pathfinder: Any = importlib.import_module("cuda.pathfinder")
+        found = pathfinder.find_nvidia_header_directory("cudart")
+        out += [Path(found)] if found else []
+    except Exception:  # not installed, or an older version without this function
+        out += []
+    try:
+        packages = importlib.import_module("nvidia").__path__  # a namespace package, of NVIDIA's wheels
+    except ImportError:
+        packages = []
+    for package in packages:
+        out += [p / "include" for p in sorted(Path(package).glob("cu[0-9]*"))]
+        out.append(Path(package) / "cuda_runtime" / "include")
+    return [
+        *out,
+        Path("/usr/local/cuda/include"),
+        *sorted(Path("/usr/local").glob("cuda-*/include")),
+        Path("/usr/include"),
+    ]
