@@ -36,7 +36,13 @@ from compiler.loop_packing import inside_kernel_loops, pack_loops
 from compiler.loops import KEEP, KnownLoops, LoopPolicy, LoopSite, apply_loop_choice, find_site, loop_sites
 from compiler.passes import HloPass, PassPipeline, PipelineRun, make_pass
 from compiler.passes.infrastructure.registry import pass_text
-from compiler.passes.pipelines.default import default_pipeline, group_products, lower, stage_reductions
+from compiler.passes.pipelines.default import (
+    default_pipeline,
+    group_products,
+    group_tile_products,
+    lower,
+    stage_reductions,
+)
 from compiler.passes.reductions.windows import has_scan
 from compiler.plan import PHASES, CompilationPlan, ExpansionChoice, FusionStep, LoopChoice, Phase
 from compiler.plan_binding import FusionBase, PlanBinding
@@ -298,6 +304,8 @@ class CompilationSession:
             wrap_library_ops(self.module, self._library_computes)
             if self._backend.language == C.name:
                 group_products(self.module, self._library_computes)
+            elif language.tiles:
+                group_tile_products(self.module)
             pack_loops(self.module, self.target)
 
     def _library_computes(self, i: HloInstruction) -> bool:

@@ -12,6 +12,7 @@ from compiler.codegen.lowering.plain_reductions import is_certainly_built
 from compiler.codegen.nest.scalar_ops import is_supported_type, is_value_type, scalar_op_of
 from compiler.codegen.templates.products import product_refusal
 from compiler.codegen.templates.scatter import scatter_refusal
+from compiler.codegen.templates.tile_products import tile_product_refusal
 from compiler.errors import UnsupportedError
 from compiler.ir.computation import HloComputation
 from compiler.ir.instruction import HloInstruction
@@ -76,7 +77,7 @@ def _template_refusal(i: HloInstruction, target: BuildTarget) -> str | None:
     if not has_kernel:
         return f"%{i.name}: {language.name} has no generated kernel for a {i.opcode.text}, into which others could go"
     if i.opcode is Opcode.DOT:
-        return product_refusal(i)
+        return tile_product_refusal(i) if language.tiles else product_refusal(i)
     return scatter_refusal(i) if i.opcode is Opcode.SCATTER else None
 
 
@@ -114,7 +115,7 @@ def kernel_refusal(fused: HloComputation, target: BuildTarget = C_TARGET) -> str
         return f"more than {STATEMENT_LIMIT} instructions"
     language, schedule = target.printer, target.schedule
     try:
-        kernel = lower(fused, schedule)
+        kernel = lower(fused, schedule, language.tiles)
         if language.check is None:
             language.print_kernel(language.bind(kernel, schedule), "k")
         else:

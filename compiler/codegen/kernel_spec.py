@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from compiler.analysis.loop_marks import packed_loop
@@ -137,7 +137,7 @@ class LoweredKernel:
             language.check(self._nest(schedule), schedule)
 
     def _nest(self, schedule: Schedule) -> lir.Kernel:
-        return lower(self.fused, schedule) if self.nest.kind in SCHEDULED_KINDS else self.nest
+        return _lower(self.fused, schedule, self.language) if self.nest.kind in SCHEDULED_KINDS else self.nest
 
     def bound_nest(self, schedule: Schedule) -> lir.Kernel:
         """Return the loop nest that `bind` prints, bound with a schedule; errors are those of `bind`."""
@@ -158,7 +158,7 @@ class KernelVariants:
     def __init__(self, kernel: LoweredKernel) -> None:
         self._kernel = kernel
         bind = find_language(kernel.language).bind
-        self._lower = StageMemo(_lower_again)
+        self._lower = StageMemo(partial(_lower, language=kernel.language))
         self._stages = [StageMemo(s) for s in find_language(kernel.language).stages or (bind,)]
         self._bytes_bound = StageMemo(local_bytes_bound)
         self._printed: dict[int, KernelSpec] = {}
@@ -190,8 +190,8 @@ class KernelVariants:
         return self._lower(kernel.fused, schedule) if kernel.nest.kind in SCHEDULED_KINDS else kernel.nest
 
 
-def _lower_again(fused: HloComputation, schedule: Schedule) -> lir.Kernel:
-    return lower(fused, schedule)
+def _lower(fused: HloComputation, schedule: Schedule | None, language: str) -> lir.Kernel:
+    return lower(fused, schedule, find_language(language).tiles)
 
 
 def _default_schedule(fused: HloComputation, language: str) -> Schedule:
@@ -207,7 +207,8 @@ def lower_instruction(i: HloInstruction, language: str) -> LoweredKernel:
     """
     fused = fused_form(i)
     outputs = tuple(r.shape for r in roots_of(fused))
-    return LoweredKernel(i.name, fused, lower(fused), language, fused.parameter_shapes, outputs, flops_of(fused))
+    nest = _lower(fused, None, language)
+    return LoweredKernel(i.name, fused, nest, language, fused.parameter_shapes, outputs, flops_of(fused))
 
 
 def make_kernel(i: HloInstruction, language: str, schedule: Schedule | None = None) -> KernelSpec:

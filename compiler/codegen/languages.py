@@ -43,6 +43,7 @@ class Language:
         products: whether matrix products have generated kernels.
         staged: whether large reductions to few results are divided into stages, because the threads of one kernel do
             not wait for each other.
+        tiles: whether matrix products and attention are divided into tiles for the blocks of a GPU.
         stages: what `bind` does one after the other, if it is divided.
     """
 
@@ -56,6 +57,7 @@ class Language:
     sorts: bool = False
     products: bool = False
     staged: bool = False
+    tiles: bool = False
     stages: tuple[BindStage, ...] = ()
 
 
@@ -104,5 +106,8 @@ C = register_language(
 )  # fmt: skip
 # Rows are kept in registers, of which a GPU has more than shared memory. A thread runs one position of a loop.
 CUDA = register_language(
-    Language("cuda", Schedule(block=0, cache=2, lanes=1), gpu_binding.bind_cuda, _print_cuda, _check_cuda, staged=True)
-)
+    Language(
+        "cuda", Schedule(block=0, cache=2, lanes=1), gpu_binding.bind_cuda, _print_cuda, _check_cuda,
+        products=True, tiles=True, staged=True,
+    )
+)  # fmt: skip

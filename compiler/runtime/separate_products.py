@@ -11,8 +11,8 @@ from compiler.runtime.implementations import KernelImplementation, register_impl
 
 
 def _refusal(i: HloInstruction, backend: str) -> str | None:
-    if backend != "cpu" or i.opcode is not Opcode.FUSION:
-        return f"%{i.name} is not a fusion on the cpu backend"
+    if backend not in ("cpu", "cuda") or i.opcode is not Opcode.FUSION:
+        return f"%{i.name} is not a fusion on a backend with generated products"
     if all(x.opcode is not Opcode.DOT for x in i.attributes["calls"].instructions):
         return f"%{i.name} has no dot"
     return None

@@ -16,7 +16,7 @@ from compiler.backends.cpu.libraries import load_library
 from compiler.backends.cpu.native_runtime import RUNTIME
 from compiler.backends.cuda import emulation
 from compiler.codegen.kernel_spec import KernelSpec, build_spec, flops_of
-from compiler.codegen.languages import default_schedule
+from compiler.codegen.languages import default_schedule, find_language
 from compiler.codegen.lowering.lower import lower, roots_of
 from compiler.codegen.schedules.schedule import Schedule
 from compiler.interpreter import evaluate_computation
@@ -49,7 +49,7 @@ def kernel_of(computation: HloComputation, language: str, schedule: Schedule | N
     """Return the kernel of a computation; raise UnsupportedError if there is none."""
     schedule = schedule or default_schedule(language)
     outputs = tuple(r.shape for r in roots_of(computation))
-    kernel = lower(computation, schedule)
+    kernel = lower(computation, schedule, find_language(language).tiles)
     flops = flops_of(computation)
     return build_spec("case", kernel, language, schedule, computation.parameter_shapes, outputs, flops)
 

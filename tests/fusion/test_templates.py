@@ -256,10 +256,18 @@ def test_a_scatter_yields_nothing_else() -> None:
     assert reason == "the kernel of %d (scatter) yields nothing but its result"
 
 
-def test_gpus_leave_products_to_libraries_and_update_arrays_only() -> None:
+def test_gpus_have_kernels_of_products_with_what_is_around_them() -> None:
     state = state_of(PRODUCT, target=CUDA_TARGET)
-    wanted = "%d: cuda has no generated kernel for a dot, into which others could go"
-    assert state.why_not(action("producer-consumer", "n", "d")) == wanted
+    assert state.why_not(action("producer-consumer", "n", "d")) is None
+
+
+def test_gpus_refuse_products_of_types_without_a_kernel() -> None:
+    state = state_of(PRODUCT.replace("f32", "u8"), target=CUDA_TARGET)
+    reason = state.why_not(action("producer-consumer", "n", "d"))
+    assert reason == "%d: a dot of these types has no kernel: u8, u8, u8"
+
+
+def test_gpus_update_arrays_only() -> None:
     state = state_of(SCATTER, target=CUDA_TARGET)
     assert state.why_not(action("producer-consumer", "v", "d")) is None
     assert "the blocks of a GPU do not wait for each other" in str(state.why_not(action("producer-consumer", "n", "d")))

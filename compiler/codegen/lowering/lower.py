@@ -47,6 +47,7 @@ from compiler.codegen.templates.products import lower_product, product_of
 from compiler.codegen.templates.running import lower_running, running_of
 from compiler.codegen.templates.scatter import lower_scatter
 from compiler.codegen.templates.sort import inner_sort_of, lower_sort, lower_top_k, sort_of, top_k_of
+from compiler.codegen.templates.tile_products import lower_tile_product
 from compiler.errors import UnsupportedError
 from compiler.ir.callgraph import CallGraph
 from compiler.ir.computation import HloComputation
@@ -69,19 +70,20 @@ SCHEDULED_KINDS = frozenset({"product", "attention", "loop-kernel"})
 """The kinds of nests that depend on a schedule: on its part for the template, or on the lanes and axis of a loop."""
 
 
-def lower(fused: HloComputation, schedule: Schedule | None = None) -> lir.Kernel:
+def lower(fused: HloComputation, schedule: Schedule | None = None, tiles: bool = False) -> lir.Kernel:
     """Return the loop nest of a fused computation, to which no schedule has been applied.
 
     Args:
         fused: the computation.
         schedule: the parameters of products, attention and loops, which are divided into blocks or tiles as they are
             lowered.
+        tiles: whether products and attention are divided into tiles for the blocks of a GPU.
 
     Raises:
         UnsupportedError: the computation cannot become one kernel.
     """
     with deep_recursion():
-        return _Lowering(fused, schedule or Schedule()).kernel()
+        return _Lowering(fused, schedule or Schedule(), tiles).kernel()
 
 
 def roots_of(fused: HloComputation) -> tuple[HloInstruction, ...]:
@@ -93,8 +95,8 @@ def roots_of(fused: HloComputation) -> tuple[HloInstruction, ...]:
 class _Lowering:
     """Lowers one fused computation to the form of loop nest that suits its roots and reductions."""
 
-    def __init__(self, fused: HloComputation, schedule: Schedule) -> None:
-        self.fused, self.schedule = fused, schedule
+    def __init__(self, fused: HloComputation, schedule: Schedule, tiles: bool) -> None:
+        self.fused, self.schedule, self.tiles = fused, schedule, tiles
         self.roots = roots_of(fused)
         for r in self.roots:
             if not is_value_type(r.shape.element_type):
@@ -131,14 +133,16 @@ class _Lowering:
         if all(0 in r.shape.dimensions for r in self.roots):
             return self._finish("loop")
         attention = attention_of(self.fused)
-        if attention is not None:
+        if attention is not None and not self.tiles:
             return lower_attention(self.fused, self.roots, attention, self.schedule.attention)
         dot = product_of(self.fused)
         if dot is not None:
             self._refuse_reductions(dot)
             summed = with_vector_product_as_sum(self.fused, dot)
             if summed is not None:
-                return _Lowering(summed, self.schedule).kernel()
+                return _Lowering(summed, self.schedule, self.tiles).kernel()
+            if self.tiles:
+                return lower_tile_product(self.fused, self.roots, dot, self.schedule.tiles)
             return lower_product(self.fused, self.roots, dot, self.schedule.product)
         self.emitter.loops_once = True
         groups = nests_of(self.fused.post_order(), self.roots)

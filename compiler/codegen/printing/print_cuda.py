@@ -14,6 +14,8 @@ from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.loop_ir import LoopKind, Scope
 from compiler.codegen.nest.scalar_ops import identity_of
+from compiler.codegen.nest.tiles import TileProduct
+from compiler.codegen.printing import print_tiles
 from compiler.codegen.printing.printer import Printer
 from compiler.codegen.printing.scalar import COMPUTE_TYPES, STORAGE_TYPES, constant_text
 from compiler.errors import UnsupportedError
@@ -33,7 +35,9 @@ class Launch:
 def preamble() -> str:
     """Return the CUDA C++ source that must precede the kernels of a file."""
     folder = resources.files("compiler.codegen.printing")
-    return "".join(folder.joinpath(name).read_text() for name in ("preamble_cuda.h", "small_floats.h"))
+    return "".join(
+        folder.joinpath(name).read_text() for name in ("preamble_cuda.h", "small_floats.h", *print_tiles.HEADERS)
+    )
 
 
 def print_cuda(kernel: lir.Kernel, symbol: str) -> tuple[str, Launch]:
@@ -96,6 +100,10 @@ class _CudaPrinter(Printer):
     def statement(self, s: lir.Stmt) -> None:
         if isinstance(s, lir.Barrier):
             self.emit("__syncthreads();")
+        elif isinstance(s, TileProduct):
+            before, self._in_lane = self._in_lane, True
+            print_tiles.print_product(s, self.emit, self.indented)
+            self._in_lane = before
         elif isinstance(s, lir.CombineThreads):
             self._combine(s.combined, s.team)
         else:

@@ -16,6 +16,7 @@ from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import Var
 from compiler.codegen.nest.loop_ir import Body, For, LoopKind
 from compiler.codegen.nest.scalar_ops import SCALAR_BYTES
+from compiler.codegen.schedules.bind_tiles import bind_tiles, has_tiles
 from compiler.codegen.schedules.cuda_blocks import SHARED_BYTES, bind_whole
 from compiler.codegen.schedules.cuda_flat import FlatNest, is_element
 from compiler.codegen.schedules.cuda_rows import RowNest
@@ -55,6 +56,8 @@ def bind_cuda(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
     Raises:
         UnsupportedError: the nest needs too much local or shared memory, or has no form that a GPU runs.
     """
+    if has_tiles(kernel):
+        return bind_tiles(kernel, SHARED_BYTES)
     if suits_threads(kernel, schedule):
         return bind_thread_loop(replace(kernel, body=without_dead_code(kernel.body)), schedule)
     # A block would combine its threads and wait for that, which takes longer than few elements in every thread.

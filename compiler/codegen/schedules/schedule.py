@@ -9,7 +9,12 @@ from operator import attrgetter
 from typing import Any
 
 from compiler.codegen.nest.order_method import OrderMethod
-from compiler.codegen.schedules.template_schedules import AttentionSchedule, GpuSchedule, ProductSchedule
+from compiler.codegen.schedules.template_schedules import (
+    AttentionSchedule,
+    GpuSchedule,
+    ProductSchedule,
+    TileSchedule,
+)
 from compiler.errors import PlanError
 from compiler.support.untrusted import as_integer, short_repr
 
@@ -67,6 +72,12 @@ FIELD_RANGES: Mapping[str, range] = {
     "product.shared_rows": range(16, 4097, 16),
     "product.tasks": range(1, 257),
     "product.task_products": range(1 << 12, (1 << 24) + 1, 1 << 12),
+    "tiles.rows": range(0, 257, 16),
+    "tiles.columns": range(0, 257, 32),
+    "tiles.depth": range(0, 65, 8),
+    "tiles.row_parts": range(17),
+    "tiles.column_parts": range(33),
+    "tiles.stages": range(5),
     "attention.accumulators": range(4, 29, 4),
     "attention.queries": range(16, 257, 16),
     "attention.keys": range(8, 257, 8),
@@ -128,7 +139,8 @@ class Schedule:
             through several loops over a block, whose iterations the processor can overlap. 0 does not divide chains.
         short: loops of at most this many iterations are unrolled inside longer ones, which then run in vectors.
         hoist: 1 if values that all iterations of an outer loop share are computed once, before that loop.
-        product: the part for matrix products.
+        product: the part for matrix products on a CPU.
+        tiles: the part for matrix products on a GPU.
         attention: the part for attention.
         order: the part for sorts and selections by key.
         gpu: the part for loops on a GPU.
@@ -158,6 +170,7 @@ class Schedule:
     short: int = 4
     hoist: int = 1
     product: ProductSchedule = field(default_factory=ProductSchedule)
+    tiles: TileSchedule = field(default_factory=TileSchedule)
     attention: AttentionSchedule = field(default_factory=AttentionSchedule)
     order: OrderMethod = field(default_factory=OrderMethod)
     gpu: GpuSchedule = field(default_factory=GpuSchedule)

@@ -60,3 +60,22 @@ class GpuSchedule:
     tile: int = 32
     waves: int = 0
     resident: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TileSchedule:
+    """The tunable parameters of a matrix product on a GPU; 0 leaves the choice to a rule.
+
+    Attributes:
+        rows, columns: size of the tile of the result that a block computes.
+        depth: contracted elements that are in shared memory at a time.
+        row_parts, column_parts: parts of a tile, one per warp for tensor cores, otherwise one per thread.
+        stages: number of tiles of the operands in shared memory, for tensor cores.
+    """
+
+    rows: int = 0
+    columns: int = 0
+    depth: int = 0
+    row_parts: int = 0
+    column_parts: int = 0
+    stages: int = 0

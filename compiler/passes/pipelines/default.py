@@ -10,6 +10,7 @@ from compiler.passes.dots.attention_fusion import AttentionFusion
 from compiler.passes.dots.convolution_reversal import ConvolutionReversal
 from compiler.passes.dots.features_last import FeaturesLast
 from compiler.passes.dots.product_fusion import ProductFusion
+from compiler.passes.dots.tile_product_fusion import TileProductFusion
 from compiler.passes.infrastructure.base import HloPass
 from compiler.passes.infrastructure.pipeline import FixedPoint, PassPipeline, PipelineRun
 from compiler.passes.infrastructure.registry import make_pass
@@ -157,6 +158,18 @@ def group_products(module: HloModule, library: Keeps) -> bool:
     changed = AttentionFusion().run(module)
     changed |= LoopWeightTranspose().run_where(module, products.is_small)
     changed |= products.run_beside(module, library)
+    if changed:
+        PipelineRun().run(_lowering()[1], module)
+    return changed
+
+
+def group_tile_products(module: HloModule) -> bool:
+    """Make fusions of the products that generated GPU kernels compute best; return whether any was made.
+
+    Args:
+        module: the module to change, after `lower`.
+    """
+    changed = TileProductFusion().run(module)
     if changed:
         PipelineRun().run(_lowering()[1], module)
     return changed

@@ -114,7 +114,7 @@ class EmulatorToolchain:
                     yield (command.folder / "built.so").read_bytes()
 
 
-_HEADERS = ("runtime.h", "emulation.h")
+_HEADERS = ("runtime.h", "emulation.h", "tensor.h")
 
 
 def toolchain() -> EmulatorToolchain:

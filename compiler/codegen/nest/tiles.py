@@ -1,0 +1,156 @@
+"""Products of tiles on a GPU: what the threads of a block compute together, from tiles of operands in shared memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from compiler.codegen.nest.index import IndexExpr, Var
+from compiler.ir.types import PrimitiveType
+
+HALF_TYPES = frozenset({PrimitiveType.F16, PrimitiveType.BF16})
+"""Element types whose products tensor cores compute."""
+
+NOWHERE = IndexExpr()
+"""The offset of what is in no buffer."""
+
+
+@dataclass(frozen=True, slots=True)
+class TileShape:
+    """How a block of threads divides a product.
+
+    Attributes:
+        rows, columns: size of the tile of the result that a block computes.
+        depth: steps along the contracted dimension whose operands are in shared memory at a time.
+        row_parts, column_parts: number of parts into which the tile is divided, for warps (tensor cores) or threads.
+        stages: number of steps of `depth` that are in shared memory.
+    """
+
+    rows: int
+    columns: int
+    depth: int
+    row_parts: int
+    column_parts: int
+    stages: int = 2
+
+
+@dataclass(frozen=True, slots=True)
+class TileOperand:
+    """An operand of a product: the element at a free index and a position along the depth.
+
+    Attributes:
+        body: statements that compute the element.
+        value: name of the element.
+        along_depth: whether elements that are adjacent in memory follow each other along the depth.
+        buffer: the array argument from which elements are copied as they are; empty if `body` computes them.
+        offset: of the element in the buffer.
+        vector: number of adjacent elements that are copied at a time, aligned to their size.
+    """
+
+    body: tuple[Any, ...]
+    value: str
+    along_depth: bool
+    buffer: str = ""
+    offset: IndexExpr = NOWHERE
+    vector: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TileProduct:
+    """A tile of a matrix product, and what is computed from its elements.
+
+    Attributes:
+        row, column, depth: the variables of the whole product, which the bodies use.
+        first_row, first_column: the position of the tile.
+        lhs: the operand with the elements (row, depth).
+        rhs: the operand with the elements (column, depth).
+        type: element type of the operands in shared memory; products of f16 and bf16 use tensor cores.
+        sums: type in which the products are added up.
+        result: name of the sum in `epilogue`.
+        epilogue: statements that run for each element of the tile; they contain the stores.
+        shape: sizes of the tile.
+    """
+
+    row: Var
+    column: Var
+    depth: Var
+    first_row: IndexExpr
+    first_column: IndexExpr
+    lhs: TileOperand
+    rhs: TileOperand
+    type: PrimitiveType
+    sums: PrimitiveType
+    result: str
+    epilogue: tuple[Any, ...]
+    shape: TileShape
+
+    @property
+    def bodies(self) -> tuple[tuple[Any, ...], ...]:
+        """Return the statement lists in it."""
+        return self.lhs.body, self.rhs.body, self.epilogue
+
+    def map_bodies(self, f: Callable[[tuple[Any, ...]], tuple[Any, ...]]) -> TileProduct:
+        """Return the statement with `f` applied to each statement list in it."""
+        return replace(
+            self,
+            lhs=replace(self.lhs, body=f(self.lhs.body)),
+            rhs=replace(self.rhs, body=f(self.rhs.body)),
+            epilogue=f(self.epilogue),
+        )
+
+    @property
+    def indices(self) -> tuple[IndexExpr, ...]:
+        """Return its own index expressions, without those of the bodies."""
+        return self.first_row, self.first_column, self.lhs.offset, self.rhs.offset
+
+    def map_indices(self, f: Callable[[IndexExpr], IndexExpr]) -> TileProduct:
+        """Return the statement with `f` applied to its own index expressions."""
+        return replace(
+            self,
+            first_row=f(self.first_row),
+            first_column=f(self.first_column),
+            lhs=replace(self.lhs, offset=f(self.lhs.offset)),
+            rhs=replace(self.rhs, offset=f(self.rhs.offset)),
+        )
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return the names that it reads."""
+        return self.lhs.value, self.rhs.value
+
+    @property
+    def defined(self) -> tuple[str, ...]:
+        """Return the names that it defines."""
+        return self.row.name, self.column.name, self.depth.name, self.result
+
+    @property
+    def products(self) -> int:
+        """Return the number of multiplications of one tile."""
+        return self.shape.rows * self.shape.columns * self.depth.extent
+
+    @property
+    def uses_tensor_cores(self) -> bool:
+        """Whether tensor cores compute the product; shared memory then holds two elements per word of 32 bits."""
+        return self.type in HALF_TYPES
+
+    @property
+    def threads(self) -> int:
+        """Return the number of threads of a block."""
+        return self.shape.row_parts * self.shape.column_parts * (32 if self.uses_tensor_cores else 1)
+
+    @property
+    def shared_elements(self) -> int:
+        """Return the size of the array in shared memory: the stages, in whose place the results are put later."""
+        t = self.shape
+        if not self.uses_tensor_cores:
+            return max(2 * t.depth * (t.rows + t.columns + 8), t.row_parts * (t.columns + 4))
+        tiles = 0
+        for size, along in ((t.rows, self.lhs.along_depth), (t.columns, self.rhs.along_depth)):
+            tiles += size * (t.depth // 2 + 4) if along else t.depth * (size // 2 + 4)
+        return max(t.stages * tiles, t.row_parts * 16 * (t.columns + 8))
+
+    @property
+    def shared_bytes(self) -> int:
+        """Return the bytes of shared memory that a block needs."""
+        return self.shared_elements * (4 if self.uses_tensor_cores else self.type.byte_size)

@@ -1,0 +1,288 @@
+
+// Matrix products: the threads of a block compute a tile of the result from tiles of the operands in shared memory.
+//
+// An operand is a function of a free index and a position along the depth. With VECTOR = 0 it returns the element, 0 of
+// which stands for those beyond the end; otherwise it returns the address of VECTOR elements that are copied at once.
+// ALONG says that elements that follow each other along the depth are adjacent in memory, and so in shared memory.
+template <bool ALONG, int VECTOR, class F> struct Operand {
+  F at;
+  static constexpr bool along = ALONG;
+  static constexpr int vector = VECTOR;
+};
+template <bool ALONG, int VECTOR, class F> __device__ inline Operand<ALONG, VECTOR, F> operand(F at) { return {at}; }
+
+template <int BYTES> struct Raw;
+template <> struct Raw<4> { typedef uint32_t type; };
+template <> struct Raw<8> { typedef uint2 type; };
+template <> struct Raw<16> { typedef uint4 type; };
+// N elements that are read at once.
+template <class T, int N> struct Pack {
+  T value[N];
+  __device__ inline void read(const void *from) {
+    const typename Raw<sizeof(T) * N>::type raw = *(const typename Raw<sizeof(T) * N>::type *)from;
+    memcpy(value, &raw, sizeof raw);
+  }
+};
+
+// The most of EACH rows, halved until they fit.
+__device__ constexpr int fitting(int each, int fit) { return each <= fit || each == 1 ? each : fitting(each / 2, fit); }
+
+// The result is computed from sums in shared memory, so that adjacent threads read and write adjacent elements.
+// `row_of(r)` is the row of the tile that is in row r; with BITS, shared memory holds floats as integers.
+template <int ROWS, int COLUMNS, int PITCH, int THREADS, bool BITS, int64_t M, int64_t N, class S, class E, class R, class I>
+__device__ inline void finish_rows(S &shared, const E &store, const R &row_of, I first_row, I first_column) {
+#pragma unroll 2
+  for (int e = threadIdx.x; e < ROWS * COLUMNS; e += THREADS) {
+    const int r = e / COLUMNS, c = e % COLUMNS;
+    const I i = first_row + row_of(r), j = first_column + c;
+    if (i < M && j < N) {
+      if constexpr (BITS) store(i, j, BITS_TO_F32(shared[r * PITCH + c]));
+      else store(i, j, shared[r * PITCH + c]);
+    }
+  }
+}
+
+// ---- products in ordinary arithmetic
+
+// What one thread moves of a tile of ROWS x DEPTH elements, which is in shared memory as DEPTH rows of PITCH elements.
+template <class T, int ROWS, int DEPTH, int PITCH, int THREADS, class O> struct ScalarTile {
+  static constexpr int WIDTH = O::vector ? O::vector : 1, UNITS = ROWS * DEPTH / WIDTH;
+  static constexpr int EACH = (UNITS + THREADS - 1) / THREADS;
+  Pack<T, WIDTH> held[EACH];
+  static __device__ inline int row_of(int unit) { return O::along ? unit / (DEPTH / WIDTH) : unit % (ROWS / WIDTH) * WIDTH; }
+  static __device__ inline int step_of(int unit) { return O::along ? unit % (DEPTH / WIDTH) * WIDTH : unit / (ROWS / WIDTH); }
+  template <int64_t LENGTH, int64_t K, class I> __device__ inline void load(const O &operand, I first, I step) {
+#pragma unroll
+    for (int n = 0; n < EACH; n++) {
+      const int unit = threadIdx.x + n * THREADS;
+      const I i = first + row_of(unit), k = step + step_of(unit);
+      const bool inside = (UNITS % THREADS == 0 || unit < UNITS) && i < LENGTH && k < K;
+      if constexpr (O::vector != 0) {
+        if (inside) {
+          held[n].read(operand.at(i, k));
+        } else {
+#pragma unroll
+          for (int v = 0; v < WIDTH; v++) held[n].value[v] = 0;
+        }
+      } else {
+        held[n].value[0] = inside ? (T)operand.at(i, k) : (T)0;
+      }
+    }
+  }
+  template <class S> __device__ inline void put(S &shared, int start) const {
+#pragma unroll
+    for (int n = 0; n < EACH; n++) {
+      const int unit = threadIdx.x + n * THREADS;
+      if (UNITS % THREADS != 0 && unit >= UNITS) break;
+      const int at = start + step_of(unit) * PITCH + row_of(unit);
+#pragma unroll
+      for (int v = 0; v < WIDTH; v++) shared[at + (O::along ? v * PITCH : v)] = held[n].value[v];
+    }
+  }
+};
+
+// A thread computes `RUN` adjacent elements of each of `ROWS / (THREADS * RUN)` parts of the rows, likewise of the columns.
+template <int SIZE, int PARTS> struct Runs {
+  static constexpr int EACH = SIZE / PARTS, RUN = EACH < 4 ? EACH : 4;
+  static __device__ inline int position(int part, int n) { return n / RUN * (RUN * PARTS) + part * RUN + n % RUN; }
+};
+
+template <class T, int BM, int BN, int BK, int PM, int PN, int64_t M, int64_t N, int64_t K, class S, class L, class R, class E, class I>
+__device__ inline void scalar_product(S &shared, const L &left, const R &right, const E &store, I first_row, I first_column) {
+  constexpr int THREADS = PM * PN, PITCH_A = BM + 4, PITCH_B = BN + 4, STAGE = BK * (PITCH_A + PITCH_B);
+  using Rows = Runs<BM, PM>;
+  using Columns = Runs<BN, PN>;
+  const int row_part = threadIdx.x / PN, column_part = threadIdx.x % PN;
+  ScalarTile<T, BM, BK, PITCH_A, THREADS, L> a;
+  ScalarTile<T, BN, BK, PITCH_B, THREADS, R> b;
+  T sums[Rows::EACH][Columns::EACH];
+#pragma unroll
+  for (int i = 0; i < Rows::EACH; i++)
+#pragma unroll
+    for (int j = 0; j < Columns::EACH; j++) sums[i][j] = 0;
+  a.template load<M, K>(left, first_row, (I)0);
+  b.template load<N, K>(right, first_column, (I)0);
+  a.put(shared, 0);
+  b.put(shared, BK * PITCH_A);
+  __syncthreads();
+  int stage = 0;
+#pragma unroll 1
+  for (I step = 0; step < K; step += BK) {
+    const bool more = step + BK < K;
+    if (more) {
+      a.template load<M, K>(left, first_row, (I)(step + BK));
+      b.template load<N, K>(right, first_column, (I)(step + BK));
+    }
+    const int from = stage * STAGE;
+#pragma unroll
+    for (int k = 0; k < BK; k++) {
+      T x[Rows::EACH], y[Columns::EACH];
+#pragma unroll
+      for (int i = 0; i < Rows::EACH; i++) x[i] = shared[from + k * PITCH_A + Rows::position(row_part, i)];
+#pragma unroll
+      for (int j = 0; j < Columns::EACH; j++)
+        y[j] = shared[from + BK * PITCH_A + k * PITCH_B + Columns::position(column_part, j)];
+#pragma unroll
+      for (int i = 0; i < Rows::EACH; i++)
+#pragma unroll
+        for (int j = 0; j < Columns::EACH; j++) sums[i][j] += x[i] * y[j];
+    }
+    stage ^= 1;
+    if (more) {
+      a.put(shared, stage * STAGE);
+      b.put(shared, stage * STAGE + BK * PITCH_A);
+    }
+    __syncthreads();
+  }
+  // As many rows of the result are put into shared memory at a time as fit where the operands were.
+  constexpr int SLICE = fitting(Rows::EACH, 2 * STAGE / (PM * PITCH_B));
+#pragma unroll
+  for (int start = 0; start < Rows::EACH; start += SLICE) {
+#pragma unroll
+    for (int n = 0; n < SLICE; n++)
+#pragma unroll
+      for (int j = 0; j < Columns::EACH; j++)
+        shared[(n * PM + row_part) * PITCH_B + Columns::position(column_part, j)] = sums[start + n][j];
+    __syncthreads();
+    const auto row_of = [&](int r) { return Rows::position(r % PM, start + r / PM); };
+    finish_rows<SLICE * PM, BN, PITCH_B, THREADS, false, M, N>(shared, store, row_of, first_row, first_column);
+    __syncthreads();
+  }
+}
+
+// ---- products by tensor cores, of bf16 or f16, with sums in f32
+
+// Shared memory holds two elements per word, adjacent in the direction in which they are adjacent in memory.
+// A tile of ROWS x DEPTH is ROWS lines of DEPTH elements if that is along the depth, otherwise DEPTH lines of ROWS.
+// Four words between lines keep the eight lines of a matrix that is loaded on different banks.
+template <class T, int ROWS, int DEPTH, int THREADS, class O> struct HalfTile {
+  static constexpr int LINES = O::along ? ROWS : DEPTH, LENGTH = O::along ? DEPTH : ROWS, PITCH = LENGTH / 2 + 4;
+  static constexpr int WORDS = LINES * PITCH;
+  static constexpr int WIDTH = O::vector ? O::vector : 2, UNITS = LINES * LENGTH / WIDTH;
+  static constexpr int EACH = (UNITS + THREADS - 1) / THREADS;
+  uint32_t held[O::vector ? 1 : EACH];
+  // Starts to copy the elements, or computes them.
+  template <int64_t M, int64_t K, class S, class I>
+  __device__ inline void fetch(const O &operand, S &shared, int start, I first, I step) {
+#pragma unroll
+    for (int n = 0; n < EACH; n++) {
+      const int unit = threadIdx.x + n * THREADS;
+      if (UNITS % THREADS != 0 && unit >= UNITS) break;
+      const int line = unit / (LENGTH / WIDTH), along = unit % (LENGTH / WIDTH) * WIDTH;
+      const I i = first + (O::along ? line : along), k = step + (O::along ? along : line);
+      if constexpr (O::vector != 0) {
+        const bool inside = i < M && k < K;
+        copy_async<WIDTH * 2>(shared, start + line * PITCH + along / 2, inside ? operand.at(i, k) : operand.at(0, 0), inside);
+      } else {
+        const I next_i = i + !O::along, next_k = k + O::along;
+        const float low = i < M && k < K ? (float)operand.at(i, k) : 0.0f;
+        const float high = next_i < M && next_k < K ? (float)operand.at(next_i, next_k) : 0.0f;
+        held[n] = two_halves<T>(low, high);
+      }
+    }
+  }
+  // Puts what was computed into shared memory.
+  template <class S> __device__ inline void put(S &shared, int start) const {
+    if constexpr (O::vector == 0) {
+#pragma unroll
+      for (int n = 0; n < EACH; n++) {
+        const int unit = threadIdx.x + n * THREADS;
+        if (UNITS % THREADS != 0 && unit >= UNITS) break;
+        shared[start + unit / (LENGTH / WIDTH) * PITCH + unit % (LENGTH / WIDTH)] = held[n];
+      }
+    }
+  }
+  // Loads the matrices of 8 x 8 elements at (row, k), (row + 8, k), (row, k + 8), (row + 8, k + 8), in this order if
+  // ROWS_FIRST, otherwise with the second and the third exchanged.
+  template <bool ROWS_FIRST, class S>
+  static __device__ inline void fragments(uint32_t (&to)[4], S &shared, int start, int row, int k) {
+    const int lane = threadIdx.x & 31, matrix = lane >> 3;
+    row += (ROWS_FIRST ? matrix & 1 : matrix >> 1) * 8;
+    k += (ROWS_FIRST ? matrix >> 1 : matrix & 1) * 8;
+    if constexpr (O::along) load_matrices<false>(to, shared, start + (row + (lane & 7)) * PITCH + k / 2);
+    else load_matrices<true>(to, shared, start + (k + (lane & 7)) * PITCH + row / 2);
+  }
+};
+
+template <class T, int BM, int BN, int BK, int WM, int WN, int STAGES, int64_t M, int64_t N, int64_t K, class S, class L,
+          class R, class E, class I>
+__device__ inline void tensor_product(S &shared, const L &left, const R &right, const E &store, I first_row, I first_column) {
+  constexpr int THREADS = 32 * WM * WN, TILES_M = BM / WM / 16, TILES_N = BN / WN / 8;
+  using A = HalfTile<T, BM, BK, THREADS, L>;
+  using B = HalfTile<T, BN, BK, THREADS, R>;
+  constexpr int STAGE = A::WORDS + B::WORDS;
+  // Computed elements wait in registers for the next stage; copies are under way for all stages but one.
+  constexpr bool COPIES = L::vector != 0 || R::vector != 0;
+  const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
+  const int warp_row = warp / WN * (BM / WM), warp_column = warp % WN * (BN / WN);
+  A a;
+  B b;
+  float sums[TILES_M][TILES_N][4];
+#pragma unroll
+  for (int m = 0; m < TILES_M; m++)
+#pragma unroll
+    for (int n = 0; n < TILES_N; n++)
+#pragma unroll
+      for (int e = 0; e < 4; e++) sums[m][n][e] = 0;
+#pragma unroll
+  for (int stage = 0; stage < STAGES - 1; stage++) {
+    if (L::vector != 0 || stage == 0) a.template fetch<M, K>(left, shared, stage * STAGE, first_row, (I)(stage * BK));
+    if (R::vector != 0 || stage == 0) b.template fetch<N, K>(right, shared, stage * STAGE + A::WORDS, first_column, (I)(stage * BK));
+    if constexpr (COPIES) end_copies();
+  }
+  a.put(shared, 0);
+  b.put(shared, A::WORDS);
+  int stage = 0;
+#pragma unroll 1
+  for (I step = 0; step < K; step += BK) {
+    if constexpr (COPIES) wait_for_copies<STAGES - 2>();
+    __syncthreads();
+    const int from = stage * STAGE, copied = (stage + STAGES - 1) % STAGES * STAGE, computed = (stage + 1) % STAGES * STAGE;
+    const I ahead = step + (STAGES - 1) * BK;
+    const bool more = step + BK < K;
+    if (L::vector != 0 ? ahead < K : more)
+      a.template fetch<M, K>(left, shared, copied, first_row, (I)(L::vector != 0 ? ahead : step + BK));
+    if (R::vector != 0 ? ahead < K : more)
+      b.template fetch<N, K>(right, shared, copied + A::WORDS, first_column, (I)(R::vector != 0 ? ahead : step + BK));
+    if constexpr (COPIES) end_copies();
+#pragma unroll
+    for (int k = 0; k < BK; k += 16) {
+      uint32_t x[TILES_M][4], y[TILES_N / 2][4];
+#pragma unroll
+      for (int m = 0; m < TILES_M; m++) A::template fragments<true>(x[m], shared, from, warp_row + m * 16, k);
+#pragma unroll
+      for (int n = 0; n < TILES_N / 2; n++)
+        B::template fragments<false>(y[n], shared, from + A::WORDS, warp_column + n * 16, k);
+#pragma unroll
+      for (int m = 0; m < TILES_M; m++)
+#pragma unroll
+        for (int n = 0; n < TILES_N; n++)
+          multiply_matrices<T>(sums[m][n], x[m], y[n / 2][n % 2 * 2], y[n / 2][n % 2 * 2 + 1]);
+    }
+    if (more) {
+      a.put(shared, computed);
+      b.put(shared, computed + A::WORDS);
+    }
+    stage = (stage + 1) % STAGES;
+  }
+  if constexpr (COPIES) wait_for_copies<0>();
+  __syncthreads();
+  constexpr int PITCH = BN + 8, SLICE = fitting(TILES_M, STAGES * STAGE / (WM * 16 * PITCH));
+#pragma unroll
+  for (int start = 0; start < TILES_M; start += SLICE) {
+#pragma unroll
+    for (int m = 0; m < SLICE; m++)
+#pragma unroll
+      for (int n = 0; n < TILES_N; n++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+          const int row = (warp / WN * SLICE + m) * 16 + (e >> 1) * 8 + (lane >> 2);
+          const int column = warp_column + n * 8 + (lane & 3) * 2 + (e & 1);
+          shared[row * PITCH + column] = F32_TO_BITS(sums[start + m][n][e]);
+        }
+    __syncthreads();
+    const auto row_of = [&](int r) { return r / (SLICE * 16) * (BM / WM) + start * 16 + r % (SLICE * 16); };
+    finish_rows<WM * SLICE * 16, BN, PITCH, THREADS, true, M, N>(shared, store, row_of, first_row, first_column);
+    __syncthreads();
+  }
+}

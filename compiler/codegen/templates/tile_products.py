@@ -1,0 +1,356 @@
+"""Lowering of matrix products to a GPU: a dot with a generated prologue on its operands and epilogue on its result.
+
+The free dimensions of each operand are one variable, and so are the contracted ones. A block of threads computes a tile
+of the result, for which tiles of both operands are brought to shared memory: copied in pieces of 16 bytes where the
+elements need no arithmetic and are aligned, otherwise computed one by one. The side of the dot along which the result
+is contiguous becomes the columns, along which adjacent threads store.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from compiler.codegen.lowering.emission import STATEMENT_LIMIT
+from compiler.codegen.lowering.emit import Emitter
+from compiler.codegen.nest import index as ix
+from compiler.codegen.nest import loop_ir as lir
+from compiler.codegen.nest.index import Index, IndexExpr, Var
+from compiler.codegen.nest.scalar_ops import conversion
+from compiler.codegen.nest.tiles import HALF_TYPES, TileOperand, TileProduct, TileShape
+from compiler.codegen.schedules.template_schedules import TileSchedule
+from compiler.codegen.templates.products import forward_index
+from compiler.errors import UnsupportedError
+from compiler.ir.computation import HloComputation
+from compiler.ir.instruction import HloInstruction
+from compiler.ir.opcodes import Opcode
+from compiler.ir.types import PrimitiveType as T
+
+SUMMED_IN = {T.F16: T.F32, T.BF16: T.F32, T.F32: T.F32, T.F64: T.F64, T.S32: T.S32}
+"""The type in which a GPU sums products of each element type."""
+COPY_BYTES = 16
+"""Bytes of the largest access of a thread to memory."""
+MANY_TILES = 160
+"""Tiles of a result from which on they are large: enough for the multiprocessors of a large GPU."""
+_MOVED = frozenset({Opcode.RESHAPE, Opcode.BITCAST, Opcode.TRANSPOSE, Opcode.BROADCAST, Opcode.SLICE, Opcode.COPY})
+LONG = 32
+"""Elements of a dimension from which on it is divided into tiles by itself, if merging it with others costs copies."""
+
+
+def tile_product_refusal(dot: HloInstruction) -> str | None:
+    """Return why a dot has no generated kernel on a GPU, or None."""
+    t = SUMMED_IN.get(dot.shape.element_type)
+    types = {SUMMED_IN.get(o.shape.element_type) for o in dot.operands}
+    if t is None or len(dot.operands) != 2 or types != {t}:
+        named = ", ".join(o.shape.element_type.text for o in (*dot.operands, dot))
+        return f"%{dot.name}: a dot of these types has no kernel: {named}"
+    if 0 in dot.shape.dimensions or 0 in dot.operands[0].shape.dimensions:
+        return f"%{dot.name}: an empty dot has no kernel"
+    return None
+
+
+def lower_tile_product(
+    fused: HloComputation, roots: Sequence[HloInstruction], dot: HloInstruction, schedule: TileSchedule
+) -> lir.Kernel:
+    """Return the kernel of a computation with one dot, each of whose outputs has one element per element of the dot.
+
+    Raises:
+        UnsupportedError: the dot has an unsupported type, or an output has another number of elements.
+    """
+    refusal = tile_product_refusal(dot)
+    if refusal is not None:
+        raise UnsupportedError(refusal)
+    for r in roots:
+        if r.shape.num_elements != dot.shape.num_elements:
+            raise UnsupportedError(f"%{r.name}: {r.shape} does not have one element per element of %{dot.name}")
+    # Dimensions that are not adjacent in memory cost copies as one variable, and their indices may be too complex.
+    plain = [lowering for merged in (True, False) if (lowering := _attempt(fused, roots, dot, schedule, merged))]
+    if not plain:
+        return _Lowering(fused, roots, dot, schedule, False).kernel()
+    return min(plain, key=lambda found: found.cost).made
+
+
+@dataclass(frozen=True)
+class _Attempt:
+    """A kernel, and the estimated time that its operands and the edges of its tiles take, to compare two."""
+
+    made: lir.Kernel
+    cost: float
+
+
+def _attempt(
+    fused: HloComputation, roots: Sequence[HloInstruction], dot: HloInstruction, schedule: TileSchedule, merged: bool
+) -> _Attempt | None:
+    lowering = _Lowering(fused, roots, dot, schedule, merged)
+    try:
+        made = lowering.kernel()
+    except UnsupportedError:
+        return None
+    return _Attempt(made, lowering.cost)
+
+
+@dataclass(frozen=True)
+class _Side:
+    """One side of the dot: the operand, the variable of its tiles, and the index of an element."""
+
+    operand: HloInstruction
+    index: Index
+    var: Var
+
+
+class _Lowering:
+    """Lowers one product.
+
+    Args:
+        fused: the computation.
+        roots: its outputs.
+        dot: its dot.
+        schedule: the sizes of the tiles.
+        merged: whether all free dimensions of an operand are one variable, and not the last alone.
+    """
+
+    def __init__(
+        self,
+        fused: HloComputation,
+        roots: Sequence[HloInstruction],
+        dot: HloInstruction,
+        schedule: TileSchedule,
+        merged: bool,
+    ) -> None:
+        self.fused, self.roots, self.dot, self.schedule, self.merged = fused, roots, dot, schedule, merged
+        self.sums = SUMMED_IN[dot.shape.element_type]
+        types = {half_of(o) or o.shape.element_type for o in dot.operands}
+        self.type = next(iter(types)) if len(types) == 1 else self.sums
+        self.emitter = Emitter(fused, STATEMENT_LIMIT)
+        self.outputs = [f"o{k}" for k in range(len(roots))]
+        self.cost = 0.0
+
+    def kernel(self) -> lir.Kernel:
+        """Return the kernel."""
+        e = self.emitter
+        rows, columns = self._sides()
+        m, n = rows.var.extent, columns.var.extent
+        lhs, rhs = self._operand(rows), self._operand(columns)
+        shape = self._shape(m, n)
+        row_tile, column_tile = Var(e.fresh("m"), -(-m // shape.rows)), Var(e.fresh("n"), -(-n // shape.columns))
+        result = e.fresh("sum")
+        epilogue = self._epilogue(result)
+        tile = TileProduct(
+            rows.var, columns.var, self.depth,
+            ix.of(row_tile) * shape.rows, ix.of(column_tile) * shape.columns,
+            lhs, rhs, self.type, self.sums, result, epilogue, shape,
+        )  # fmt: skip
+        with e.loops([*self.outer, row_tile, column_tile]):
+            e.add(tile)
+        covered = row_tile.extent * shape.rows * column_tile.extent * shape.columns
+        computed = sum(1.0 for o in (lhs, rhs) if not o.vector)
+        self.cost = math.prod(v.extent for v in self.outer) * covered * (1.0 + computed)
+        arguments = [
+            lir.Argument(f"p{k}", p.shape.element_type, p.shape.num_elements, False)
+            for k, p in enumerate(self.fused.parameters)
+        ]
+        arguments += [
+            lir.Argument(name, r.shape.element_type, r.shape.num_elements, True)
+            for name, r in zip(self.outputs, self.roots, strict=True)
+        ]
+        body = tuple(e.frames[0].stmts)
+        return lir.Kernel("product", tuple(arguments), body, self._in_place_pairs(tile))
+
+    # ---- indices
+
+    def _sides(self) -> tuple[_Side, _Side]:
+        """Return the sides that become rows and columns, and set the other variables and the index of the result."""
+        e, dot = self.emitter, self.dot
+        lhs, rhs = dot.operands
+        lb, lc = dot.attr("lhs_batch_dims", ()), dot.attr("lhs_contracting_dims", ())
+        rb, rc = dot.attr("rhs_batch_dims", ()), dot.attr("rhs_contracting_dims", ())
+        lf = [d for d in range(lhs.shape.rank) if d not in lb and d not in lc]
+        rf = [d for d in range(rhs.shape.rank) if d not in rb and d not in rc]
+        sizes = [lhs.shape.dimensions[d] for d in lc]
+        self.depth = Var(e.fresh("k"), math.prod(sizes))
+        inner = ix.delinearize(ix.of(self.depth), sizes)
+        batch = [Var(e.fresh("i"), lhs.shape.dimensions[d]) for d in lb]
+        self.outer = list(batch)
+        left, left_at = self._free([lhs.shape.dimensions[d] for d in lf])
+        right, right_at = self._free([rhs.shape.dimensions[d] for d in rf])
+        batch_at = [ix.of(v) for v in batch]
+        self.at = (*batch_at, *left_at, *right_at)
+
+        def index_of(rank: int, dims: Sequence[tuple[Sequence[int], Sequence[IndexExpr]]]) -> Index:
+            found = {d: x for where, what in dims for d, x in zip(where, what, strict=True)}
+            return tuple(found[d] for d in range(rank))
+
+        first = _Side(lhs, index_of(lhs.shape.rank, ((lb, batch_at), (lf, left_at), (lc, inner))), left)
+        second = _Side(rhs, index_of(rhs.shape.rank, ((rb, batch_at), (rf, right_at), (rc, inner))), right)
+        root = self.roots[0]
+        offset = ix.linearize(forward_index(dot, root, self.at), root.shape.dimensions)
+        across = offset.coefficient(left) == 1 and offset.coefficient(right) != 1
+        return (second, first) if across else (first, second)
+
+    def _free(self, sizes: Sequence[int]) -> tuple[Var, Index]:
+        """Return the variable of free dimensions that is divided into tiles, and their index."""
+        e = self.emitter
+        if self.merged:
+            var = Var(e.fresh("i"), math.prod(sizes))
+            return var, ix.delinearize(ix.of(var), sizes)
+        variables = [Var(e.fresh("i"), n) for n in sizes]
+        long = [v for v in variables if v.extent >= LONG] or [v for v in variables if v.extent != 1]
+        var = long[-1] if long else Var(e.fresh("i"), 1)
+        self.outer += [v for v in variables if v is not var]
+        return var, tuple(map(ix.of, variables))
+
+    # ---- operands
+
+    def _operand(self, side: _Side) -> TileOperand:
+        """Return how the elements of an operand are found."""
+        e = self.emitter
+        with e.guard() as body:
+            name = e.value(side.operand, side.index)
+        load = _plain_load(body.stmts, self.type, (side.var, self.depth))
+        copied = None if load is None else self._copied(side, load.buffer, load.offset)
+        if copied is not None:
+            return copied
+        strides = [load.offset for load in _loads(tuple(body.stmts))]
+        along = any(x.coefficient(self.depth) == 1 for x in strides)
+        across = any(x.coefficient(side.var) == 1 for x in strides)
+        return TileOperand(tuple(body.stmts), name, along or not across)
+
+    def _copied(self, side: _Side, buffer: str, offset: IndexExpr) -> TileOperand | None:
+        """Return an operand that is copied in pieces, or None if its elements are not adjacent or aligned."""
+        for inner, along in ((self.depth, True), (side.var, False)):
+            if offset.coefficient(inner) != 1 or inner.extent == 1:
+                continue
+            rest = offset - ix.of(inner)
+            vector = COPY_BYTES // self.type.byte_size
+            while vector * self.type.byte_size >= 4:
+                if inner.extent % vector == 0 and rest.factor % vector == 0:
+                    return TileOperand((), "", along, buffer, offset, vector)
+                vector //= 2
+        return None
+
+    # ---- tiles
+
+    def _shape(self, m: int, n: int) -> TileShape:
+        """Return the sizes of the tiles: those of the schedule, otherwise large ones if they suffice for all units."""
+        s, tensor = self.schedule, self.type in HALF_TYPES
+        batch = math.prod(v.extent for v in self.outer)
+        sizes = ((128, 128), (128, 64), (64, 64)) if tensor or self.type.byte_size == 4 else ((64, 64),)
+        rows, columns = next(
+            (size for size in sizes if batch * -(-m // size[0]) * -(-n // size[1]) >= MANY_TILES), sizes[-1]
+        )
+        rows, columns = s.rows or _covering(m, rows, 16), s.columns or _covering(n, columns, 32)
+        if tensor:
+            depth = s.depth or (32 if self.depth.extent > 16 else 16)
+            row_parts = s.row_parts or (1 if rows < 64 else 2)
+            column_parts = s.column_parts or min(columns // 16, 4 if rows * columns >= 1 << 14 or row_parts == 1 else 2)
+            valid = rows % (16 * row_parts) == columns % (16 * column_parts) == depth % 16 == 0
+        else:
+            depth = s.depth or (8 if rows * columns >= 1 << 14 else 16)
+            row_parts, column_parts = s.row_parts or max(4, rows // 8), s.column_parts or max(8, columns // 8)
+            if not s.column_parts and row_parts * column_parts < 128 and columns >= 64:
+                column_parts = columns // 4
+            runs = [_run(rows, row_parts), _run(columns, column_parts)]
+            valid = 0 not in runs and row_parts * column_parts % 32 == 0 and depth % 4 == 0
+        if not valid:
+            raise UnsupportedError(
+                f"a tile of {rows} x {columns} x {depth} cannot be divided into {row_parts} x {column_parts} parts"
+            )
+        return TileShape(rows, columns, depth, row_parts, column_parts, (s.stages or 2) if tensor else 2)
+
+    # ---- results
+
+    def _epilogue(self, result: str) -> tuple[lir.Stmt, ...]:
+        """Return the statements that compute the outputs from one sum."""
+        e, t = self.emitter, self.dot.shape.element_type
+
+        def element(index: Index) -> str:
+            if index != self.at:
+                raise UnsupportedError(f"%{self.dot.name}: its result is read at other places")
+            return result if t is self.sums else e.apply(conversion(self.sums, t), result)
+
+        e.sources[self.dot] = element
+        with e.guard() as body:
+            stores = []
+            for r, out in zip(self.roots, self.outputs, strict=True):
+                to = forward_index(self.dot, r, self.at)
+                stores.append(lir.Store(out, ix.linearize(to, r.shape.dimensions), e.value(r, to)))
+            for store in stores:
+                e.add(store)
+        return tuple(body.stmts)
+
+    def _in_place_pairs(self, tile: TileProduct) -> tuple[tuple[int, int], ...]:
+        """Return the (input, output) argument positions that may share one buffer, such as a sum of products.
+
+        Only the epilogue may read the input, and it reads and writes the same element of both.
+        """
+        if any(isinstance(s, lir.If) for s in lir.walk(tile.epilogue)):
+            return ()
+        stores = {s.buffer: s.offset for s in tile.epilogue if isinstance(s, lir.Store)}
+        read: dict[str, set[IndexExpr]] = {}
+        for load in _loads(tile.epilogue):
+            read.setdefault(load.buffer, set()).add(load.offset)
+        outside = {load.buffer for o in (tile.lhs, tile.rhs) for load in _loads(o.body)}
+        outside |= {tile.lhs.buffer, tile.rhs.buffer}
+        outside |= {
+            load.buffer for load in _loads(tuple(s for s in self.emitter.frames[0].stmts if isinstance(s, lir.Let)))
+        }
+        first = len(self.fused.parameters)
+        return tuple(
+            (n, first + k)
+            for n, p in enumerate(self.fused.parameters)
+            for k, (out, r) in enumerate(zip(self.outputs, self.roots, strict=True))
+            if p.shape.element_type.byte_size == r.shape.element_type.byte_size
+            and f"p{n}" not in outside
+            and read.get(f"p{n}") == {stores[out]}
+        )
+
+
+def half_of(i: HloInstruction) -> T | None:
+    """Return the type of 16 bits that all elements of an instruction are values of, if they were converted from it."""
+    while i.opcode in _MOVED or i.opcode is Opcode.CONVERT:
+        if i.shape.element_type in HALF_TYPES:
+            return i.shape.element_type
+        if i.opcode is Opcode.CONVERT and i.shape.element_type is not T.F32:
+            return None
+        i = i.operands[0]
+    return i.shape.element_type if i.shape.element_type in HALF_TYPES else None
+
+
+def _plain_load(stmts: Sequence[lir.Stmt], t: T, variables: Sequence[Var]) -> lir.Load | None:
+    """Return the load of an element that is of type `t` in memory, if nothing but a conversion from it follows.
+
+    Its offset is affine in the variables.
+    """
+    first, *more = stmts or (None,)
+    if not isinstance(first, lir.Let) or not isinstance(first.value, lir.Load) or first.type is not t:
+        return None
+    name = first.name
+    for s in more:
+        value = s.value if isinstance(s, lir.Let) else None
+        if not isinstance(value, lir.Apply) or value.op.opcode is not Opcode.CONVERT or value.args != (name,):
+            return None
+        if value.op.result is not T.F32:
+            return None
+        name = s.name if isinstance(s, lir.Let) else name
+    symbols = (s for s, _ in first.value.offset.terms if not isinstance(s, Var))
+    inside = {v for s in symbols for v in IndexExpr(((s, 1),)).variables()}
+    return first.value if inside.isdisjoint(variables) else None
+
+
+def _loads(body: lir.Body) -> Iterator[lir.Load]:
+    return (s.value for s in lir.walk(body) if isinstance(s, lir.Let) and isinstance(s.value, lir.Load))
+
+
+def _covering(extent: int, most: int, least: int) -> int:
+    """Return the smallest power of two from `least` on that covers an extent, or `most`."""
+    size = least
+    while size < min(extent, most):
+        size *= 2
+    return min(size, most)
+
+
+def _run(size: int, parts: int) -> int:
+    """Return the number of elements of a part, 0 if the template does not support it."""
+    each = size // parts
+    return each if size % parts == 0 and each & (each - 1) == 0 and 1 <= each <= 8 else 0

@@ -1,0 +1,178 @@
+"""Matrix products in CUDA C++: tiles in shared memory and tensor cores, in the emulator against the interpreter."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from compiler import compile
+from compiler.backends.cuda.nvrtc import source_of
+from compiler.codegen.languages import default_schedule
+from compiler.codegen.schedules.schedule import Schedule
+from compiler.errors import UnsupportedError
+from compiler.ir import HloComputation
+from tests.codegen import running
+from tests.codegen.nvrtc_errors import has_nvrtc, nvrtc_errors
+from tests.codegen.products import random_product
+from tests.codegen.running import case_of, fused, kernel_of, random_args
+
+needs_nvrtc = pytest.mark.skipif(not has_nvrtc(), reason="NVRTC is not installed")
+needs_emulator = pytest.mark.skipif(not running.has_emulator(), reason="the emulator needs g++")
+
+
+def product(t: str, m: int, n: int, k: int, turned: str = "", after: Sequence[str] = ()) -> HloComputation:
+    """Return the product %d of p0 and p1; `turned` names the operands that are transposed."""
+    lhs, rhs = (f"{k},{m}", f"{n},{k}") if turned == "both" else (f"{m},{k}", f"{k},{n}")
+    lhs = f"{k},{m}" if turned == "lhs" else lhs
+    rhs = f"{n},{k}" if turned == "rhs" else rhs
+    dims = (int(turned not in ("lhs", "both")), int(turned in ("rhs", "both")))
+    lines = [
+        f"p0 = {t}[{lhs}] parameter(0)",
+        f"p1 = {t}[{rhs}] parameter(1)",
+        f"d = {t}[{m},{n}] dot(p0, p1), lhs_contracting_dims={{{dims[0]}}}, rhs_contracting_dims={{{dims[1]}}}",
+        *after,
+    ]
+    lines[-1] = f"ROOT {lines[-1]}"
+    return fused("\n".join(lines))
+
+
+def check(computations: Sequence[HloComputation], folder: Path, schedule: Schedule | None = None) -> None:
+    """Assert that the emulated kernels of computations give what the interpreter gives."""
+    rng = np.random.default_rng(5)
+    cases = [case_of(c, random_args(c.parameter_shapes, rng), "cuda", schedule) for c in computations]
+    for computation, case, run in zip(computations, cases, running.run_emulated(cases, folder), strict=True):
+        assert run.error == "", f"{computation.root}: {run.error}"
+        assert running.problem(run.outputs, case) is None, str(computation.root)
+
+
+@needs_emulator
+def test_random_products(tmp_path: Path) -> None:
+    check([random_product(random.Random(seed)) for seed in range(12)], tmp_path)
+
+
+@pytest.mark.slow
+@needs_emulator
+@pytest.mark.parametrize("first", [12, 112])
+def test_many_random_products(first: int, tmp_path: Path) -> None:
+    check([random_product(random.Random(seed)) for seed in range(first, first + 100)], tmp_path)
+
+
+@needs_emulator
+@pytest.mark.parametrize("t", ["f32", "bf16"])
+def test_operands_are_copied_in_every_order(t: str, tmp_path: Path) -> None:
+    cases = [product(t, 72, 40, 48, turned) for turned in ("", "lhs", "rhs", "both")]
+    check(cases, tmp_path)
+    assert all("const void *" in kernel_of(c, "cuda").source for c in cases)
+
+
+@needs_emulator
+def test_tiles_of_other_sizes(tmp_path: Path) -> None:
+    preset = default_schedule("cuda")
+    for tiles in (
+        {"tiles.rows": 16, "tiles.columns": 32, "tiles.depth": 16},
+        {"tiles.rows": 128, "tiles.columns": 64, "tiles.stages": 3},
+        {"tiles.rows": 32, "tiles.columns": 64, "tiles.depth": 16, "tiles.stages": 4},
+    ):
+        cases = [product("bf16", 70, 136, 88), product("f16", 70, 90, 50, "rhs")]
+        check(cases, tmp_path, preset.with_values(tiles))
+    for tiles in ({"tiles.rows": 128, "tiles.columns": 128}, {"tiles.rows": 32, "tiles.columns": 64, "tiles.depth": 8}):
+        check([product("f32", 150, 130, 37), product("s32", 20, 33, 12, "rhs")], tmp_path, preset.with_values(tiles))
+
+
+@pytest.mark.parametrize("tiles", [{"tiles.rows": 16, "tiles.row_parts": 3}, {"tiles.columns": 32, "tiles.depth": 24}])
+def test_tiles_that_do_not_divide_are_refused(tiles: dict[str, int]) -> None:
+    with pytest.raises(UnsupportedError, match="cannot be divided"):
+        kernel_of(product("bf16", 64, 64, 64), "cuda", default_schedule("cuda").with_values(tiles))
+
+
+def test_tiles_that_do_not_fit_into_shared_memory_are_refused() -> None:
+    tiles = {"tiles.rows": 128, "tiles.columns": 128, "tiles.stages": 4, "tiles.depth": 64}
+    with pytest.raises(UnsupportedError, match="shared memory"):
+        kernel_of(product("bf16", 512, 512, 512), "cuda", default_schedule("cuda").with_values(tiles))
+
+
+@needs_emulator
+def test_nan_and_infinity_stay_in_their_rows(tmp_path: Path) -> None:
+    computation = product("bf16", 19, 37, 21)
+    a, b = random_args(computation.parameter_shapes, np.random.default_rng(3))
+    a[4, 2], b[20, 36] = np.nan, np.inf
+    case = case_of(computation, [a, b], "cuda")
+
+    (run,) = running.run_emulated([case], tmp_path)
+
+    assert running.problem(run.outputs, case) is None
+    found = run.outputs[0].astype(np.float32)
+    assert np.isnan(found[4]).all()
+    assert np.isfinite(np.delete(found, 4, axis=0)[:, :36]).all()
+
+
+@needs_emulator
+def test_a_product_of_bfloat16_is_rounded_once(tmp_path: Path) -> None:
+    case = case_of(c := product("bf16", 16, 16, 300), random_args(c.parameter_shapes, np.random.default_rng(5)), "cuda")
+    wanted = (case.args[0].astype(np.float64) @ case.args[1].astype(np.float64)).astype(case.args[0].dtype)
+
+    ((result,),) = [r.outputs for r in running.run_emulated([case], tmp_path)]
+
+    assert np.mean(result == wanted) > 0.95
+
+
+def test_converted_halves_are_multiplied_by_tensor_cores() -> None:
+    computation = fused("""
+        p0 = bf16[64,32] parameter(0)
+        p1 = bf16[32,64] parameter(1)
+        a = f32[64,32] convert(p0)
+        b = f32[32,64] convert(p1)
+        ROOT d = f32[64,64] dot(a, b), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+    """)
+
+    assert "tensor_product<bfloat16_t" in kernel_of(computation, "cuda").source
+
+
+def test_f32_is_not_rounded_for_tensor_cores() -> None:
+    assert "scalar_product<float" in kernel_of(product("f32", 64, 64, 64), "cuda").source
+
+
+def test_a_residual_may_be_overwritten_but_an_operand_may_not() -> None:
+    after = ["p2 = f32[64,64] parameter(2)", "r = f32[64,64] add(d, p2)"]
+
+    assert kernel_of(product("f32", 64, 64, 64, after=after), "cuda").in_place == ((2, 3),)
+
+
+LAYER = """HloModule layer
+ENTRY e {
+  x = f32[40,50] parameter(0)
+  w = f32[50,60] parameter(1)
+  b = f32[60] parameter(2)
+  zero = f32[] constant(0)
+  zeros = f32[40,60] broadcast(zero), dimensions={}
+  biases = f32[40,60] broadcast(b), dimensions={1}
+  d = f32[40,60] dot(x, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  s = f32[40,60] add(d, biases)
+  ROOT r = f32[40,60] maximum(s, zeros)
+}
+"""
+
+
+def test_a_small_layer_is_one_kernel() -> None:
+    assert [k.kind for k in compile(LAYER, backend="cuda").kernels] == ["product"]
+
+
+def test_a_large_product_is_left_to_a_library() -> None:
+    text = LAYER.replace("40", "8192").replace("50", "8192").replace("60", "8192")
+
+    assert "product" not in [k.kind for k in compile(text, backend="cuda", fusion_policy="none").kernels]
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_90", "sm_100"])
+def test_nvrtc_compiles_products(architecture: str) -> None:
+    after = ["p2 = {t}[70,40] parameter(2)", "r = {t}[70,40] add(d, p2)"]
+    specs = [
+        kernel_of(product(t, 70, 40, 30, after=[line.format(t=t) for line in after]), "cuda")
+        for t in ("f32", "bf16", "f16", "f64", "s32")
+    ]
+    assert nvrtc_errors(source_of(specs), architecture) == ""
