@@ -31,6 +31,7 @@ from env.suites import ManifestError, Program, load_suite
 from env.summaries import SpeedupSummary, summarise
 from experiments.config import ConfigError
 from experiments.estimated_search import EstimatedPlans, EstimatingMeasurer
+from experiments.headroom import drawn_by_family
 from experiments.module_command import plain_errors
 from experiments.settings_file import read_experiment
 from experiments.yardstick.rows import Row, collect, write_page
@@ -52,6 +53,8 @@ class SearchSettings:
     Attributes:
         suite: comma-separated suites.
         programs: number of programs, drawn at random; 0: all.
+        per_family: draw from at most so many programs of each family, every family once before any twice; 0: from all.
+        longest: leave out programs that the cost model estimates above so many seconds, if families are drawn.
         searches: searches with options, as `hlogym tune --search` takes them.
         models: cost models with which each of them runs; none: without one.
         reward: measured-time, or estimated-time: no plan is timed, and speedups are those of the cost model.
@@ -62,10 +65,13 @@ class SearchSettings:
         backend: the backend to compile for.
         rounds: ABBA blocks of a measurement at most.
         block_seconds: time limit of the blocks of a measurement.
+        real_time: time at real-time priority, on a machine that does other work as well.
     """
 
     suite: str = "validation"
     programs: int = 0
+    per_family: int = 0
+    longest: float = float("inf")
     searches: tuple[str, ...] = ("random", "greedy", "local", "beam", "annealing", "evolution")
     models: tuple[str, ...] = (NO_MODEL, "analytic")
     reward: str = "measured-time"
@@ -77,6 +83,7 @@ class SearchSettings:
     backend: str = "cpu"
     rounds: int = 25
     block_seconds: float = 0.5
+    real_time: bool = False
 
     @property
     def parts(self) -> list[tuple[str, int | None, float]]:
@@ -230,10 +237,11 @@ def drawn(settings: SearchSettings) -> list[Program]:
         raise ManifestError(
             f"{settings.suite} has programs held out for tests; `hlogym evaluate` compares searches on them"
         )
-    if settings.programs:
+    if settings.per_family:
+        programs = drawn_by_family(programs, settings.per_family, settings.longest, settings.seed)
+    elif settings.programs:
         random.Random(settings.seed).shuffle(programs)
-        programs = programs[: settings.programs]
-    return programs
+    return programs[: settings.programs or None]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -247,7 +255,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     contenders(settings, settings.seed)  # reports a wrong name before any work is done
     programs = drawn(settings)
     policy = load_policy(settings.policy) if settings.policy else None
-    options = MeasurerOptions(backend=settings.backend, rounds=settings.rounds, seconds=settings.block_seconds)
+    options = MeasurerOptions(
+        backend=settings.backend,
+        rounds=settings.rounds,
+        seconds=settings.block_seconds,
+        real_time=settings.real_time,
+    )
     begin = time.monotonic()
     rows = collect(
         run.rows_file, run.stored_settings, programs,
@@ -258,8 +271,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "Times are estimates of the cost model; no plan was timed."
         if settings.reward == ESTIMATED
         else "The best plan within each part of the budget was measured again in a fresh process; a difference counts "
-        f"{options.gate}, and is 1 otherwise. `+ analytic`: of eight proposed plans the one with the least time by the "
-        "cost model is measured."
+        f"{options.gate}, and is 1 otherwise. `+ analytic`, `+ learned`: of eight proposed plans the one with the "
+        "least time by that cost model is measured."
     )
     lines = [
         f"Speedup over the default plan, geometric mean over {sum('searches' in r for r in rows)} programs and "
