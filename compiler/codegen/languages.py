@@ -108,6 +108,6 @@ C = register_language(
 CUDA = register_language(
     Language(
         "cuda", Schedule(block=0, cache=2, lanes=1), gpu_binding.bind_cuda, _print_cuda, _check_cuda,
-        products=True, tiles=True, staged=True,
+        scans=True, products=True, tiles=True, staged=True,
     )
 )  # fmt: skip

@@ -1,5 +1,6 @@
 """Cumulative reductions as kernels, against the interpreter and against numpy."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -7,9 +8,8 @@ import numpy.typing as npt
 import pytest
 
 from compiler.api import compile as compile_hlo
-from compiler.codegen.kernel_spec import fused_form, make_kernel
+from compiler.codegen.kernel_spec import fused_form
 from compiler.codegen.schedules.schedule import Schedule
-from compiler.errors import UnsupportedError
 from compiler.interpreter import evaluate
 from compiler.ir.types import PrimitiveType
 from compiler.text import parse
@@ -140,7 +140,43 @@ def test_a_short_scan_is_part_of_the_kernels_around_it() -> None:
     np.testing.assert_array_equal(made(x)[0], 1 + np.cumsum(x, 1))
 
 
-def test_a_scan_has_no_cuda_kernel_yet() -> None:
-    module = parse(running_text("f32", "add", (2, 100, 1), 1))
-    with pytest.raises(UnsupportedError, match="no kernel in this language"):
-        make_kernel(module.entry.root, "cuda")
+# Rows by warps, by blocks, in pieces and by many blocks; columns in tiles and parts of every kind; both in between.
+ON_GPUS = [*DIMENSIONS, ((300, 33, 1), 1), ((3, 2, 9), 0), ((2, 5000, 12), 1), ((1, 9000, 1), 1), ((2, 700, 40), 1)]
+GPU_TYPES = ("bf16", "u8", "pred", "f64", "s64", "f16")
+
+
+@pytest.mark.skipif(not running.has_emulator(), reason="the emulator needs g++")
+@pytest.mark.parametrize("schedule", [None, Schedule(tile=0, block=64, chains=2)], ids=str)
+def test_scans_on_a_gpu_match_the_interpreter(schedule: Schedule | None, tmp_path: Path) -> None:
+    wanted = [(t, op, dims, axis) for t in ("s32", "f32") for op in ("add", "maximum") for dims, axis in ON_GPUS]
+    wanted += [(t, "or" if t == "pred" else "maximum", dims, axis) for t in GPU_TYPES for dims, axis in DIMENSIONS[:3]]
+    cases = {}
+    for n, (t, op, dims, axis) in enumerate(wanted):
+        scan = fused_form(parse(running_text(t, op, dims, axis, reverse=n % 2 == 1)).entry.root)
+        x = argument(t, dims)
+        x = np.random.default_rng(n).uniform(-1, 1, dims).astype(np.float32) if t == "f32" else x
+        cases[t, op, dims] = running.case_of(scan, [x, np.array(1, x.dtype)], "cuda", schedule)
+    runs = running.run_emulated(list(cases.values()), tmp_path, max_grid=4)
+    problems = {
+        name: what
+        for (name, case), run in zip(cases.items(), runs, strict=True)
+        if (what := run.error or running.problem(run.outputs, case))
+    }
+    assert problems == {}
+
+
+def test_a_scan_by_several_ops_runs_in_order_on_a_gpu(tmp_path: Path) -> None:
+    text = running_text("f32", "add", (40, 30, 1), 1).replace("ROOT r = f32[] add(a, b) }", LOGADDEXP)
+    x = np.random.default_rng(0).standard_normal((40, 30, 1)).astype(np.float32)
+    case = running.case_of(fused_form(parse(text).entry.root), [x, np.array(1, np.float32)], "cuda")
+    assert case.spec.source.count("log1p") == 1
+    if running.has_emulator():
+        (run,) = running.run_emulated([case], tmp_path)
+        assert not run.error
+        assert running.problem(run.outputs, case, 1e-5) is None
+
+
+def test_a_program_with_a_scan_is_one_kernel_on_a_gpu() -> None:
+    plain = running_text("f32", "add", (2, 100, 1), 1)
+    for text in (plain, plain.replace("ROOT r = f32[] add(a, b) }", LOGADDEXP)):
+        assert [k.kind for k in compile_hlo(text, backend="cuda").kernels] == ["scan"]

@@ -424,6 +424,31 @@ class CombineThreads:
 
 
 @dataclass(frozen=True, slots=True)
+class ScanWarp:
+    """name = the combination of the values of the threads of a warp up to this one; whole = that of all of them."""
+
+    name: str
+    whole: str
+    type: PrimitiveType
+    combiner: Opcode
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class ScanWarps:
+    """name = the combination of the values of the warps of a block before this one; whole = that of all of them.
+
+    All threads of a warp have the same value, and all threads of the block take part.
+    """
+
+    name: str
+    whole: str
+    type: PrimitiveType
+    combiner: Opcode
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
 class Span:
     """A number of rows, columns or steps: `extent`, or with a `base`, what remains of it: min(extent, limit - base)."""
 
@@ -630,6 +655,8 @@ Stmt = (
     | While
     | Barrier
     | CombineThreads
+    | ScanWarp
+    | ScanWarps
     | Sort
     | MatrixProduct
     | TileProduct
@@ -805,7 +832,7 @@ def names_of(s: Stmt) -> Iterator[str]:
         yield from (s.array, s.value)
     elif isinstance(s, TransposeTile | StreamStore | WidenHalves | NarrowHalves | WideLoad | WideStore):
         yield s.array
-    elif isinstance(s, Store | Update):
+    elif isinstance(s, Store | Update | ScanWarp | ScanWarps):
         yield s.value
     elif isinstance(s, StorePair):
         yield from (s.first, s.second)
@@ -845,6 +872,8 @@ def names_defined(body: Body) -> Iterator[str]:
     for s in walk(body):
         if isinstance(s, Let | Accumulator | LocalArray):
             yield s.name
+        elif isinstance(s, ScanWarp | ScanWarps):
+            yield from (s.name, s.whole)
         elif isinstance(s, For):
             yield s.var.name
         elif isinstance(s, Reduce):

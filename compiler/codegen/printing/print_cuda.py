@@ -19,6 +19,7 @@ from compiler.codegen.printing import print_tiles
 from compiler.codegen.printing.printer import Printer
 from compiler.codegen.printing.scalar import COMPUTE_TYPES, STORAGE_TYPES, constant_text
 from compiler.errors import UnsupportedError
+from compiler.ir.types import PrimitiveType
 
 MAX_BLOCKS = 1 << 20
 """Maximum number of blocks of a launch; grid-stride loops cover the rest."""
@@ -36,7 +37,8 @@ def preamble() -> str:
     """Return the CUDA C++ source that must precede the kernels of a file."""
     folder = resources.files("compiler.codegen.printing")
     return "".join(
-        folder.joinpath(name).read_text() for name in ("preamble_cuda.h", "small_floats.h", *print_tiles.HEADERS)
+        folder.joinpath(name).read_text()
+        for name in ("preamble_cuda.h", "scans_cuda.h", "small_floats.h", *print_tiles.HEADERS)
     )
 
 
@@ -106,6 +108,8 @@ class _CudaPrinter(Printer):
             self._in_lane = before
         elif isinstance(s, lir.CombineThreads):
             self._combine(s.combined, s.team)
+        elif isinstance(s, lir.ScanWarp | lir.ScanWarps):
+            self._scan(s)
         else:
             super().statement(s)
 
@@ -114,7 +118,7 @@ class _CudaPrinter(Printer):
     def _combine(self, combined: tuple[lir.Combined, ...], team: lir.Team | None) -> None:
         if team is None:
             for c in combined:
-                t, wide = COMPUTE_TYPES[c.type], _exchanged_type(c)
+                t, wide = COMPUTE_TYPES[c.type], _exchanged(c.type)
                 identity = constant_text(identity_of(c.combiner, c.type), c.type)
                 self.emit(
                     f"{c.accumulator} = ({t})block_reduce<{wide}>(({wide}){c.accumulator}, "
@@ -127,7 +131,7 @@ class _CudaPrinter(Printer):
 
     def _shuffle(self, c: lir.Combined, value: str, lanes: int) -> None:
         """Combine a value over groups of adjacent lanes of a warp."""
-        t, wide = COMPUTE_TYPES[c.type], _exchanged_type(c)
+        t, wide = COMPUTE_TYPES[c.type], _exchanged(c.type)
         reduced = f"({wide}){value}"
         if lanes > 1:
             reduced = f"lanes_reduce<{lanes}, {wide}>({reduced}, combine_{c.combiner.text}())"
@@ -140,7 +144,7 @@ class _CudaPrinter(Printer):
             return
         warps = team.size // 32
         for c in combined:
-            self.emit(f"__shared__ {_exchanged_type(c)} {c.accumulator}_part[{team.threads // 32}];")
+            self.emit(f"__shared__ {_exchanged(c.type)} {c.accumulator}_part[{team.threads // 32}];")
         for c in combined:
             self.emit(f"if (threadIdx.x % 32 == 0) {c.accumulator}_part[threadIdx.x / 32] = {c.accumulator};")
         self.emit("__syncthreads();")
@@ -153,17 +157,33 @@ class _CudaPrinter(Printer):
         if team.size == 1:
             return
         for c in combined:
-            self.emit(f"__shared__ {_exchanged_type(c)} {c.accumulator}_part[{team.threads}];")
+            self.emit(f"__shared__ {_exchanged(c.type)} {c.accumulator}_part[{team.threads}];")
         for c in combined:
             self.emit(f"{c.accumulator}_part[threadIdx.x] = {c.accumulator};")
         self.emit("__syncthreads();")
         for c in combined:
-            t, wide = COMPUTE_TYPES[c.type], _exchanged_type(c)
+            t, wide = COMPUTE_TYPES[c.type], _exchanged(c.type)
             part = f"({wide}){c.accumulator}_part[team_"
             self.emit(f"{c.accumulator} = ({t}){part}];")
             self.emit(f"for (int at_ = {team.teams}; at_ < {team.threads}; at_ += {team.teams})")
             self.emit(f"  {c.accumulator} = ({t})combine_{c.combiner.text}()(({wide}){c.accumulator}, {part} + at_]);")
         self.emit("__syncthreads();")
+
+    # ---- scans
+
+    def _scan(self, s: lir.ScanWarp | lir.ScanWarps) -> None:
+        t, wide = COMPUTE_TYPES[s.type], _exchanged(s.type)
+        value, combine = f"({wide}){s.value}", f"combine_{s.combiner.text}()"
+        if isinstance(s, lir.ScanWarp):
+            self.emit(f"const {t} {s.name} = ({t})warp_scan<{wide}>({value}, {combine});")
+            self.emit(f"const {t} {s.whole} = ({t})warp_last<{wide}>(({wide}){s.name});")
+            return
+        identity = constant_text(identity_of(s.combiner, s.type), s.type)
+        self.emit(f"{wide} {s.whole}_wide;")
+        self.emit(
+            f"const {t} {s.name} = ({t})warps_before<{wide}>({value}, {combine}, ({wide}){identity}, {s.whole}_wide);"
+        )
+        self.emit(f"const {t} {s.whole} = ({t}){s.whole}_wide;")
 
     # ---- loops over blocks
 
@@ -365,9 +385,9 @@ class _CudaPrinter(Printer):
         return f"__float2half_rn({value})"
 
 
-def _exchanged_type(c: lir.Combined) -> str:
-    """Return the type in which threads exchange the values of an accumulator."""
-    return "int" if c.type.bits < 32 and not c.type.is_float else COMPUTE_TYPES[c.type]
+def _exchanged(t: PrimitiveType) -> str:
+    """Return the C type in which threads exchange values of an element type: those of less than 32 bits as int."""
+    return "int" if t.bits < 32 and not t.is_float else COMPUTE_TYPES[t]
 
 
 def _path(s: lir.For, kind: LoopKind) -> list[lir.For]:

@@ -28,6 +28,7 @@ from compiler.codegen.schedules.row_cache import kept_bytes_bound
 from compiler.codegen.schedules.schedule import Schedule
 from compiler.codegen.schedules.short_loops import unroll_short_reductions
 from compiler.codegen.schedules.thread_loops import bind_thread_loop, suits_threads
+from compiler.codegen.schedules.thread_scans import bind_scans
 from compiler.errors import UnsupportedError
 
 __all__ = ["SHARED_BYTES", "bind_cuda", "binds_surely"]
@@ -60,10 +61,10 @@ def bind_cuda(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
         return bind_tiles(kernel, SHARED_BYTES)
     if suits_threads(kernel, schedule):
         return bind_thread_loop(replace(kernel, body=without_dead_code(kernel.body)), schedule)
+    if kernel.kind == "scan":
+        return bind_scans(kernel, schedule)
     # A block would combine its threads and wait for that, which takes longer than few elements in every thread.
     body = unroll_short_reductions(collapse(without_dead_code(kernel.body)), UNROLL_LIMIT)
-    if any(isinstance(s, lir.Scan) for s in body):
-        raise UnsupportedError("a scan has no kernel in this language")
     if kernel.kind == "scatter" and not kernel.must_alias:
         raise UnsupportedError(
             "a scatter into an array that the kernel computes itself has no kernel in this language: all elements come "

@@ -128,12 +128,12 @@ def typical_values(name: str, default: int) -> tuple[int, ...]:
 
     They are all legal values if those are few, else powers of two, in steps of the range, that are at most 16 times
     smaller or greater than the default. TYPICAL_VALUES comes first, unless
-    the default is below all that it lists.
+    the default is below all that it lists and not 0.
     """
     allowed = FIELD_RANGES[name]
     if len(allowed) <= MAX_VALUES:
         return tuple(allowed)
-    if name in TYPICAL_VALUES and default >= min(TYPICAL_VALUES[name]):
+    if name in TYPICAL_VALUES and (not default or default >= min(TYPICAL_VALUES[name])):
         return tuple(sorted({v for v in TYPICAL_VALUES[name] if v in allowed} | {default}))
     steps = (allowed.step << k for k in range(31))
     powers = [v for v in steps if v in allowed and default / 16 <= v <= max(64, 16 * default)]

@@ -26,8 +26,9 @@ from compiler.errors import UnsupportedError
 from compiler.ir.opcodes import Opcode
 from compiler.ir.types import PrimitiveType as T
 
-BLOCK = 256
-"""Threads of a block by default."""
+ENOUGH_BLOCKS, MIN_BLOCK, MAX_BLOCK = 512, 8, 128
+"""Number of blocks that occupy a GPU of up to 132 multiprocessors with 4 schedulers each, and the bounds of their
+sizes by default: adjacent threads should read whole sectors of 32 bytes."""
 MAX_STATE = 512
 """Maximum number of elements in the local arrays of a thread: those beyond 255 registers are in memory."""
 
@@ -48,20 +49,25 @@ def bind_thread_loop(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
         raise UnsupportedError(f"a thread would hold {held} elements, more than {MAX_STATE}")
     shared = frozenset(kernel.arguments[read].name for read, _ in (*kernel.in_place, *kernel.must_alias))
     binding = _Threads(schedule, shared)
-    body = tuple(x for s in _with_tiles(kernel.body) for x in binding.top(s))
-    return replace(kernel, body=body, threads=schedule.block or BLOCK)
+    body = _with_tiles(kernel.body)
+    tiles = next(s.var.extent for s in body if isinstance(s, For) and s.kind is LoopKind.INDEPENDENT)
+    body = tuple(x for s in body for x in binding.top(s))
+    return replace(kernel, body=body, threads=schedule.block or _block_of(tiles))
+
+
+def _block_of(threads: int) -> int:
+    """Return the threads of a block by which so many threads run on all multiprocessors."""
+    per_block = threads // ENOUGH_BLOCKS
+    return min(MAX_BLOCK, max(MIN_BLOCK, 1 << max(0, per_block.bit_length() - 1)))
 
 
 def _with_tiles(body: Body) -> Body:
     """Return the statements with a loop over tiles, also if there is one tile alone."""
-    if any(_is_tiles(s) for s in body):
-        return body
     first = next((n for n, s in enumerate(body) if not isinstance(s, lir.Let)), len(body))
-    return (*body[:first], For(Var("tile0", 1), LoopKind.INDEPENDENT, body[first:]))
-
-
-def _is_tiles(s: lir.Stmt) -> bool:
-    return isinstance(s, For) and s.kind is LoopKind.INDEPENDENT and any(isinstance(x, lir.LocalArray) for x in s.body)
+    rest = body[first:]
+    if len(rest) == 1 and isinstance(rest[0], For) and rest[0].kind is LoopKind.INDEPENDENT:
+        return body
+    return (*body[:first], For(Var("tile0", 1), LoopKind.INDEPENDENT, rest))
 
 
 class _Threads:
@@ -78,7 +84,7 @@ class _Threads:
         self.count = 0
 
     def top(self, s: lir.Stmt) -> Body:
-        if isinstance(s, For) and _is_tiles(s):
+        if isinstance(s, For) and s.kind is LoopKind.INDEPENDENT:
             return (replace(s, kind=LoopKind.GRID, body=self._body(s.body)),)
         return self._statement(s)
 

@@ -27,9 +27,6 @@ Each of them is a local array, and the compile time of gcc grows with the cube o
 """
 ENOUGH_THREADS = 1 << 18
 """Number of threads that fill a GPU; with more positions, each thread runs several, which share the shared state."""
-ENOUGH_BLOCKS, MIN_BLOCK, MAX_BLOCK = 512, 8, 128
-"""Number of blocks that occupy a GPU of up to 132 multiprocessors with 4 schedulers each, and the bounds of their
-sizes: adjacent threads should read whole sectors of 32 bytes."""
 MAX_THREAD_LANES = 8
 """Maximum number of positions of a thread of a GPU by default; their state should stay in registers."""
 MAX_LANES, LANE_STEP = 1024, 64
@@ -75,9 +72,7 @@ def fitted_schedule(language: str, extent: int, bytes_per_lane: int) -> Schedule
 def _on_threads(preset: Schedule, extent: int) -> Schedule:
     """Return the schedule by which a GPU has enough threads for all of its schedulers, and no more than it can hold."""
     lanes = min(MAX_THREAD_LANES, max(preset.lanes, extent // ENOUGH_THREADS))
-    per_block = extent // lanes // ENOUGH_BLOCKS
-    block = min(MAX_BLOCK, max(MIN_BLOCK, 1 << max(0, per_block.bit_length() - 1)))
-    return replace(preset, lanes=lanes, block=block, rare=RARE)
+    return replace(preset, lanes=lanes, rare=RARE)
 
 
 class LoopState:
