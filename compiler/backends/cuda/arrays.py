@@ -17,6 +17,10 @@ from compiler.runtime.executable import check_arguments, check_signature
 __all__ = ["Argument", "new_array", "take_arguments", "take_results"]
 
 
+VECTOR_BYTES = 16
+"""The largest access of a thread, to whose multiples the addresses of arrays are aligned."""
+
+
 @dataclass(frozen=True)
 class Argument:
     """An argument in the memory of the GPU.
@@ -59,14 +63,13 @@ def _taken(xp: Any, array: Any, number: int, shape: Shape, stream: Any) -> Argum
     if isinstance(array, xp.ndarray):
         _check(number, array.dtype, array.shape, shape)
         if array.flags.c_contiguous:
-            return Argument(array.data.ptr, array.nbytes, array, array, ours=False)
-        copied = _copied(xp, array, number)
-        return Argument(copied.data.ptr, copied.nbytes, copied, copied, ours=True)
+            return _aligned(xp, Argument(array.data.ptr, array.nbytes, array, array, ours=False), number, shape, stream)
+        return _gathered(xp, array, number, shape)
     if hasattr(array, "__dlpack__") and not isinstance(array, np.ndarray | np.generic):
         return _of_library(xp, array, number, shape, stream)
     if hasattr(array, "__cuda_array_interface__"):
         return _taken(xp, xp.asarray(array), number, shape, stream)
-    return _uploaded(xp, array, number, shape)
+    return _uploaded(xp, array, number, shape, stream)
 
 
 def _check(number: int, dtype: Any, dimensions: tuple[int, ...], shape: Shape) -> None:
@@ -75,14 +78,30 @@ def _check(number: int, dtype: Any, dimensions: tuple[int, ...], shape: Shape) -
         raise ArgumentError(f"argument {number}: expected {shape} (numpy {shape.dtype.name}), given {shown}")
 
 
-def _copied(xp: Any, array: Any, number: int) -> Any:
+def _aligned(xp: Any, argument: Argument, number: int, shape: Shape, stream: Any) -> Argument:
+    """Return an argument, or a copy of one whose address kernels cannot read in vectors: a part of a larger array."""
+    if argument.address % VECTOR_BYTES == 0:
+        return argument
+    made = new_array(xp, shape, f"an aligned copy of argument {number}")
+    runtime = xp.cuda.runtime
+    runtime.memcpyAsync(made.data.ptr, argument.address, argument.size, runtime.memcpyDeviceToDevice, stream.ptr)
+    # The caller's memory is held as that of another library, until the copy is done.
+    return Argument(made.data.ptr, argument.size, (made, argument.holder), made, ours=True)
+
+
+def _gathered(xp: Any, array: Any, number: int, shape: Shape) -> Argument:
+    """Return a row-major copy of an array."""
+    # CuPy has no kernels for the types of ml_dtypes, so their bits are copied.
+    bits = array.view(f"u{array.dtype.itemsize}") if array.dtype.kind == "V" else array
     try:
-        return xp.ascontiguousarray(array)
+        copied = xp.ascontiguousarray(bits)
     except xp.cuda.memory.OutOfMemoryError:
         raise memory_error(xp, array.nbytes, f"a row-major copy of argument {number}") from None
+    made = copied.view(shape.dtype)
+    return Argument(made.data.ptr, made.nbytes, made, made, ours=True)
 
 
-def _uploaded(xp: Any, array: Any, number: int, shape: Shape) -> Argument:
+def _uploaded(xp: Any, array: Any, number: int, shape: Shape, stream: Any) -> Argument:
     """Return a copy on the GPU of what numpy can read."""
     try:
         (host,) = check_arguments([array], [shape])
@@ -90,8 +109,9 @@ def _uploaded(xp: Any, array: Any, number: int, shape: Shape) -> Argument:
         raise ArgumentError(str(e).replace("argument 0", f"argument {number}", 1)) from None
     made = new_array(xp, shape, f"argument {number}")
     if host.nbytes:
-        # CuPy knows bytes whatever their type, and keeps what it copies from until the copy is done.
-        made.reshape(-1).view(np.uint8).set(host.reshape(-1).view(np.uint8))
+        runtime = xp.cuda.runtime
+        # CUDA has read memory that can be paged when this returns.
+        runtime.memcpyAsync(made.data.ptr, host.ctypes.data, host.nbytes, runtime.memcpyHostToDevice, stream.ptr)
     return Argument(made.data.ptr, host.nbytes, made, made, ours=True)
 
 
@@ -99,14 +119,14 @@ def _of_library(xp: Any, array: Any, number: int, shape: Shape, stream: Any) -> 
     """Return an array of another library, whose memory is read through DLPack."""
     tensor = read_tensor(array, stream.ptr, number)
     if tensor.on_host:
-        return _uploaded(xp, np.from_dlpack(array), number, shape)
+        return _uploaded(xp, np.from_dlpack(array), number, shape, stream)
     _check(number, tensor.dtype, tensor.dimensions, shape)
     if tensor.device != xp.cuda.runtime.getDevice():
         raise ArgumentError(f"argument {number}: it is on GPU {tensor.device}, not on the current GPU")
     if not tensor.row_major:
-        copied = _copied(xp, xp.from_dlpack(array), number)
-        return Argument(copied.data.ptr, copied.nbytes, copied, copied, ours=True)
-    return Argument(tensor.address, shape.byte_size, (array, tensor.capsule), None, ours=False)
+        return _gathered(xp, xp.from_dlpack(array), number, shape)
+    foreign = Argument(tensor.address, shape.byte_size, (array, tensor.capsule), None, ours=False)
+    return _aligned(xp, foreign, number, shape, stream)
 
 
 def take_results(
@@ -154,7 +174,8 @@ def new_array(xp: Any, shape: Shape, what: str) -> Any:
         MemoryLimitError: it does not fit into the memory of the GPU.
     """
     try:
-        return xp.empty(shape.dimensions, shape.dtype)
+        # Not `empty`, which refuses some types of ml_dtypes.
+        return xp.ndarray(shape.dimensions, shape.dtype, xp.cuda.alloc(shape.byte_size))
     except xp.cuda.memory.OutOfMemoryError:
         raise memory_error(xp, shape.byte_size, f"{what} ({shape})") from None
     except (TypeError, ValueError) as e:

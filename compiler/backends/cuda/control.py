@@ -73,10 +73,7 @@ class StretchNode:
     stretch: Stretch
 
     def run(self, run: Run) -> None:
-        if run.synchronous:
-            self.stretch.launch(run.stream.ptr, run.stream.synchronize)
-        else:
-            self.stretch.run(run.stream, run.capturing)
+        self.stretch.run(run.stream, run.capturing, run.synchronous)
 
 
 @dataclass

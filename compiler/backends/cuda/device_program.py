@@ -19,7 +19,7 @@ import numpy as np
 from compiler.backends.cuda.arrays import Argument, take_results
 from compiler.backends.cuda.bindings import cublas
 from compiler.backends.cuda.blas import Blas, blas_of, workspace_bytes
-from compiler.backends.cuda.control import Node, run_nodes
+from compiler.backends.cuda.control import Node, StretchNode, run_nodes
 from compiler.backends.cuda.cubins import Cubin
 from compiler.backends.cuda.failures import memory_error, translated
 from compiler.backends.cuda.modules import load_kernel
@@ -56,6 +56,7 @@ class DeviceProgram:
         self._recent: deque[Step] = deque(maxlen=MOST_RECENT)
         self._lock = threading.RLock()
         self._last_stream: Any = None
+        self._first = True
         self._done = xp.cuda.Event(disable_timing=True)
         self._held: deque[tuple[Any, list[Any]]] = deque()
         self.table = AddressTable(thunks, (*program.parameters, *program.results))
@@ -135,7 +136,9 @@ class DeviceProgram:
         )
         with self.bound(arguments, results) as stream:
             self.begin(copies, arguments, results, stream)
-            self.launch(stream, synchronous)
+            # The first call waits for each launch, so that a kernel that fails is named.
+            self.launch(stream, synchronous or self._first)
+            self._first = False
         return results
 
     @contextlib.contextmanager
@@ -176,12 +179,12 @@ class DeviceProgram:
         return self._donated
 
     @property
-    def is_one_stretch(self) -> bool:
-        """Whether the program runs without the host."""
-        return self._planner.waits == 0
+    def is_one_launch(self) -> bool:
+        """Whether a call launches one graph or one kernel, once its graph is captured."""
+        return len(self.nodes) == 1 and isinstance(self.nodes[0], StretchNode) and self.nodes[0].stretch.is_one_launch
 
-    def step_of(self, thunk: Thunk) -> Callable[[Any], None] | None:
-        """Return what runs one thunk on a stream, or None for a loop or conditional."""
+    def step_of(self, thunk: Thunk) -> tuple[Callable[[Any], None] | None, bool]:
+        """Return what runs one thunk on a stream (None for a loop or conditional), and whether it is one launch."""
         return self._planner.runner(thunk)
 
     def _order_after_last(self, stream: Any) -> None:
@@ -194,7 +197,7 @@ class DeviceProgram:
         """Keep memory of other libraries, which do not know our stream, until the work on it is done."""
         while self._held and self._held[0][0].done:
             self._held.popleft()
-        foreign = [a.holder for a in arguments if a.given is None]
+        foreign = [a.holder for a in arguments if not isinstance(a.holder, self.xp.ndarray)]
         if foreign:
             event = self.xp.cuda.Event(disable_timing=True)
             event.record(stream)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -53,6 +54,7 @@ class CudaExecutable:
         self._shapes = parameter_leaves(module)
         self.synchronous = False
         self._loaded: dict[tuple[int, int], DeviceProgram] = {}
+        self._cupy: Any = None
         self._loading = threading.Lock()
 
     @staticmethod
@@ -112,7 +114,9 @@ class CudaExecutable:
 
     def _on_device(self) -> DeviceProgram:
         """Return the program on the current GPU; load it there at the first call."""
-        xp = bindings.cupy()
+        if self._cupy is None or sys.modules.get("cupy") is not self._cupy:
+            self._cupy = bindings.cupy()  # asks for a GPU, which is not needed at each call
+        xp: Any = self._cupy
         key = id(xp), int(xp.cuda.runtime.getDevice())
         found = self._loaded.get(key)
         if found is None:
@@ -151,7 +155,8 @@ class CudaExecutable:
             program.begin(copies, arguments, results, stream)
             program.launch(stream)
             return [
-                ThunkSamples(t.executions, time_step(program, program.step_of(t), stream, repeats)) for t in self.thunks
+                ThunkSamples(t.executions, time_step(program, *program.step_of(t), stream, repeats))
+                for t in self.thunks
             ]
 
     def profile(self, *arrays: Any, repeats: int = 20) -> list[ThunkTime]:

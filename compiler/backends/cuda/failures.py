@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -45,7 +46,8 @@ def memory_error(xp: Any, needed: int, what: str) -> MemoryLimitError:
         left = f"{size_text(free)} of {size_text(total)} are free"
     except Exception:  # the context may be lost, too
         left = "the free memory is unknown"
-    return MemoryLimitError(f"{what} needs {size_text(needed)} of GPU memory, and {left}")
+    others = "; JAX reserves most of it unless XLA_PYTHON_CLIENT_PREALLOCATE=false" if "jax" in sys.modules else ""
+    return MemoryLimitError(f"{what} needs {size_text(needed)} of GPU memory, and {left}{others}")
 
 
 def translated(error: Exception, doing: str, kernels: Sequence[str]) -> HlogymError | None:

@@ -89,14 +89,14 @@ class Planner(ThunkVisitor[list[Any]]):
                 out.append(p)
         return [*out, self._stretch(steps)] if steps else out
 
-    def runner(self, thunk: Thunk) -> Callable[[Any], None] | None:
-        """Return what runs a thunk by itself on a stream, or None for a loop or conditional."""
+    def runner(self, thunk: Thunk) -> tuple[Callable[[Any], None] | None, bool]:
+        """Return what runs a thunk by itself (None for a loop or conditional), and whether it is one launch."""
         part = self._single.get(thunk)
         if part is None:
-            return None
+            return None, False
         if isinstance(part, CallNode):
-            return part.function
-        return lambda stream: self._launched(part, stream.ptr)
+            return part.function, False
+        return lambda stream: self._launched(part, stream.ptr), True
 
     def _launched(self, step: Step, stream: int) -> None:
         self._recent.append(step)

@@ -44,17 +44,22 @@ class Stretch:
         self._graphs: OrderedDict[tuple[int, ...], Any] = OrderedDict()
         self._seen: OrderedDict[tuple[int, ...], None] = OrderedDict()
 
-    def run(self, stream: Any, capturing: Any) -> None:
+    def run(self, stream: Any, capturing: Any, synchronous: bool = False) -> None:
         """Launch the steps, by themselves or as a graph.
 
         Args:
             stream: where they run.
             capturing: a stream of our own, on which graphs are captured.
+            synchronous: launch them by themselves and wait for each.
         """
+        key = tuple(map(self._table.address, self._outside))
+        if synchronous:
+            self._seen[key] = None
+            self.launch(stream.ptr, stream.synchronize)
+            return
         if self.refusal is not None:
             self.launch(stream.ptr)
             return
-        key = tuple(map(self._table.address, self._outside))
         graph = self._graphs.get(key)
         if graph is None and key in self._seen:
             graph = self._capture(capturing)
@@ -70,6 +75,11 @@ class Stretch:
             self._graphs.popitem(last=False)
         self._recent.extend(self.steps)
         graph.launch(stream)
+
+    @property
+    def is_one_launch(self) -> bool:
+        """Whether it is launched at once: as a graph, or because it is one launch."""
+        return self.refusal is None or self.launches == 1
 
     def launch(self, stream: int, after_each: Callable[[], None] | None = None) -> None:
         """Launch the steps by themselves on the stream with this handle; call a function after each."""

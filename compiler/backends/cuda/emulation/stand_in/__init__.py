@@ -81,6 +81,7 @@ def _modules(gpu: Gpu, max_blocks: int) -> dict[str, ModuleType]:
         cublas_functions=Cublas(gpu),
         memory=SimpleNamespace(OutOfMemoryError=OutOfMemoryError),
         Memory=arrays.memory,
+        alloc=arrays.alloc,
         alloc_pinned_memory=arrays.alloc_pinned_memory,
         Stream=streams.stream,
         Event=streams.event,

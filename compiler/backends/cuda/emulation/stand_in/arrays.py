@@ -65,19 +65,14 @@ class Arrays:
         class ndarray:  # noqa: N801 - CuPy's name
             """An array; operations on it are work on the current stream."""
 
-            def __init__(self, shape: Any, dtype: Any, memory: Any = None, view: Any = None, base: Any = None) -> None:
-                self.dtype = np.dtype(dtype)
-                self.shape = (
-                    tuple(np.atleast_1d(np.asarray(shape, np.int64)).tolist())
-                    if np.ndim(shape)
-                    else (tuple(shape) if isinstance(shape, tuple | list) else (int(shape),))
-                )
+            def __init__(self, shape: Any, dtype: Any, memptr: Any = None, view: Any = None, base: Any = None) -> None:
+                self.dtype, self.shape = np.dtype(dtype), tuple(shape)
                 size = math.prod(self.shape) * self.dtype.itemsize
-                self._memory = memory or PooledMemory(max(1, size))
+                self._memory = memptr.mem if memptr is not None else PooledMemory(max(1, size))
                 allocation = self._memory.allocation
-                whole = allocation.bytes(allocation.address, size) if view is None else view
-                self._host = whole.view(self.dtype).reshape(self.shape) if view is None else view
-                self.base = base
+                if view is None:
+                    view = allocation.bytes(allocation.address, size).view(self.dtype).reshape(self.shape)
+                self._host, self.base = view, base
 
             @property
             def data(self) -> Any:
@@ -100,7 +95,7 @@ class Arrays:
                 return int(self._host.ndim)
 
             def _derived(self, host: Any) -> ndarray:
-                return ndarray(host.shape, host.dtype, self._memory, host, self)
+                return ndarray(host.shape, host.dtype, SimpleNamespace(mem=self._memory), host, self)
 
             def view(self, dtype: Any = None) -> ndarray:
                 return self._derived(self._host.view(self.dtype if dtype is None else dtype))
@@ -167,6 +162,11 @@ class Arrays:
             def __array__(self, *_: object) -> Any:
                 raise TypeError("Implicit conversion to a NumPy array is not allowed. Please use `.get()`.")
 
+        def alloc(size: int) -> Any:
+            gpu.check_alive()
+            memory = PooledMemory(max(1, size))
+            return SimpleNamespace(ptr=memory.allocation.address, mem=memory)
+
         def empty(shape: Any, dtype: Any = np.float64) -> ndarray:
             gpu.check_alive()
             return ndarray(tuple(shape) if isinstance(shape, tuple | list) else (int(shape),), dtype)
@@ -186,6 +186,6 @@ class Arrays:
         def asnumpy(a: Any, stream: Any = None) -> Any:
             return a.get(stream) if isinstance(a, ndarray) else np.asarray(a)
 
-        self.ndarray, self.memory = ndarray, Memory
+        self.ndarray, self.memory, self.alloc = ndarray, Memory, alloc
         self.empty, self.asarray, self.ascontiguousarray, self.asnumpy = empty, asarray, ascontiguousarray, asnumpy
         self.alloc_pinned_memory = PinnedMemory

@@ -99,6 +99,10 @@ class Streams:
                 if event.clock is not None:
                     gpu.order.join(self.ptr, event.clock)
 
+            def launch_host_func(self, callback: Any, arg: Any) -> None:
+                # It may wait for what the host does next, which here is done before.
+                threading.Thread(target=callback, args=(arg,), daemon=True).start()
+
             def begin_capture(self, mode: int | None = None) -> None:
                 del mode
                 gpu.begin_capture(self.ptr)
