@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 
 from compiler.ir.computation import HloComputation
@@ -14,6 +14,8 @@ from compiler.ir.types import PrimitiveType as T
 
 BLAS_TYPES = {T.F32: "sgemm", T.F64: "dgemm"}
 """The BLAS routine for each element type that has one."""
+PLAIN_TYPES = frozenset((t, t) for t in BLAS_TYPES)
+"""The element types of operands and result of the products that every BLAS has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +38,17 @@ class GemmForm:
     permutations: tuple[tuple[int, ...] | None, tuple[int, ...] | None]
 
 
-def canonical_form(dot: HloInstruction) -> GemmForm | None:
-    """Return a dot as matrix products, or None if it is empty or BLAS has no routine for its types."""
+def canonical_form(dot: HloInstruction, types: Container[tuple[T, T]] = PLAIN_TYPES) -> GemmForm | None:
+    """Return a dot as matrix products, or None if it is empty or BLAS has no routine for its types.
+
+    Args:
+        dot: the dot.
+        types: the element types of operands and result that BLAS has.
+    """
     lhs, rhs = dot.operands[0].shape, dot.operands[1].shape
-    types = {lhs.element_type, rhs.element_type, dot.shape.element_type}
-    if len(types) != 1 or dot.shape.element_type not in BLAS_TYPES or len(dot.operands) != 2:
+    if lhs.element_type is not rhs.element_type or len(dot.operands) != 2:
+        return None
+    if (lhs.element_type, dot.shape.element_type) not in types:
         return None
     if 0 in dot.shape.dimensions or 0 in lhs.dimensions:
         return None

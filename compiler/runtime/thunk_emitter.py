@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -286,13 +286,27 @@ class ThunkEmitter:
         thunks.append(HostThunk(i.name, i, inputs, tuple(leaves(tree)), executions=runs))
         return tree
 
-    def product(self, i: HloInstruction, operands: list[Tree], thunks: list[Thunk], runs: float) -> Tree:
+    def product(
+        self,
+        i: HloInstruction,
+        operands: list[Tree],
+        thunks: list[Thunk],
+        runs: float,
+        types: Container[tuple[T, T]] = gemm.PLAIN_TYPES,
+    ) -> Tree:
         """Emit a BLAS call with the transposes that it needs and return its result.
+
+        Args:
+            i: the dot.
+            operands: its operands.
+            thunks: to which the call is appended.
+            runs: expected number of executions.
+            types: see `gemm.canonical_form`.
 
         Raises:
             UnsupportedError: BLAS does not support the dot.
         """
-        form = gemm.canonical_form(i)
+        form = gemm.canonical_form(i, types)
         if form is None:
             raise UnsupportedError(f"%{i.name} is empty or of types that BLAS does not have")
         sides = []

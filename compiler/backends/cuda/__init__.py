@@ -1,5 +1,10 @@
 """The cuda backend: CUDA C++ compiled by NVRTC and launched through CuPy, which is imported when it is needed."""
 
 from compiler.backends.cuda.backend import CudaBackend
+from compiler.backends.cuda.library_products import cublas_of
+from compiler.runtime.implementations import register_implementation
 
 BACKEND = CudaBackend()
+"""The cuda backend's implementation of the `Backend` protocol."""
+
+register_implementation(cublas_of(BACKEND.name))

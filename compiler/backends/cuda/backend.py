@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from compiler.analysis.cost_model import DeviceModel, device_model
 from compiler.backends.cuda import bindings
 from compiler.backends.cuda.executable import CudaExecutable
+from compiler.backends.cuda.library_products import product_refusal
 from compiler.codegen.languages import CUDA
 from compiler.codegen.schedules.kernel_choice import KernelBindings
 from compiler.codegen.schedules.schedule import Schedule
 from compiler.ir.instruction import HloInstruction
 from compiler.ir.module import HloModule
 from compiler.plan import CompilationPlan
-from compiler.runtime.libraries import no_library
 from compiler.runtime.program_files import ProgramFolder
 from compiler.runtime.thunk_emitter import ThunkEmitter
 
@@ -47,8 +47,8 @@ class CudaBackend:
         return f"{device.compute_capability}\n{units}\n{cupy.__version__}"
 
     def library_refusal(self, instruction: HloInstruction) -> str | None:
-        """Implement `Backend.library_refusal`: lowering expands what no kernel computes."""
-        return no_library(instruction)
+        """Implement `Backend.library_refusal`: cuBLAS computes products of halves and complex numbers."""
+        return product_refusal(instruction)
 
     def build(
         self, module: HloModule, plan: CompilationPlan | None = None, kernels: KernelBindings | None = None
@@ -58,7 +58,7 @@ class CudaBackend:
 
     def _emitter(self, kernels: KernelBindings | None, plan: CompilationPlan | None) -> ThunkEmitter:
         made = frozenset[tuple[str, str]]() if plan is None else plan.made
-        return ThunkEmitter(self.language, kernels or {}, self.default_schedule, self.name, made)
+        return ThunkEmitter(self.language, kernels or {}, self.default_schedule, self.name, made, donate=True)
 
     def load(self, folder: ProgramFolder) -> CudaExecutable:
         """Implement `Backend.load`."""

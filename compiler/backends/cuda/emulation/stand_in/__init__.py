@@ -29,11 +29,11 @@ from compiler.backends.cuda.emulation.stand_in.gpu import (
     OutOfMemoryError,
 )
 from compiler.backends.cuda.emulation.stand_in.kernels import Driver, Nvrtc
-from compiler.backends.cuda.emulation.stand_in.memory import Access, FaultError, Heap
+from compiler.backends.cuda.emulation.stand_in.memory import Access, FaultError, Heap, host_bytes
 from compiler.backends.cuda.emulation.stand_in.products import Cublas
 from compiler.backends.cuda.emulation.stand_in.streams import Streams
 
-__all__ = ["FaultError", "Gpu", "installed"]
+__all__ = ["FaultError", "Gpu", "host_bytes", "installed"]
 
 MEMORY = 4 << 30
 MAX_BLOCKS = 3

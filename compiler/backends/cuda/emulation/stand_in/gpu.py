@@ -193,12 +193,16 @@ class Gpu:
                     kept.append(d)
             self._deliveries = kept
 
-    def synchronize(self, stream: int) -> None:
-        """Let the host wait for a stream."""
+    def snapshot(self, stream: int) -> Clock:
+        """Return what is complete once a stream has done what it has now."""
         with self.lock:
             if stream in self._captures:
-                raise FaultError("the host waits for a stream that is being captured")
-            self.wait(self.order.snapshot(stream))
+                raise FaultError("an event is recorded, or the host waits, on a stream that is being captured")
+            return self.order.snapshot(stream)
+
+    def synchronize(self, stream: int) -> None:
+        """Let the host wait for a stream."""
+        self.wait(self.snapshot(stream))
 
     def copy_to_host(self, stream: int, target: int, access: Access) -> None:
         """Copy to memory of the host: pinned memory has the bytes once the host has waited, other memory at once."""

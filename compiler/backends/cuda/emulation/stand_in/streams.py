@@ -35,7 +35,7 @@ class Streams:
 
             def record(self, stream: Any = None) -> None:
                 gpu.check_alive()
-                self.clock = gpu.order.snapshot((stream or get_current_stream()).ptr)
+                self.clock = gpu.snapshot((stream or get_current_stream()).ptr)
                 self.time = time.perf_counter()
 
             def synchronize(self) -> None:
