@@ -59,6 +59,12 @@ class EmulatorToolchain:
         text = "\n".join([self.version, *FLAGS, *KERNEL_FLAGS, *KERNEL_LIBRARIES, *map(_text, _HEADERS), _preamble()])
         return f"kernels-emulated-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
+    @functools.cached_property
+    def identity(self) -> str:
+        """Return a hash of all that counts of a kernel depend on besides the kernel and its inputs."""
+        parts = [self.index, *map(_text, ("counters.h", "runtime.cpp", "counting.py", "inputs.py"))]
+        return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+
     def runtime(self) -> Path:
         """Return the shared object of the runtime; errors are those of `objects`."""
         text = "".join(map(_text, ("runtime.h", "counters.h", "runtime.cpp"))).replace("#pragma once", "")

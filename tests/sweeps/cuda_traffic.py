@@ -1,0 +1,174 @@
+"""Memory traffic of all generated CUDA kernels of some suites, counted by the emulator without a GPU.
+
+python -m tests.sweeps.cuda_traffic [--suite kernels ...] [--out results/cuda/traffic]
+
+Two rules hold for kernels of the suite "kernels": warps need at least 80% of the bytes in the sectors that they touch
+(coalescing), and a launch has at least as many blocks as the GPU has multiprocessors if there is work for them.
+Kernels that break a rule are listed as offenders, unless `REASONS` says why they cannot keep it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from compiler import compile
+from compiler.backends.cuda.emulation import KernelCounts, TrafficCounter
+from compiler.codegen.kernel_spec import KernelSpec
+from compiler.errors import HlogymError
+from env.suites import Program, load_suite
+from experiments.provenance import provenance
+
+SUITES = ("kernels", "models", "quickstart")
+LEAST_COALESCING = 0.8
+MULTIPROCESSORS = 132
+"""Those of an H100."""
+WORK = 1 << 20
+"""Bytes of a launch from which there is work for all multiprocessors: 256 threads of each move 32 bytes."""
+L2_BYTES = 50e6
+REASONS: dict[str, str] = {}
+"""Why kernels cannot keep a rule, by patterns of `program/kernel`."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """The traffic of one kernel.
+
+    Attributes:
+        suite, program, kernel, kind: what it is.
+        grid, block: blocks, and threads per block.
+        bytes: those of its arguments, each moved once.
+        coalescing: needed sectors over sectors that are touched, from 0 to 1.
+        memory: bytes from and to memory over `bytes`; fewer than 1 if parts of arguments are not needed.
+        l2: bytes between the level 1 caches and the level 2 cache over `bytes`.
+        conflicts: additional turns of the banks of shared memory per turn.
+        lanes: mean number of lanes that take part in an access.
+        updates: atomic updates of the address that has most.
+        error: why it was not counted.
+    """
+
+    suite: str
+    program: str
+    kernel: str
+    kind: str
+    grid: int
+    block: int
+    bytes: int
+    coalescing: float = 1.0
+    memory: float = 0.0
+    l2: float = 0.0
+    conflicts: float = 0.0
+    lanes: float = 32.0
+    updates: float = 0.0
+    error: str = ""
+
+    @property
+    def faults(self) -> list[str]:
+        """The rules that the kernel breaks."""
+        out = []
+        if self.coalescing < LEAST_COALESCING:
+            out.append(f"coalescing {self.coalescing:.0%}")
+        if self.grid < MULTIPROCESSORS and self.bytes >= WORK:
+            out.append(f"{self.grid} blocks for {self.bytes / 1e6:.1f} MB")
+        if self.error:
+            out.append(self.error)
+        return out
+
+    @property
+    def reason(self) -> str:
+        """Why it cannot keep a rule, "" if there is no reason."""
+        name = f"{self.program}/{self.kernel}"
+        return next((r for pattern, r in REASONS.items() if fnmatch.fnmatchcase(name, pattern)), "")
+
+
+def rows_of(suite: str, programs: Sequence[Program]) -> Iterator[Row]:
+    """Yield the rows of all kernels of programs; equal kernels of a suite have one row."""
+    counter, seen = TrafficCounter(), set[str]()
+    for program in programs:
+        kernels = [k for k in compile(program.text(), backend="cuda").kernels if k.symbol not in seen]
+        seen |= {k.symbol for k in kernels}
+        try:
+            counts = counter.counts(kernels)
+        except HlogymError:  # one of them cannot be counted
+            counts = {}
+        for k in kernels:
+            yield _row(suite, program.name, k, counts.get(k.symbol), counter)
+
+
+def _row(suite: str, program: str, k: KernelSpec, counts: KernelCounts | None, counter: TrafficCounter) -> Row:
+    head = Row(suite, program, k.name, k.kind, k.grid, k.block, k.bytes)
+    try:
+        c = counts or counter.counts([k])[k.symbol]
+    except HlogymError as error:
+        return Row(**{**asdict(head), "error": str(error).splitlines()[0]})
+    size = max(1, k.bytes)
+    measured = {
+        "coalescing": c.coalescing, "memory": c.memory_bytes(L2_BYTES) / size, "l2": c.l2_bytes / size,
+        "conflicts": c.bank_conflicts, "lanes": c.active_lanes, "updates": c.most_updates,
+    }  # fmt: skip
+    return Row(**{**asdict(head), **{name: round(value, 3) for name, value in measured.items()}})
+
+
+def report(rows: Sequence[Row], source: dict[str, object]) -> str:
+    """Return the tables as Markdown: the offenders, and all kernels."""
+    offenders = [r for r in rows if r.faults and not r.reason]
+    lines = [
+        "# Memory traffic of the CUDA kernels",
+        "",
+        f"{len(rows)} kernels, counted by the emulator on a sample of their blocks. `{source['command']}`, commit "
+        f"{source['commit']}, {source['machine']}, {source['date']}.",
+        "",
+        "Coalescing: needed over touched sectors. Memory and L2: bytes over those of the arguments, with "
+        f"{L2_BYTES / 1e6:.0f} MB of L2. Conflicts: additional turns of shared memory. Lanes: of 32 that take part.",
+        "",
+        f"## Offenders ({len(offenders)})",
+        "",
+        f"Coalescing below {LEAST_COALESCING:.0%}, or fewer blocks than {MULTIPROCESSORS} multiprocessors for at least "
+        f"{WORK / 1e6:.0f} MB.",
+        "",
+        "| suite | program | kernel | kind | rules |",
+        "|---|---|---|---|---|",
+        *(f"| {r.suite} | {r.program} | {r.kernel} | {r.kind} | {'; '.join(r.faults)} |" for r in offenders),
+        "",
+    ]
+    excused = [r for r in rows if r.faults and r.reason]
+    if excused:
+        lines += ["## With a reason", "", "| program | kernel | rules | reason |", "|---|---|---|---|"]
+        lines += [f"| {r.program} | {r.kernel} | {'; '.join(r.faults)} | {r.reason} |" for r in excused]
+        lines.append("")
+    head = "| program | kernel | kind | blocks | threads | MB | coalescing | memory | L2 | conflicts | lanes |"
+    lines += ["## All kernels", "", head, "|---|---|---|" + "---:|" * 8]
+    lines += [
+        f"| {r.program} | {r.kernel} | {r.kind} | {r.grid} | {r.block} | {r.bytes / 1e6:.2f} | {r.coalescing:.0%} | "
+        f"{r.memory:.2f} | {r.l2:.2f} | {r.conflicts:.2f} | {r.lanes:.0f} |"
+        for r in rows
+    ]
+    return "\n".join([*lines, ""])
+
+
+def main() -> None:
+    """Count the kernels of the suites and write the tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--suite", nargs="+", default=SUITES)
+    parser.add_argument("--out", type=Path, help="path of the tables without its ending")
+    options = parser.parse_args()
+    rows = []
+    for suite in options.suite:
+        for row in rows_of(suite, load_suite(suite).programs):
+            rows.append(row)
+            if row.faults and not row.reason:
+                print(f"{suite}/{row.program}/{row.kernel} ({row.kind}): {'; '.join(row.faults)}", flush=True)
+    source = {**provenance(), "command": f"python -m tests.sweeps.cuda_traffic --suite {' '.join(options.suite)}"}
+    if options.out:
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        data = {"provenance": source, "kernels": [asdict(r) for r in rows]}
+        options.out.with_suffix(".json").write_text(json.dumps(data, indent=1) + "\n")
+        options.out.with_suffix(".md").write_text(report(rows, source))
+
+
+if __name__ == "__main__":
+    main()
