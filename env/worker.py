@@ -27,7 +27,7 @@ import numpy.typing as npt
 from compiler.api import compile as compile_hlo
 from compiler.backends.registry import find_backend
 from compiler.backends.xla.executable import XlaExecutable
-from compiler.errors import BackendError, BuildKilledError, HlogymError, UnbuildableFusionError
+from compiler.errors import BackendError, BuildKilledError, DeviceLostError, HlogymError, UnbuildableFusionError
 from compiler.plan import CompilationPlan
 from compiler.runtime.executable import Executable
 from compiler.runtime.thunks import Thunk
@@ -94,7 +94,8 @@ class Worker:
       turns, and checks their outputs afterwards; reply `{"times": [[...], ...]}`.
     - `{"op": "ping"}`: reply `{}`.
 
-    The reply to a request that fails is `{"error": kind, "message": string}`. The kinds:
+    The reply to a request that fails is `{"error": kind, "message": string}`; after a kernel that makes the GPU
+    unusable, the process ends without a reply. The kinds:
 
     - "program": its inputs or its tolerance do not fit, the interpreter cannot compute it, or its outputs do not
       distinguish right from wrong;
@@ -313,8 +314,15 @@ def _repeats(seconds: float) -> int:
 
 
 def _failure(kind: str, error: Exception) -> dict[str, str]:
-    """Return the reply to a request that raised; failures of the machine have kinds of their own."""
+    """Return the reply to a request that raised; failures of the machine have kinds of their own.
+
+    Raises:
+        DeviceLostError: the request raised it. This process is of no use any more, and its end counts as a crash of the
+            plan, as on a CPU.
+    """
     match error:
+        case DeviceLostError():
+            raise error
         case MemoryError() | BuildKilledError():
             return {"error": "memory", "message": str(error) or "out of memory"}
         case BackendError():

@@ -2,8 +2,8 @@
 
 Two times are taken. *Call*: one call from Python until its result is there. *Device*: the time per execution where the
 device need not wait for the host. For ours it is measured by CUDA events, for PyTorch by replays of a CUDA graph, for
-XLA by a loop inside one program, whose iterations read copies of the arguments in turns. Where calls that follow each other
-without waiting take less time than that, their time counts, so that the way of measuring is no disadvantage.
+XLA by a loop inside one program, whose iterations read copies of the arguments in turns. Where calls that follow each
+other without waiting take less time than that, their time counts, so that the way of measuring is no disadvantage.
 """
 
 from __future__ import annotations

@@ -12,18 +12,20 @@ import numpy as np
 import numpy.typing as npt
 
 from compiler.api import compile as compile_hlo
+from compiler.backends.cuda.executable import CudaExecutable
 from compiler.backends.registry import find_backend
 from compiler.codegen.schedules.kernel_choice import KernelChoice
 from compiler.errors import CodegenError, HlogymError, UnsupportedError
 from compiler.ir import HloModule
 from compiler.runtime.executable import Executable, parameter_leaves
 from compiler.runtime.kernel_sites import KernelSite
+from compiler.text import parse
 from env.reference import Reference, fresh_outputs, on_host
 from env.suites import Program
 from experiments.gpu.device import Device
 from experiments.gpu.job import Job
 from experiments.gpu.pool import Request
-from experiments.gpu.programs import chosen_programs, find, reference_of
+from experiments.gpu.programs import chosen_programs, find, inputs_of, reference_of
 
 __all__ = ["RandomChoices", "check", "locate", "run"]
 
@@ -130,30 +132,38 @@ def check(device: Device, request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def locate(device: Device, request: Mapping[str, Any]) -> dict[str, Any]:
-    """Run each kernel of a program alone and return those at fault: `{"kernels": [{"kernel", "symbol", "problem"}]}`.
+    """Return which kernels of a program are at fault: `{"kernels": [{"kernel", "symbol", "choice", "problem"}]}`.
 
-    A kernel that makes the device unusable ends the search, because nothing runs after it.
+    First the program runs with a wait after each launch, which names a kernel that makes the device unusable; nothing
+    runs after that. Then each kernel runs alone, and its outputs are compared with the interpreter's.
     """
     program = find(request["suite"], request["program"])
+    module = parse(program.text())
     schedules = request["schedules"]
     chooser = None if schedules is None else RandomChoices(schedules)
-    found: list[dict[str, str]] = []
+    sites: list[tuple[KernelSite, KernelChoice]] = []
 
     def choose(site: KernelSite) -> KernelChoice:
-        choice = site.default if chooser is None else chooser.choose_kernel(site)
-        if not (found and device.is_lost()):
-            problem = problem_of(site, choice, device, request["seed"])
-            if problem is not None:
-                symbol = "" if site.spec is None else site.spec.symbol
-                found.append({"kernel": str(site), "symbol": symbol, "choice": str(choice), "problem": problem[:600]})
-        return choice
+        sites.append((site, site.default if chooser is None else chooser.choose_kernel(site)))
+        return sites[-1][1]
 
+    executable = compile_hlo(module, device.backend, kernel_selector=choose)
+    if isinstance(executable, CudaExecutable):
+        executable.synchronous = True
     try:
-        compile_hlo(program.text(), device.backend, kernel_selector=choose)
+        executable(*inputs_of(program, module, request["seed"]))
+        device.wait()
     except HlogymError as error:
-        if not found:
-            raise
-        found[-1]["then"] = str(error)[:300]
+        symbols = ", ".join(getattr(error, "kernels", ()))
+        return {"kernels": [{"kernel": "", "symbol": symbols, "choice": "", "problem": str(error)[:600]}]}
+    found: list[dict[str, str]] = []
+    for site, choice in sites:
+        problem = problem_of(site, choice, device, request["seed"])
+        if problem is not None:
+            symbol = "" if site.spec is None else site.spec.symbol
+            found.append({"kernel": str(site), "symbol": symbol, "choice": str(choice), "problem": problem[:600]})
+        if problem is not None and device.is_lost():
+            break  # nothing runs any more
     return {"kernels": found}
 
 

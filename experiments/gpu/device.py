@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,8 +16,6 @@ from compiler.errors import BackendError
 
 __all__ = ["Device", "open_device"]
 
-STAND_IN = "compiler.backends.cuda.emulation.stand_in"
-
 
 @dataclass(frozen=True)
 class Device:
@@ -27,10 +24,12 @@ class Device:
     Attributes:
         backend: name of the backend that compiles for it.
         cupy: the CuPy module; None for the stand-in.
+        simulated: the GPU of the stand-in, if it is one.
     """
 
     backend: str
     cupy: Any | None
+    simulated: Any | None = None
 
     def hold(self, array: npt.ArrayLike) -> Any:
         """Return an array in the device's memory; CuPy cannot convert every type, so that bytes are copied."""
@@ -44,6 +43,8 @@ class Device:
         """Wait until the device has done what was asked of it; raises what failed since the last time."""
         if self.cupy is not None:
             self.cupy.cuda.runtime.deviceSynchronize()
+        if self.simulated is not None and self.simulated.faults:
+            raise BackendError("; ".join(self.simulated.faults))
 
     def is_lost(self) -> bool:
         """Return whether the device can no longer be used by this process, as after an access to a wrong address."""
@@ -56,7 +57,7 @@ class Device:
 
 @contextmanager
 def open_device(stand_in: bool) -> Iterator[Device]:
-    """Yield the GPU, or its stand-in; where hlogym has no stand-in, the cpu backend takes its place.
+    """Yield the GPU, or its stand-in.
 
     Raises:
         BackendError: there is no GPU.
@@ -66,8 +67,7 @@ def open_device(stand_in: bool) -> Iterator[Device]:
             raise BackendError(reason)
         yield Device("cuda", importlib.import_module("cupy"))
         return
-    if importlib.util.find_spec(STAND_IN.rpartition(".")[0]) is None or importlib.util.find_spec(STAND_IN) is None:
-        yield Device("cpu", None)
-        return
-    with importlib.import_module(STAND_IN).installed():
-        yield Device("cuda", None)
+    from compiler.backends.cuda.emulation import stand_in as emulated
+
+    with emulated.installed() as gpu:
+        yield Device("cuda", None, gpu)

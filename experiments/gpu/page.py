@@ -76,7 +76,8 @@ def _fault(entry: Mapping[str, Any]) -> str:
         return ""
     if isinstance(found, str):
         return f" (kernels were not found: {markdown_cell(found[:200])})"
-    return " (" + "; ".join(markdown_cell(f"{k['kernel']} {k['symbol']}: {k['problem'][:200]}") for k in found) + ")"
+    named = (f"{k['kernel']} {k['symbol']}: {k['problem'][:200]}".strip() for k in found)
+    return f" ({'; '.join(map(markdown_cell, named))})"
 
 
 def table(rows: Sequence[Sequence[str]]) -> list[str]:

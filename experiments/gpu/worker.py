@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from compiler.errors import HlogymError
+from compiler.errors import DeviceLostError, HlogymError
 from env.worker import die_with_parent, private_stdout
 from experiments.gpu.device import Device, open_device
 
@@ -45,7 +45,8 @@ def answer(device: Device, request: Mapping[str, Any]) -> dict[str, Any]:
         device.wait()
     except Exception as error:  # kernels, CuPy and peers may raise anything; the others still run
         text = str(error) if isinstance(error, HlogymError) else f"{type(error).__name__}: {error}"
-        return {"error": text[:4000], "where": _place(error), "lost": device.is_lost()}
+        lost = isinstance(error, DeviceLostError) or device.is_lost()
+        return {"error": text[:4000], "where": _place(error), "lost": lost}
     return reply
 
 

@@ -267,6 +267,27 @@ def test_wrong_outputs_are_found_and_the_kernel_is_named(device: Device, monkeyp
     assert all(k["problem"] == "all is wrong" and k["symbol"].startswith("hk_") for k in found)
 
 
+def test_a_kernel_that_makes_the_gpu_unusable_is_named() -> None:
+    with open_device(stand_in=True) as gpu:
+        from compiler.api import compile as compile_hlo
+        from env.suites import load_suite
+
+        program = load_suite(PROGRAM["suite"]).find(PROGRAM["program"])
+        symbol = compile_hlo(program.text(), "cuda").kernels[0].symbol
+        assert gpu.simulated is not None
+        gpu.simulated.failing[symbol] = 700
+        request = {"schedules": None, **PROGRAM}
+        reply = answer(gpu, {"op": "check", **request})
+        assert reply["lost"]
+        assert symbol in reply["error"]
+    with open_device(stand_in=True) as fresh:
+        assert fresh.simulated is not None
+        fresh.simulated.failing[symbol] = 700
+        (kernel,) = answer(fresh, {"op": "locate", **request})["kernels"]
+        assert kernel["symbol"] == symbol
+        assert "illegal address" in kernel["problem"]
+
+
 def test_choices_are_timed_beside_the_default(device: Device) -> None:
     request = {"suite": "kernels", "program": "chain_f32_128x256", "seed": 0, "budget": 3}
     assert answer(device, {"op": "build_choices", **request})["built"] >= 2
