@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from compiler import compile
@@ -15,14 +17,8 @@ from env.worker import Worker
 def test_the_worker_ends_when_the_device_is_lost() -> None:
     program = load_suite("linear_algebra").find("partial_product")
     symbol = compile(program.text(), backend="cuda", policy="heuristic").kernels[0].symbol
-    request = {
-        "op": "prepare",
-        "program": program_to_json(program),
-        "plan": None,
-        "backend": "cuda",
-        "seed": 0,
-        "keep": [],
-    }
+    request: dict[str, Any] = {"op": "prepare", "program": program_to_json(program), "plan": None, "backend": "cuda"}
+    request |= {"seed": 0, "keep": []}
     with stand_in.installed():
         assert "handle" in Worker().handle(request)
     with stand_in.installed() as gpu:

@@ -272,7 +272,7 @@ def test_a_kernel_that_makes_the_gpu_unusable_is_named() -> None:
         from compiler.api import compile as compile_hlo
         from env.suites import load_suite
 
-        program = load_suite(PROGRAM["suite"]).find(PROGRAM["program"])
+        program = load_suite("linear_algebra").find("partial_product")
         symbol = compile_hlo(program.text(), "cuda").kernels[0].symbol
         assert gpu.simulated is not None
         gpu.simulated.failing[symbol] = 700
