@@ -100,6 +100,7 @@ def _modules(gpu: Gpu, max_blocks: int) -> dict[str, ModuleType]:
         asarray=arrays.asarray,
         ascontiguousarray=arrays.ascontiguousarray,
         asnumpy=arrays.asnumpy,
+        from_dlpack=arrays.asarray,
         get_default_memory_pool=lambda: pool,
     )
     return {"cupy": cupy, "cupy.cuda": cuda}
@@ -133,6 +134,9 @@ class _Runtime:
         self._gpu.check_alive()
         if device != 0:
             raise CUDARuntimeError(101)
+
+    def runtimeGetVersion(self) -> int:  # noqa: N802
+        return 13_000
 
     def memGetInfo(self) -> tuple[int, int]:  # noqa: N802
         return self._gpu.heap.limit - self._gpu.heap.used, self._gpu.heap.limit
