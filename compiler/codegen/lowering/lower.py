@@ -47,6 +47,7 @@ from compiler.codegen.templates.products import lower_product, product_of
 from compiler.codegen.templates.running import lower_running, running_of
 from compiler.codegen.templates.scatter import lower_scatter
 from compiler.codegen.templates.sort import inner_sort_of, lower_sort, lower_top_k, sort_of, top_k_of
+from compiler.codegen.templates.tile_attention import lower_tile_attention
 from compiler.codegen.templates.tile_products import lower_tile_product
 from compiler.errors import UnsupportedError
 from compiler.ir.callgraph import CallGraph
@@ -133,7 +134,9 @@ class _Lowering:
         if all(0 in r.shape.dimensions for r in self.roots):
             return self._finish("loop")
         attention = attention_of(self.fused)
-        if attention is not None and not self.tiles:
+        if attention is not None and self.tiles:
+            return lower_tile_attention(self.fused, self.roots, attention, self.schedule.tile_attention)
+        if attention is not None:
             return lower_attention(self.fused, self.roots, attention, self.schedule.attention)
         dot = product_of(self.fused)
         if dot is not None:

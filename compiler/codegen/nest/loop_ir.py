@@ -17,6 +17,7 @@ from typing import Any
 from compiler.codegen.nest.index import IndexExpr, Var
 from compiler.codegen.nest.order_method import OrderMethod
 from compiler.codegen.nest.scalar_ops import ScalarOp
+from compiler.codegen.nest.tile_attention import TileAttention
 from compiler.codegen.nest.tiles import TileProduct
 from compiler.ir.opcodes import Opcode
 from compiler.ir.types import PrimitiveType
@@ -660,6 +661,7 @@ Stmt = (
     | Sort
     | MatrixProduct
     | TileProduct
+    | TileAttention
     | SortByKey
     | Scan
     | ForFlagged
@@ -720,6 +722,7 @@ _BODIES: dict[type, Callable[[Any], tuple[Body, ...]]] = {
     ForFlagged: lambda s: (s.body, s.ordered),
     Sort: lambda s: (s.compare, s.body),
     TileProduct: lambda s: s.bodies,
+    TileAttention: lambda s: s.bodies,
 }
 
 
@@ -741,7 +744,7 @@ def map_bodies(s: Stmt, f: Callable[[Body], Body]) -> Stmt:
         return replace(s, read=f(s.read), body=f(s.body))
     if isinstance(s, ForFlagged):
         return replace(s, body=f(s.body), ordered=f(s.ordered))
-    if isinstance(s, TileProduct):
+    if isinstance(s, TileProduct | TileAttention):
         return s.map_bodies(f)
     return replace(s, compare=f(s.compare), body=f(s.body)) if isinstance(s, Sort) else s
 
@@ -785,7 +788,7 @@ def _map_one(s: Stmt, f: Callable[[IndexExpr], IndexExpr]) -> Stmt:
         return replace(s, offset=f(s.offset), span=s.span.map_base(f))
     if isinstance(s, For) and s.base is not None:
         s = replace(s, base=f(s.base))
-    if isinstance(s, TileProduct):
+    if isinstance(s, TileProduct | TileAttention):
         s = s.map_indices(f)
     return map_bodies(s, lambda inner: map_indices(inner, f))
 
@@ -810,7 +813,7 @@ def _indices_of(s: Stmt) -> Iterator[IndexExpr]:
         yield from (x for x in (s.offset, s.rows, s.columns) if x is not None)
     elif isinstance(s, For) and s.base is not None:
         yield s.base
-    elif isinstance(s, MatrixProduct | TileProduct):
+    elif isinstance(s, MatrixProduct | TileProduct | TileAttention):
         yield from s.indices
 
 
@@ -844,7 +847,7 @@ def names_of(s: Stmt) -> Iterator[str]:
         yield s.before
     elif isinstance(s, MatrixProduct):
         yield from (*(m.array for m in s.matrices), s.decay)
-    elif isinstance(s, TileProduct):
+    elif isinstance(s, TileProduct | TileAttention):
         yield from s.names
     elif isinstance(s, SortByKey):
         yield s.key
@@ -884,7 +887,7 @@ def names_defined(body: Body) -> Iterator[str]:
         elif isinstance(s, Scan):
             yield from (v.name for v in (*s.rows, s.step))
             yield from (c.name for c in s.carries)
-        elif isinstance(s, TileProduct):
+        elif isinstance(s, TileProduct | TileAttention):
             yield from s.defined
         elif isinstance(s, SortByKey):
             yield from (s.row.name, s.element.name, s.position.name)
@@ -925,8 +928,8 @@ def work_of(body: Body, expensive: int = EXPENSIVE_STATEMENTS) -> int:
             total += n * (max(1, n - 1).bit_length() * (2 + work_of(s.compare, expensive)) + work_of(s.body, expensive))
         elif isinstance(s, MatrixProduct):
             total += 1 + math.prod(span.extent for span in s.spans) // PRODUCTS_PER_STATEMENT
-        elif isinstance(s, TileProduct):
-            total += s.products // PRODUCTS_PER_STATEMENT + s.shape.rows * s.shape.columns * work_of(s.epilogue)
+        elif isinstance(s, TileProduct | TileAttention):
+            total += s.products // PRODUCTS_PER_STATEMENT + s.results * work_of(s.epilogue)
         elif isinstance(s, Scan):
             total += s.rows[0].extent * s.rows[1].extent * s.step.extent * (work_of(s.body, expensive) + len(s.carries))
         elif isinstance(s, SortByKey):

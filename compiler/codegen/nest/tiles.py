@@ -12,6 +12,8 @@ from compiler.ir.types import PrimitiveType
 HALF_TYPES = frozenset({PrimitiveType.F16, PrimitiveType.BF16})
 """Element types whose products tensor cores compute."""
 
+LARGE_BLOCK = 256
+"""Threads of a block of which two fill the registers of a multiprocessor with 128 for each thread."""
 NOWHERE = IndexExpr()
 """The offset of what is in no buffer."""
 
@@ -130,6 +132,11 @@ class TileProduct:
         return self.shape.rows * self.shape.columns * self.depth.extent
 
     @property
+    def results(self) -> int:
+        """Return the number of elements that a tile has."""
+        return self.shape.rows * self.shape.columns
+
+    @property
     def uses_tensor_cores(self) -> bool:
         """Whether tensor cores compute the product; shared memory then holds two elements per word of 32 bits."""
         return self.type in HALF_TYPES
@@ -138,6 +145,12 @@ class TileProduct:
     def threads(self) -> int:
         """Return the number of threads of a block."""
         return self.shape.row_parts * self.shape.column_parts * (32 if self.uses_tensor_cores else 1)
+
+    @property
+    def resident(self) -> int:
+        """Return how many blocks a multiprocessor should hold, for which the compiler limits registers; 0: any."""
+        copied = bool(self.lhs.vector and self.rhs.vector)
+        return 2 if self.uses_tensor_cores and copied and self.threads == LARGE_BLOCK else 0
 
     @property
     def shared_elements(self) -> int:

@@ -14,6 +14,7 @@ from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.loop_ir import LoopKind, Scope
 from compiler.codegen.nest.scalar_ops import identity_of
+from compiler.codegen.nest.tile_attention import TileAttention
 from compiler.codegen.nest.tiles import TileProduct
 from compiler.codegen.printing import print_tiles
 from compiler.codegen.printing.printer import Printer
@@ -105,6 +106,10 @@ class _CudaPrinter(Printer):
         elif isinstance(s, TileProduct):
             before, self._in_lane = self._in_lane, True
             print_tiles.print_product(s, self.emit, self.indented)
+            self._in_lane = before
+        elif isinstance(s, TileAttention):
+            before, self._in_lane = self._in_lane, True
+            print_tiles.print_attention(s, self.emit, self.indented)
             self._in_lane = before
         elif isinstance(s, lir.CombineThreads):
             self._combine(s.combined, s.team)

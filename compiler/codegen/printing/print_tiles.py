@@ -1,16 +1,18 @@
-"""CUDA C++ of products of tiles: the bodies become functions, which a template of products_cuda.h calls."""
+"""CUDA C++ of products and attention in tiles: their bodies become functions, which templates in headers call."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from compiler.codegen.nest.index import Var
+from compiler.codegen.nest.tile_attention import SCALAR_PARTS, SLAB, TileAttention
 from compiler.codegen.nest.tiles import TileOperand, TileProduct
-from compiler.codegen.printing.scalar import COMPUTE_TYPES, STORAGE_TYPES
+from compiler.codegen.printing.scalar import COMPUTE_TYPES, STORAGE_TYPES, constant_text
 from compiler.ir.types import PrimitiveType as T
 
-HEADERS = ("tensor_cuda.h", "products_cuda.h")
+HEADERS = ("tensor_cuda.h", "products_cuda.h", "attention_cuda.h")
 """The files with the templates, in order."""
 PrintBody: TypeAlias = "Callable[[tuple[Any, ...]], None]"
 _WRAPPING = {T.S32: "uint32_t", T.S64: "uint64_t"}
@@ -43,6 +45,45 @@ def print_product(s: TileProduct, emit: Callable[[str], None], body: PrintBody) 
         f"{function}<{element}, {tile}, {sizes}>(shared_tiles, left_operand, right_operand, store_result, "
         f"(index_t){s.first_row.to_c()}, (index_t){s.first_column.to_c()});"
     )
+
+
+def print_attention(s: TileAttention, emit: Callable[[str], None], body: PrintBody) -> None:
+    """Print the attention of a tile of queries; the arguments are those of `print_product`."""
+    word = "uint32_t" if s.uses_tensor_cores else "float"
+    emit(f"alignas(16) __shared__ {word} shared_tiles[{s.shared_elements}];")
+    _operand("query_operand", s.queries, s.query, s.depth, emit, body)
+    _operand("key_operand", s.keys, s.key, s.depth, emit, body)
+    _operand("value_operand", s.values, s.feature, s.key, emit, body)
+    emit(f"const auto score_of = [&]({_parameters(s.query, s.key)}, const float {s.product}) {{")
+    body(s.scoring)
+    emit(f"  return {s.score};")
+    emit("};")
+    mask = s.mask
+    if mask is None:
+        emit("const auto is_needed = [&](const index_t) { return true; };")
+    else:
+        emit(f"const auto is_needed = [&]({_parameters(mask.block)}) {{ return {mask.bound.to_c()} >= {mask.low}; }};")
+    emit(f"const auto store_result = [&]({_parameters(s.query, s.feature)}, const float {s.result}) {{")
+    body(s.epilogue)
+    emit("};")
+    t = s.shape
+    low = -math.inf if mask is None else mask.limit
+    flags = (mask is not None, low != -math.inf, s.zero_if_masked)
+    sizes = f"{s.query.extent}, {s.key.extent}, {s.depth.extent}, {s.feature.extent}"
+    if s.uses_tensor_cores:
+        tile = f"{t.queries}, {t.keys}, {t.depth}, {t.features}, {t.warps}"
+        template = f"tensor_attention<{STORAGE_TYPES[s.type]}, {tile}, {_texts(s.exact_weights, *flags)}, {sizes}>"
+    else:
+        tile = f"{t.queries}, {t.keys}, {t.features}, {SCALAR_PARTS[0]}, {SCALAR_PARTS[1]}, {SLAB}"
+        template = f"scalar_attention<{tile}, {_texts(*flags)}, {sizes}>"
+    emit(
+        f"{template}(shared_tiles, query_operand, key_operand, value_operand, score_of, is_needed, "
+        f"{constant_text(low, T.F32)}, store_result, (index_t){s.first_query.to_c()});"
+    )
+
+
+def _texts(*flags: bool) -> str:
+    return ", ".join(str(flag).lower() for flag in flags)
 
 
 def _parameters(*variables: Var) -> str:

@@ -7,6 +7,9 @@ template <> __device__ inline uint32_t half_bits_of<half_t>(float x) { return __
 template <class T> __device__ inline uint32_t two_halves(float low, float high) {
   return half_bits_of<T>(low) | half_bits_of<T>(high) << 16;
 }
+template <class T> __device__ inline float half_value_of(uint32_t bits);
+template <> __device__ inline float half_value_of<bfloat16_t>(uint32_t bits) { return BITS_TO_BF16((uint16_t)bits); }
+template <> __device__ inline float half_value_of<half_t>(uint32_t bits) { return BITS_TO_F16((uint16_t)bits); }
 #ifdef __CUDACC__
 // Copies BYTES to shared memory, or zeros if not `inside`; the copy is complete after `wait_for_copies` and a barrier.
 template <int BYTES, int N> __device__ inline void copy_async(uint32_t (&shared)[N], int at, const void *from, bool inside) {

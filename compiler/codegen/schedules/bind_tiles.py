@@ -1,4 +1,4 @@
-"""Binding of products of tiles to a GPU: blocks of threads take the tiles, and the templates say how many threads."""
+"""Binding of tiles to a GPU: blocks of threads take the tiles, and the templates say how many threads."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.loop_ir import LoopKind
+from compiler.codegen.nest.tile_attention import TileAttention
 from compiler.codegen.nest.tiles import TileProduct
 from compiler.codegen.schedules.loop_transforms import without_dead_code
 from compiler.errors import UnsupportedError
@@ -15,12 +16,12 @@ MAX_THREADS = 1024
 
 
 def has_tiles(kernel: lir.Kernel) -> bool:
-    """Check whether a nest consists of products of tiles."""
-    return any(isinstance(s, TileProduct) for s in lir.walk(kernel.body))
+    """Check whether a nest consists of tiles."""
+    return any(isinstance(s, TileProduct | TileAttention) for s in lir.walk(kernel.body))
 
 
 def bind_tiles(kernel: lir.Kernel, shared_bytes: int) -> lir.Kernel:
-    """Return a nest of products of tiles bound to the blocks of a GPU.
+    """Return a nest of tiles bound to the blocks of a GPU.
 
     Args:
         kernel: the nest.
@@ -30,14 +31,12 @@ def bind_tiles(kernel: lir.Kernel, shared_bytes: int) -> lir.Kernel:
         UnsupportedError: a tile needs more threads or shared memory than a block has.
     """
     body = without_dead_code(kernel.body)
-    (tile,) = (s for s in lir.walk(body) if isinstance(s, TileProduct))
+    (tile,) = (s for s in lir.walk(body) if isinstance(s, TileProduct | TileAttention))
     if tile.threads > MAX_THREADS:
-        raise UnsupportedError(f"a tile of the product needs {tile.threads} threads, more than {MAX_THREADS}")
+        raise UnsupportedError(f"a tile needs {tile.threads} threads, more than {MAX_THREADS}")
     if tile.shared_bytes > shared_bytes:
-        raise UnsupportedError(
-            f"a tile of the product needs {tile.shared_bytes} bytes of shared memory, more than {shared_bytes}"
-        )
-    return replace(kernel, body=tuple(map(_bound, body)), threads=tile.threads)
+        raise UnsupportedError(f"a tile needs {tile.shared_bytes} bytes of shared memory, more than {shared_bytes}")
+    return replace(kernel, body=tuple(map(_bound, body)), threads=tile.threads, resident=tile.resident)
 
 
 def _bound(s: lir.Stmt) -> lir.Stmt:

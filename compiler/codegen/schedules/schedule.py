@@ -13,6 +13,7 @@ from compiler.codegen.schedules.template_schedules import (
     AttentionSchedule,
     GpuSchedule,
     ProductSchedule,
+    TileAttentionSchedule,
     TileSchedule,
 )
 from compiler.errors import PlanError
@@ -78,6 +79,9 @@ FIELD_RANGES: Mapping[str, range] = {
     "tiles.row_parts": range(17),
     "tiles.column_parts": range(33),
     "tiles.stages": range(5),
+    "tile_attention.queries": range(0, 129, 16),
+    "tile_attention.keys": range(0, 129, 16),
+    "tile_attention.rounded": range(2),
     "attention.accumulators": range(4, 29, 4),
     "attention.queries": range(16, 257, 16),
     "attention.keys": range(8, 257, 8),
@@ -141,6 +145,7 @@ class Schedule:
         hoist: 1 if values that all iterations of an outer loop share are computed once, before that loop.
         product: the part for matrix products on a CPU.
         tiles: the part for matrix products on a GPU.
+        tile_attention: the part for attention on a GPU.
         attention: the part for attention.
         order: the part for sorts and selections by key.
         gpu: the part for loops on a GPU.
@@ -171,6 +176,7 @@ class Schedule:
     hoist: int = 1
     product: ProductSchedule = field(default_factory=ProductSchedule)
     tiles: TileSchedule = field(default_factory=TileSchedule)
+    tile_attention: TileAttentionSchedule = field(default_factory=TileAttentionSchedule)
     attention: AttentionSchedule = field(default_factory=AttentionSchedule)
     order: OrderMethod = field(default_factory=OrderMethod)
     gpu: GpuSchedule = field(default_factory=GpuSchedule)

@@ -25,6 +25,8 @@ TYPICAL_VALUES: Mapping[str, tuple[int, ...]] = {
     "rare": (0, 256, 1024),
     "edges": (0, 1),
     "across": (0, 8, 16, 32, 64, 128),
+    "tile_attention.queries": (0, 16, 32, 64, 128),
+    "tile_attention.keys": (0, 16, 32, 64),
     "tiles.rows": (0, 16, 32, 64, 128),
     "tiles.columns": (0, 32, 64, 128),
     "tiles.depth": (0, 8, 16, 32, 64),

@@ -79,3 +79,19 @@ class TileSchedule:
     row_parts: int = 0
     column_parts: int = 0
     stages: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TileAttentionSchedule:
+    """The tunable parameters of attention on a GPU; 0 leaves the choice to a rule.
+
+    Attributes:
+        queries: queries of a block.
+        keys: keys whose scores are computed at a time.
+        rounded: 1 if weights are multiplied as halves where the program converts them to halves, which takes two thirds
+            of the products; 0 if they keep the precision of f32.
+    """
+
+    queries: int = 0
+    keys: int = 0
+    rounded: int = 0

@@ -16,15 +16,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from compiler.analysis.attention import Attention
-from compiler.codegen.lowering.emission import STATEMENT_LIMIT
-from compiler.codegen.lowering.emit import Emitter
 from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import Index, IndexExpr, IndexSymbol, Var
-from compiler.codegen.nest.indexing_maps import INDEXING_MAPS
 from compiler.codegen.nest.loop_ir import LoopKind
 from compiler.codegen.nest.scalar_ops import ScalarOp, binary, comparison, conversion
+from compiler.codegen.nest.tile_attention import NEGLIGIBLE
 from compiler.codegen.schedules.template_schedules import AttentionSchedule
+from compiler.codegen.templates.attention_indices import AttentionIndices, substituted
 from compiler.codegen.templates.block_masks import BlockMask, block_mask
 from compiler.codegen.templates.products import (
     best_tile,
@@ -46,8 +45,6 @@ _SUB, _MUL, _DIV = (binary(op, T.F32) for op in (Opcode.SUBTRACT, Opcode.MULTIPL
 _SELECT = ScalarOp(Opcode.SELECT, T.F32, T.F32)
 MAX_STAGED = 2
 """Maximum number of arrays of which blocks are transposed before they are used."""
-NEGLIGIBLE = 150.0
-"""Scores that are lower than the maximum of their row by this have a weight of exactly 0 in f32."""
 
 
 def lower_attention(
@@ -64,105 +61,22 @@ def lower_attention(
     return _Lowering(fused, roots, attention, schedule).kernel()
 
 
-class _Lowering:
+class _Lowering(AttentionIndices):
     """Lowers one attention."""
 
     def __init__(
         self, fused: HloComputation, roots: Sequence[HloInstruction], attention: Attention, schedule: AttentionSchedule
     ) -> None:
-        self.fused, self.roots, self.a, self.schedule = fused, roots, attention, schedule
-        self.e = Emitter(fused, STATEMENT_LIMIT)
-        self.outputs = [f"o{k}" for k in range(len(roots))]
-        for d in (attention.dot, attention.output):
-            if any(x.shape.element_type not in (T.F32, T.BF16, T.F16) for x in (d, *d.operands)):
-                raise UnsupportedError(f"%{d.name}: attention of these types has no kernel")
-            if 0 in d.shape.dimensions or 0 in d.operands[0].shape.dimensions:
-                raise UnsupportedError(f"%{d.name}: empty attention has no kernel")
-        for r in roots:
-            if r.shape.num_elements != attention.output.shape.num_elements:
-                raise UnsupportedError(f"%{r.name}: {r.shape} does not have one element per element of the attention")
+        super().__init__(fused, roots, attention)
+        self.schedule = schedule
 
     def kernel(self) -> lir.Kernel:
         """Return the kernel."""
         e = self.e
-        self._indices()
         self._blocks()
         with e.loops([*self.outer, self.query_block]):
             self._task()
-        arguments = [
-            lir.Argument(f"p{n}", p.shape.element_type, p.shape.num_elements, False)
-            for n, p in enumerate(self.fused.parameters)
-        ]
-        arguments += [
-            lir.Argument(name, r.shape.element_type, r.shape.num_elements, True)
-            for name, r in zip(self.outputs, self.roots, strict=True)
-        ]
-        return lir.Kernel("attention", tuple(arguments), tuple(e.frames[0].stmts))
-
-    # ---- indices
-
-    def _indices(self) -> None:
-        """Find the variables of the whole attention and the indices of its operands in terms of them."""
-        e, output, weights = self.e, self.a.output, self.a.weights
-        first = output.operands[0] is weights
-        sides = ("lhs", "rhs") if first else ("rhs", "lhs")
-        wb, wc = (output.attr(f"{sides[0]}_{kind}_dims", ()) for kind in ("batch", "contracting"))
-        vb, vc = (output.attr(f"{sides[1]}_{kind}_dims", ()) for kind in ("batch", "contracting"))
-        values = self.a.values
-        wf = [d for d in range(weights.shape.rank) if d not in wb and d not in wc]
-        vf = [d for d in range(values.shape.rank) if d not in vb and d not in vc]
-        result = [Var(e.fresh("i"), n) for n in output.shape.dimensions]
-        contracted = [Var(e.fresh("k"), weights.shape.dimensions[d]) for d in wc]
-        batch, free = result[: len(wb)], result[len(wb) :]
-        left, right = (free[: len(wf)], free[len(wf) :]) if first else (free[len(vf) :], free[: len(vf)])
-        self.query = max(left, key=lambda v: v.extent, default=Var(e.fresh("i"), 1))
-        self.key = _only(contracted, "keys", e)
-        self.feature = _only(right, "features", e)
-        self.outer = [v for v in (*batch, *left) if v is not self.query]
-        self.output_index = tuple(ix.of(v) for v in result)
-        at = _at(weights.shape.rank, ((wb, batch), (wf, left), (wc, contracted)))
-        self.value_index = _at(values.shape.rank, ((vb, batch), (vf, right), (vc, contracted)))
-        for i in self.a.chain[:-1]:
-            at = INDEXING_MAPS[i.opcode](i, at) if i.opcode in INDEXING_MAPS else at
-        self.score_index = at
-        self._dot_indices()
-
-    def _dot_indices(self) -> None:
-        """Find the index of the dot that a score is computed from, and of its operands."""
-        e, dot = self.e, self.a.dot
-        seen: list[Index] = []
-
-        def note(index: Index) -> str:
-            seen.append(index)
-            return e.constant(0.0, T.F32)
-
-        e.sources[dot] = note
-        with e.guard():
-            e.value(self.a.scores, self.score_index)
-        del e.sources[dot]
-        if len(set(seen)) != 1:
-            raise UnsupportedError(f"%{dot.name}: a score is computed from several elements")
-        self.dot_index = seen[0]
-        lhs, rhs = dot.operands
-        lb, lc = dot.attr("lhs_batch_dims", ()), dot.attr("lhs_contracting_dims", ())
-        rb, rc = dot.attr("rhs_batch_dims", ()), dot.attr("rhs_contracting_dims", ())
-        lf = [d for d in range(lhs.shape.rank) if d not in lb and d not in lc]
-        rf = [d for d in range(rhs.shape.rank) if d not in rb and d not in rc]
-        sizes = [lhs.shape.dimensions[d] for d in lc]
-        self.depth = Var(e.fresh("k"), math.prod(sizes))
-        inner = ix.delinearize(ix.of(self.depth), sizes)
-        batch, left = seen[0][: len(lb)], seen[0][len(lb) : len(lb) + len(lf)]
-        right = seen[0][len(lb) + len(lf) :]
-        sides = (
-            (lhs, _at(lhs.shape.rank, ((lb, batch), (lf, left), (lc, inner)))),
-            (rhs, _at(rhs.shape.rank, ((rb, batch), (rf, right), (rc, inner)))),
-        )
-        by_key = [self.key in ix.variables_of(index) for _, index in sides]
-        by_query = [self.query in ix.variables_of(index) for _, index in sides]
-        if sum(by_key) != 1 or any(a and b for a, b in zip(by_key, by_query, strict=True)):
-            raise UnsupportedError(f"%{dot.name}: its sides are not the queries and the keys")
-        keys = by_key.index(True)
-        (self.keys, self.key_index), (self.queries, self.query_index) = sides[keys], sides[1 - keys]
+        return lir.Kernel("attention", self.arguments(), tuple(e.frames[0].stmts))
 
     # ---- blocks
 
@@ -211,7 +125,7 @@ class _Lowering:
         sums, most = self._array("sums", features * width), self._array("most", width)
         total, decay = self._array("total", width), self._array("decay", width)
         k = Var(e.fresh("k"), depth)
-        index = _substituted(self.query_index, {self.depth: ix.of(k)})
+        index = substituted(self.query_index, {self.depth: ix.of(k)})
         lanes = lir.For(self.lane, LoopKind.SERIAL, (), base=self.lanes.base, limit=_limit(self.lanes))
         found = operand_in_place(e, self.queries, index, T.F32, (self.query, k))
         found = replace(found, offset=found.offset.substitute(self.at_query))
@@ -390,7 +304,7 @@ class _Lowering:
             lir.For(self.position, LoopKind.SERIAL, (), base=self.positions.base, limit=_limit(self.positions)),
             lir.For(v, LoopKind.VECTOR, ()),
         ]
-        pack(e, array, loops, operand, _substituted(index, {other: ix.of(v)}), at, positions)
+        pack(e, array, loops, operand, substituted(index, {other: ix.of(v)}), at, positions)
         strides = (other.extent, 1) if row_is_key else (1, other.extent)
         return lir.Matrix(array, ix.const(0), *strides, True)
 
@@ -411,7 +325,7 @@ class _Lowering:
 
         self._lanes(invert)
         c = Var(e.fresh("c"), self.feature.extent)
-        wanted = _substituted(self.output_index, {self.feature: ix.of(c)})
+        wanted = substituted(self.output_index, {self.feature: ix.of(c)})
 
         def element(index: Index) -> str:
             if index != wanted:
@@ -431,26 +345,6 @@ class _Lowering:
                 e.add(store)
         inner = lir.For(c, LoopKind.VECTOR, placed(body.stmts, self.at_query))
         e.add(_loop(self.lane, LoopKind.SERIAL, self.lanes, [inner]))
-
-
-def _only(found: Sequence[Var], what: str, e: Emitter) -> Var:
-    """Return the only variable that is longer than 1."""
-    long = [v for v in found if v.extent != 1]
-    if len(long) > 1:
-        raise UnsupportedError(f"attention whose {what} have {len(long)} dimensions has no kernel")
-    return long[0] if long else Var(e.fresh("i"), 1)
-
-
-def _at(rank: int, dims: Sequence[tuple[Sequence[int], Sequence[Var | IndexExpr]]]) -> Index:
-    """Return an index of which groups of dimensions are given."""
-    found: dict[int, IndexExpr] = {}
-    for where, what in dims:
-        found.update((d, ix.of(x) if isinstance(x, Var) else x) for d, x in zip(where, what, strict=True))
-    return tuple(found[d] for d in range(rank))
-
-
-def _substituted(index: Index, mapping: dict[IndexSymbol, IndexExpr]) -> Index:
-    return tuple(x.substitute(mapping) for x in index)
 
 
 def _loop(var: Var, kind: LoopKind, span: lir.Span, body: Sequence[lir.Stmt]) -> lir.For:

@@ -29,8 +29,8 @@ from compiler.ir.types import PrimitiveType as T
 
 SUMMED_IN = {T.F16: T.F32, T.BF16: T.F32, T.F32: T.F32, T.F64: T.F64, T.S32: T.S32}
 """The type in which a GPU sums products of each element type."""
-COPY_BYTES = 16
-"""Bytes of the largest access of a thread to memory."""
+COPY_BYTES, LEAST_BYTES = 16, 4
+"""Bytes of the largest access of a thread to memory, and of the smallest asynchronous copy to shared memory."""
 MANY_TILES = 160
 """Tiles of a result from which on they are large: enough for the multiprocessors of a large GPU."""
 _MOVED = frozenset({Opcode.RESHAPE, Opcode.BITCAST, Opcode.TRANSPOSE, Opcode.BROADCAST, Opcode.SLICE, Opcode.COPY})
@@ -131,7 +131,9 @@ class _Lowering:
         e = self.emitter
         rows, columns = self._sides()
         m, n = rows.var.extent, columns.var.extent
-        lhs, rhs = self._operand(rows), self._operand(columns)
+        lhs, rhs = (
+            tile_operand(e, side.operand, side.index, side.var, self.depth, self.type) for side in (rows, columns)
+        )
         shape = self._shape(m, n)
         row_tile, column_tile = Var(e.fresh("m"), -(-m // shape.rows)), Var(e.fresh("n"), -(-n // shape.columns))
         result = e.fresh("sum")
@@ -199,35 +201,6 @@ class _Lowering:
         var = long[-1] if long else Var(e.fresh("i"), 1)
         self.outer += [v for v in variables if v is not var]
         return var, tuple(map(ix.of, variables))
-
-    # ---- operands
-
-    def _operand(self, side: _Side) -> TileOperand:
-        """Return how the elements of an operand are found."""
-        e = self.emitter
-        with e.guard() as body:
-            name = e.value(side.operand, side.index)
-        load = _plain_load(body.stmts, self.type, (side.var, self.depth))
-        copied = None if load is None else self._copied(side, load.buffer, load.offset)
-        if copied is not None:
-            return copied
-        strides = [load.offset for load in _loads(tuple(body.stmts))]
-        along = any(x.coefficient(self.depth) == 1 for x in strides)
-        across = any(x.coefficient(side.var) == 1 for x in strides)
-        return TileOperand(tuple(body.stmts), name, along or not across)
-
-    def _copied(self, side: _Side, buffer: str, offset: IndexExpr) -> TileOperand | None:
-        """Return an operand that is copied in pieces, or None if its elements are not adjacent or aligned."""
-        for inner, along in ((self.depth, True), (side.var, False)):
-            if offset.coefficient(inner) != 1 or inner.extent == 1:
-                continue
-            rest = offset - ix.of(inner)
-            vector = COPY_BYTES // self.type.byte_size
-            while vector * self.type.byte_size >= 4:
-                if inner.extent % vector == 0 and rest.factor % vector == 0:
-                    return TileOperand((), "", along, buffer, offset, vector)
-                vector //= 2
-        return None
 
     # ---- tiles
 
@@ -304,6 +277,43 @@ class _Lowering:
             and f"p{n}" not in outside
             and read.get(f"p{n}") == {stores[out]}
         )
+
+
+def tile_operand(e: Emitter, operand: HloInstruction, index: Index, free: Var, depth: Var, t: T) -> TileOperand:
+    """Return how the elements of an operand of a product are found.
+
+    Args:
+        e: the emitter.
+        operand: the operand.
+        index: of the element at the variables `free` and `depth`.
+        free: variable of its free elements.
+        depth: variable along which products are summed.
+        t: element type in shared memory.
+    """
+    with e.guard() as body:
+        name = e.value(operand, index)
+    load = _plain_load(body.stmts, t, (free, depth))
+    copied = None if load is None else _copied(load, free, depth, t)
+    if copied is not None:
+        return copied
+    offsets = [x.offset for x in _loads(tuple(body.stmts))]
+    along = any(x.coefficient(depth) == 1 for x in offsets)
+    across = any(x.coefficient(free) == 1 for x in offsets)
+    return TileOperand(tuple(body.stmts), name, along or not across)
+
+
+def _copied(load: lir.Load, free: Var, depth: Var, t: T) -> TileOperand | None:
+    """Return an operand that is copied in pieces, or None if its elements are not adjacent or aligned."""
+    for inner, along in ((depth, True), (free, False)):
+        if load.offset.coefficient(inner) != 1 or inner.extent == 1:
+            continue
+        rest = load.offset - ix.of(inner)
+        vector = COPY_BYTES // t.byte_size
+        while vector * t.byte_size >= LEAST_BYTES:
+            if inner.extent % vector == 0 and rest.factor % vector == 0:
+                return TileOperand((), "", along, load.buffer, load.offset, vector)
+            vector //= 2
+    return None
 
 
 def half_of(i: HloInstruction) -> T | None:

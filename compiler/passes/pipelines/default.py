@@ -164,12 +164,13 @@ def group_products(module: HloModule, library: Keeps) -> bool:
 
 
 def group_tile_products(module: HloModule) -> bool:
-    """Make fusions of the products that generated GPU kernels compute best; return whether any was made.
+    """Make fusions of attention and of the products that GPU kernels compute best; return whether any was made.
 
     Args:
         module: the module to change, after `lower`.
     """
-    changed = TileProductFusion().run(module)
+    changed = AttentionFusion().run(module)
+    changed |= TileProductFusion().run(module)
     if changed:
         PipelineRun().run(_lowering()[1], module)
     return changed

@@ -1,0 +1,168 @@
+"""Lowering of attention to a GPU: a block of threads computes a tile of queries from one tile of keys after another.
+
+Scores are never in memory: they stay in registers, or in shared memory where no tensor cores multiply. What is between
+the first dot and the softmax (scale, mask, bias) and what follows the second is generated code, as in the template for
+CPUs (`attention`), and so is the test for tiles that a mask of indices excludes. Tensor cores multiply weights as sums
+of two halves, so that they keep the precision that ARCHITECTURE.md promises.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from compiler.analysis.attention import Attention
+from compiler.codegen.nest import index as ix
+from compiler.codegen.nest import loop_ir as lir
+from compiler.codegen.nest.index import Index, IndexExpr, IndexSymbol, Var
+from compiler.codegen.nest.scalar_ops import conversion
+from compiler.codegen.nest.tile_attention import SCALAR_PARTS, AttentionShape, TileAttention, TileMask
+from compiler.codegen.nest.tiles import HALF_TYPES
+from compiler.codegen.schedules.template_schedules import TileAttentionSchedule
+from compiler.codegen.templates.attention_indices import AttentionIndices
+from compiler.codegen.templates.block_masks import block_mask
+from compiler.codegen.templates.products import forward_index
+from compiler.codegen.templates.tile_products import half_of, tile_operand
+from compiler.errors import UnsupportedError
+from compiler.ir.computation import HloComputation
+from compiler.ir.instruction import HloInstruction
+from compiler.ir.opcodes import Opcode
+from compiler.ir.types import PrimitiveType as T
+
+MAX_HEAD = 256
+"""Maximum size of a head: sums of all features of a query are in the registers of a warp."""
+SMALL_HEAD, LARGE_HEAD = 64, 128
+"""Sizes of a head up to which a warp has two matrices of queries, and from which on a tile has fewer keys."""
+MANY_BLOCKS = 160
+"""Blocks from which on each has more queries: enough for the multiprocessors of a large GPU."""
+
+
+def lower_tile_attention(
+    fused: HloComputation, roots: Sequence[HloInstruction], attention: Attention, schedule: TileAttentionSchedule
+) -> lir.Kernel:
+    """Return the kernel of a computation that is an attention and elementwise ops before and after it.
+
+    Raises:
+        UnsupportedError: its dimensions do not divide into batch, queries, keys and features, or a type has no kernel.
+    """
+    return _Lowering(fused, roots, attention, schedule).kernel()
+
+
+class _Lowering(AttentionIndices):
+    """Lowers one attention."""
+
+    def __init__(
+        self,
+        fused: HloComputation,
+        roots: Sequence[HloInstruction],
+        attention: Attention,
+        schedule: TileAttentionSchedule,
+    ) -> None:
+        super().__init__(fused, roots, attention)
+        self.schedule = schedule
+        halves = {half_of(o) for o in (*attention.dot.operands, attention.values)}
+        found = halves.pop() if len(halves) == 1 else None
+        self.type = T.F32 if found is None else found
+        converted = any(i.opcode is Opcode.CONVERT and i.shape.element_type is self.type for i in attention.chain)
+        self.exact = not (converted and schedule.rounded)
+
+    def kernel(self) -> lir.Kernel:
+        """Return the kernel."""
+        e = self.e
+        shape = self._shape()
+        tile = Var(e.fresh("q"), -(-self.query.extent // shape.queries))
+        first = ix.of(tile) * shape.queries
+        queries = tile_operand(e, self.queries, self.query_index, self.query, self.depth, self.type)
+        keys = tile_operand(e, self.keys, self.key_index, self.key, self.depth, self.type)
+        values = tile_operand(e, self.a.values, self.value_index, self.feature, self.key, self.type)
+        product, result = e.fresh("product"), e.fresh("result")
+        scoring, score = self._scoring(product)
+        attention = TileAttention(
+            self.query, self.key, self.depth, self.feature, first, queries, keys, values, self.type, product,
+            scoring, score, self._mask(first, shape), self.a.zero_if_masked, self.exact, result,
+            self._epilogue(result), shape,
+        )  # fmt: skip
+        with e.loops([*self.outer, tile]):
+            e.add(attention)
+        return lir.Kernel("attention", self.arguments(), tuple(e.frames[0].stmts))
+
+    # ---- tiles
+
+    def _shape(self) -> AttentionShape:
+        """Return the sizes of the tiles: those of the schedule, otherwise by the size of a head."""
+        s, head = self.schedule, max(self.depth.extent, self.feature.extent)
+        if head > MAX_HEAD:
+            raise UnsupportedError(
+                f"%{self.a.output.name}: a head of {head} elements has no kernel, at most {MAX_HEAD}"
+            )
+        outer = math.prod(v.extent for v in self.outer)
+        tensor = self.type in HALF_TYPES
+        if not tensor:
+            queries, keys = s.queries or (64 if head <= LARGE_HEAD else 32), s.keys or 64
+            depth, features = self.depth.extent, _up(self.feature.extent, 4 * SCALAR_PARTS[1])
+            if queries % (4 * SCALAR_PARTS[0]) and queries not in (SCALAR_PARTS[0], 2 * SCALAR_PARTS[0]):
+                raise UnsupportedError(f"a tile of {queries} queries cannot be divided among the threads of a block")
+            if keys % (4 * SCALAR_PARTS[1]) or keys > 64 or queries > 64:
+                raise UnsupportedError(f"a tile of {queries} queries and {keys} keys has no kernel")
+            return AttentionShape(queries, keys, depth, features, SCALAR_PARTS[0] * SCALAR_PARTS[1] // 32)
+        large = 128 if head <= SMALL_HEAD and outer * -(-self.query.extent // 128) >= MANY_BLOCKS else 64
+        if head > LARGE_HEAD:
+            large = 32
+        queries = s.queries or (large if self.query.extent > 32 else 16 if self.query.extent <= 16 else 32)
+        keys = s.keys or (64 if head <= LARGE_HEAD else 16)
+        matrices = queries // 16
+        warps = min(4, matrices)
+        if matrices % warps or matrices // warps > 2 or keys > 64:
+            raise UnsupportedError(f"a tile of {queries} queries and {keys} keys has no kernel")
+        return AttentionShape(queries, keys, _up(self.depth.extent, 16), _up(self.feature.extent, 16), warps)
+
+    def _mask(self, first: IndexExpr, shape: AttentionShape) -> TileMask | None:
+        """Return the test for tiles of keys that a mask of indices excludes, or None if there is none."""
+        e = self.e
+        block = Var(e.fresh("b"), -(-self.key.extent // shape.keys))
+        lane, position = Var(e.fresh("l"), shape.queries), Var(e.fresh("p"), shape.keys)
+        at: dict[IndexSymbol, IndexExpr] = {
+            self.query: first + ix.of(lane),
+            self.key: ix.of(block) * shape.keys + ix.of(position),
+        }
+        found = block_mask(self.a.scores, self.score_index, at, lane, position)
+        return None if found is None else TileMask(block, found.bound, found.low, found.value)
+
+    # ---- bodies
+
+    def _scoring(self, product: str) -> tuple[tuple[lir.Stmt, ...], str]:
+        """Return the statements that compute a score from a product, and its name."""
+        e, t = self.e, self.a.dot.shape.element_type
+
+        def element(index: Index) -> str:
+            if index != self.dot_index:
+                raise UnsupportedError(f"%{self.a.dot.name}: its result is read at other places")
+            return product if t is T.F32 else e.apply(conversion(T.F32, t), product)
+
+        e.sources[self.a.dot] = element
+        with e.guard() as body:
+            name = e.value(self.a.scores, self.score_index)
+        return tuple(body.stmts), name
+
+    def _epilogue(self, result: str) -> tuple[lir.Stmt, ...]:
+        """Return the statements that compute the outputs from one element of the result."""
+        e, t = self.e, self.a.output.shape.element_type
+
+        def element(index: Index) -> str:
+            if index != self.output_index:
+                raise UnsupportedError(f"%{self.a.output.name}: its result is read at other places")
+            return result if t is T.F32 else e.apply(conversion(T.F32, t), result)
+
+        e.sources[self.a.output] = element
+        with e.guard() as body:
+            stores = []
+            for r, out in zip(self.roots, self.outputs, strict=True):
+                to = forward_index(self.a.output, r, self.output_index)
+                stores.append(lir.Store(out, ix.linearize(to, r.shape.dimensions), e.value(r, to)))
+            for store in stores:
+                e.add(store)
+        return tuple(body.stmts)
+
+
+def _up(n: int, to: int) -> int:
+    return -(-n // to) * to
