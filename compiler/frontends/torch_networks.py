@@ -16,9 +16,12 @@ LOWERINGS = Lowerings()
 H = HloInstruction
 
 
-@LOWERINGS.op("mm", "bmm", "matmul", "dot", "mv")
+@LOWERINGS.op("mm", "bmm", "matmul", "dot", "mv", "_int_mm")
 def _matmul(b: TorchBuilder, x: H, y: H) -> H:
-    """Multiply vectors, matrices or batches of matrices; batches of different sizes or ranks are broadcast."""
+    """Multiply vectors, matrices or batches of matrices; batches of different sizes or ranks are broadcast.
+
+    The product has the type of the result: `_int_mm` multiplies int8 and sums in int32.
+    """
     batch: tuple[int, ...] = ()
     if y.shape.rank > 2 and x.shape.rank > 1:
         batch = np.broadcast_shapes(x.shape.dimensions[:-2], y.shape.dimensions[:-2])
@@ -57,6 +60,14 @@ def _linear(b: TorchBuilder, x: H, weight: H, bias: H | None = None) -> H:
         Opcode.DOT, x, weight, lhs_contracting_dims=(x.shape.rank - 1,), rhs_contracting_dims=(weight.shape.rank - 1,)
     )
     return product if bias is None else b.binary(Opcode.ADD, product, bias)
+
+
+@LOWERINGS.op("_weight_int8pack_mm")
+def _quantized_linear(b: TorchBuilder, x: H, weight: H, scales: H) -> H:
+    """Multiply by the transposed int8 weight, with one scale per column of the result."""
+    wide = b.convert(weight, b.type)
+    product = b.add(Opcode.DOT, x, wide, shape=b.out, lhs_contracting_dims=(1,), rhs_contracting_dims=(1,))
+    return b.binary(Opcode.MULTIPLY, product, scales)
 
 
 def each(value: Any, n: int) -> list[int]:

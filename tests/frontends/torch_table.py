@@ -311,6 +311,14 @@ def _functions() -> dict[str, Row]:
         "eigh": (lambda m: t.linalg.eigh(m)[0], (spd(3),)),
         "svd": (lambda m: t.linalg.svdvals(m), (x(4, 3),)),
         "matrix_power": (lambda m: t.linalg.matrix_power(m, 3), (x(3, 3),)),
+        "int8_product": (
+            lambda a, b: torch._int_mm(a, b).float() * 0.01,
+            (whole(19, 24, high=250).to(torch.int8), whole(24, 16, high=200).to(torch.int8)),
+        ),
+        "int8_weight": (
+            lambda a, w, s: torch.ops.aten._weight_int8pack_mm(a, w, s),
+            (x(5, 32), whole(16, 32, high=200).to(torch.int8), positive(16)),
+        ),
         "matmul_ranks": (
             lambda a, m, v, u, c: (a @ m, a @ v, u @ a, c @ a, m.mT @ a.mT, a.mT @ c[:1, 0, :3].mT),
             (x(2, 3, 4), x(4, 5), x(4), x(3), x(5, 1, 6, 3)),
