@@ -94,9 +94,10 @@ def _parameters(function: Any) -> list[str]:
     """Return the parameters of a function, of compiled code by the first line of its documentation."""
     try:
         found = list(inspect.signature(function).parameters.values())
+        known = all(p.kind is not p.VAR_POSITIONAL for p in found)
     except (TypeError, ValueError):
-        found = []
-    if found and all(p.kind is not p.VAR_POSITIONAL for p in found):
+        found, known = [], False
+    if known:
         return [p.name for p in found]
     first = (function.__doc__ or "").strip().splitlines()[0]
     inside = first[first.index("(") + 1 : first.rindex(")")]
