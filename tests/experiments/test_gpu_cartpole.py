@@ -10,8 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments.cartpole.arguments import disagreement, draw
-from experiments.gpu.cartpole import KEY_THREADS, envs_per_block, source
+from compiler.interpreter import evaluate
+from compiler.ir.verifier import verify
+from compiler.text import parse
+from env.suites import find_program
+from experiments.cartpole.arguments import ENVS, disagreement, draw
+from experiments.gpu.cartpole import KEY_THREADS, STEPS, envs_per_block, naive_program, source
 from tests.codegen.nvrtc_errors import has_nvrtc, nvrtc_errors
 
 SHIM = """
@@ -70,6 +74,18 @@ def test_nvrtc_compiles_the_kernel() -> None:
 )
 def test_blocks_are_whole_warps_and_use_all_multiprocessors(envs: int, multiprocessors: int, wanted: int) -> None:
     assert envs_per_block(envs, multiprocessors) == wanted
+
+
+def test_the_program_of_the_suite_is_resized() -> None:
+    text = naive_program(ENVS, STEPS)
+    assert text == find_program("cartpole_naive").text()
+    module = parse(naive_program(48, 9))
+    verify(module)
+    assert [s.dimensions for s in module.entry.parameter_shapes] == [(2,), (48, 4), (9, 48)]
+    arguments = draw(9, seed=1, envs=48)
+    state, reward, _ = evaluate(module, arguments)
+    assert state.shape == (48, 4)
+    assert (np.asarray(reward) == 9).all()
 
 
 @pytest.mark.slow
