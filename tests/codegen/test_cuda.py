@@ -153,6 +153,40 @@ def test_kernels_of_the_jax_suite_match_the_interpreter(name: str, tmp_path: Pat
     assert _errors(cases, tmp_path) == {}
 
 
+GATHER_ROWS = """
+    x = f32[50,{n}] parameter(0)
+    i = s32[{m},1] parameter(1)
+    y = f32[{m},{n}] gather(x, i), offset_dims={{1}}, collapsed_slice_dims={{0}}, start_index_map={{0}},
+        index_vector_dim=1, slice_sizes={{1,{n}}}
+    ROOT r = f32[{m},{n}] negate(y)
+"""
+GATHER_ELEMENTS = """
+    x = f32[50,64] parameter(0)
+    i = s32[40,64,1] parameter(1)
+    ROOT y = f32[40,64] gather(x, i), offset_dims={}, collapsed_slice_dims={0,1}, start_index_map={0},
+        index_vector_dim=2, slice_sizes={1,1}
+"""
+
+
+@needs_emulator
+def test_gathered_elements_match_the_interpreter(tmp_path: Path) -> None:
+    rng = np.random.default_rng(5)
+    cases = {}
+    for name, text, shape in (
+        ("wide rows", GATHER_ROWS.format(m=4096, n=64), (4096, 1)),
+        ("narrow rows", GATHER_ROWS.format(m=40, n=7), (40, 1)),
+        ("elements", GATHER_ELEMENTS, (40, 64, 1)),
+    ):
+        f = running.fused(text)
+        args = running.random_args(f.parameter_shapes, rng)
+        args[1] = rng.integers(-3, 55, shape).astype(np.int32)
+        cases[name] = running.case_of(f, args, "cuda")
+    # A row begins at a position that was loaded; all elements of a group share it.
+    assert "load_wide<4>(p0" in cases["wide rows"].spec.source
+    assert "load_wide<4>(p0" not in cases["elements"].spec.source
+    assert _errors(cases, tmp_path) == {}
+
+
 SCATTER = """
     x = {t}[9,4] parameter(0)
     i = s32[{n},1] parameter(1)

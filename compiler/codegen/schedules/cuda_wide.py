@@ -95,8 +95,7 @@ def width_of(
         schedule: may set the width.
         elements: maximum number of elements of a thread.
     """
-    accesses = [(v, a) for v, body in sweeps for a in _accesses(body)]
-    sizes = [types[buffer].byte_size for v, (buffer, i, _) in accesses if i.coefficient(v) == 1]
+    sizes = [types[b].byte_size for v, body in sweeps for b, i, _ in _accesses(body) if i.coefficient(v) == 1]
     if not sizes:
         return 1
     most = ACCESS_BYTES // max(sizes)
@@ -104,20 +103,44 @@ def width_of(
         most = min(floor_power(schedule.gpu.width), ACCESS_BYTES // min(sizes))
     work = max((lir.work_of(body) for _, body in sweeps), default=1)
     width = floor_power(max(1, min(most, elements, UNROLLED_WORK // max(1, work))))
-    while width > 1 and not _all_wide(accesses, width):
+    while width > 1 and not all(_all_wide(var, body, width) for var, body in sweeps):
         width //= 2
     return width
 
 
-def _all_wide(accesses: Sequence[tuple[Var, tuple[str, IndexExpr, bool]]], width: int) -> bool:
-    for var, (_, offset, is_certain) in accesses:
-        if var.extent % width:
-            return False
-        lane = Lane.of(var, ix.of(Var(f"{var.name}w", var.extent // width)), width)
-        at = lane.place(offset)
-        if not lane.is_uniform(at) and not (is_certain and lane.is_wide(at)):
-            return False
-    return True
+def _all_wide(var: Var, body: Body, width: int) -> bool:
+    if var.extent % width:
+        return False
+    lane = Lane.of(var, ix.of(Var(f"{var.name}w", var.extent // width)), width)
+    placed = lir.map_indices(body, lane.place)
+    return all(
+        lane.is_uniform(at) or (is_certain and lane.is_wide(at) and _definitions(placed, at, lane) is not None)
+        for _, at, is_certain in _accesses(placed)
+    )
+
+
+def _definitions(placed: Body, offset: IndexExpr, lane: Lane) -> list[lir.Let] | None:
+    """Return what defines the integers in an offset, as after an index was loaded, in the order of the statements.
+
+    None if they may differ between the elements of the group.
+    """
+    lets = {s.name: s for s in placed if isinstance(s, lir.Let)}
+    inside = set(lir.names_defined(placed))
+    found: set[str] = set()
+    work = [v.name for v in offset.variables() if isinstance(v, ix.Runtime)]
+    while work:
+        name = work.pop()
+        if name in found or name not in inside:
+            continue
+        s = lets.get(name)
+        if s is None or not isinstance(s.value, lir.Constant | lir.Apply | lir.Load | lir.IndexValue):
+            return None
+        index = lir.index_of(s.value)
+        if index is not None and not lane.is_uniform(index):
+            return None
+        found.add(name)
+        work += lir.names_of(s)
+    return [s for s in lets.values() if s.name in found]
 
 
 def _accesses(body: Body, is_certain: bool = True) -> Iterator[tuple[str, IndexExpr, bool]]:
@@ -148,23 +171,34 @@ def in_lane(body: Body, lane: Lane, types: Mapping[str, PrimitiveType], slots: M
     before: list[lir.Stmt] = []
     inside: list[lir.Stmt] = []
     after: list[lir.Stmt] = []
+    shared: dict[str, lir.Let] = {}
     at, origin = ix.of(lane.u), IndexExpr(((lane.u, 1),))
+
+    def can_be_wide(offset: IndexExpr) -> bool:
+        needed = _definitions(placed, offset, lane) if lane.is_wide(offset) else None
+        for d in needed or ():
+            if d.name not in shared:
+                shared[d.name] = d
+                before.append(d)
+        return needed is not None
+
     for s in placed:
-        if isinstance(s, lir.Let) and isinstance(s.value, lir.Load) and lane.is_wide(s.value.offset):
+        if isinstance(s, lir.Let) and isinstance(s.value, lir.Load) and can_be_wide(s.value.offset):
             key = s.value.buffer, s.value.offset
             if key not in arrays:
                 arrays[key] = f"{s.name}_wide"
                 before.append(lir.LocalArray(arrays[key], s.type, lane.width))
                 before.append(lir.WideLoad(arrays[key], s.value.buffer, s.value.offset - origin, lane.width))
             inside.append(replace(s, value=lir.LocalLoad(arrays[key], at)))
-        elif isinstance(s, lir.Store) and lane.is_wide(s.offset):
+        elif isinstance(s, lir.Store) and can_be_wide(s.offset):
             array = f"{s.buffer}_wide{len(after)}"
             before.append(lir.LocalArray(array, types[s.buffer], lane.width))
             inside.append(lir.LocalStore(array, at, s.value))
             after.append(lir.WideStore(s.buffer, s.offset - origin, array, lane.width))
         else:
             inside.append(s)
-    return (*before, For(lane.u, LoopKind.SERIAL, tuple(inside), unroll=lane.width), *after)
+    own = tuple(s for s in inside if not (isinstance(s, lir.Let) and s.name in shared))
+    return (*before, For(lane.u, LoopKind.SERIAL, own, unroll=lane.width), *after)
 
 
 def _placed(s: lir.Stmt, lane: Lane, slots: Mapping[str, IndexExpr]) -> lir.Stmt:
