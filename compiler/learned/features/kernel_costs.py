@@ -21,7 +21,8 @@ __all__ = ["COST_FEATURES", "COST_FEATURE_VERSION", "cost_features"]
 
 COST_FEATURE_VERSION = 1
 _IMPLEMENTATIONS = (GENERATED, "blas", "onednn", "separate")
-_FIELDS = tuple(name for name in FIELD_RANGES if name not in ("block", "flags") and not name.startswith("gpu."))
+_GPU_PARTS = ("gpu.", "tiles.", "tile_attention.")
+_FIELDS = tuple(name for name in FIELD_RANGES if name not in ("block", "flags") and not name.startswith(_GPU_PARTS))
 COST_FEATURES = (
     *(f"kernel: {name}" for name in FEATURE_NAMES),
     *(f"nest: {name}" for name in NEST_COUNTS),
