@@ -25,8 +25,8 @@ from tests.env.small_programs import LOOP
 from tests.learned.bandits import bandit, column
 
 DOT = """ENTRY e {
-  x = f32[3,8] parameter(0)
-  y = f32[8,5] parameter(1)
+  x = f32[3,90] parameter(0)
+  y = f32[90,5] parameter(1)
   d = f32[3,5] dot(x, y), lhs_contracting_dims={1}, rhs_contracting_dims={0}
   ROOT r = f32[3,5] negate(d)
 }"""
@@ -52,8 +52,8 @@ def test_rows_describe_a_product_in_elements() -> None:
     assert rows is not None
     loops, keep = (dict(zip((f.name for f in EXPANSION_FEATURES), row, strict=True)) for row in rows)
     expected = {
-        "op is dot": 1, "rows": 3, "columns": 5, "contraction": 8, "batch": 1, "result": 15, "work": 2 * 15 * 8,
-        "first operand": 24, "second operand": 40, "elementwise users": 1, "element": 32, "default is loops": 1,
+        "op is dot": 1, "rows": 3, "columns": 5, "contraction": 90, "batch": 1, "result": 15, "work": 2 * 15 * 90,
+        "first operand": 270, "second operand": 450, "elementwise users": 1, "element": 32, "default is loops": 1,
     }  # fmt: skip
     assert {name: loops[name] for name in expected} == expected
     assert (loops["choice is loops"], loops["choice is keep"]) == (1, 0)
@@ -86,6 +86,16 @@ def test_a_sure_gain_is_taken_and_an_unsure_one_is_not() -> None:
     assert choose(bandit("expansions", "keep", "loops", 1.04)) == "loops"  # below the margin
     assert choose(bandit("expansions", "keep", "loops", 1.5, deviation=0.4)) == "loops"  # ln 1.5 - 0.4 is below it
     assert choose(bandit("expansions", "keep", "loops", 1.5, deviation=0.3)) == "keep"
+
+
+def test_a_short_product_keeps_its_default() -> None:
+    """Its time is that of a call, whatever a model expects."""
+    session = CompilationSession(parse(DOT.replace("90", "8")))
+    session.run_passes()
+    (site,) = session.expansions()
+    policy = SiteExpansions(bandit("expansions", "keep", "loops", 1.5))
+    assert policy.choose_expansion(site) == site.default == "loops"
+    assert "less than 2500 flops" in policy.explain(site)
 
 
 def test_a_site_beyond_the_samples_keeps_its_default() -> None:
