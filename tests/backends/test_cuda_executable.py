@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import importlib
 import threading
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from compiler import CompileOptions, compile
+from compiler import CompileOptions, compile, load
+from compiler.backends.cuda import nvrtc
 from compiler.backends.cuda.emulation import available, stand_in
 from compiler.interpreter import evaluate
 from compiler.text import parse
@@ -290,6 +292,27 @@ def test_arguments_and_results_of_types_that_few_libraries_know(element: str) ->
             (result,) = executable(given)
             assert result.dtype == dtype
             assert result.get().tobytes() == np.ascontiguousarray(x.T).tobytes()
+
+
+# ---- saved programs
+
+
+@needs_emulator
+def test_saved_programs_carry_the_kernels_that_were_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = parse(CONDITIONAL)
+    args = [np.int32(1), np.arange(6, dtype=np.float32)]
+    executable = compile(module, backend="cuda", options=PLAIN)
+    executable.save(tmp_path / "source")
+    with stand_in.installed():
+        executable(*args)
+        executable.save(tmp_path / "compiled")
+        for name in ("source", "compiled"):
+            loaded = load(tmp_path / name)
+            np.testing.assert_array_equal(loaded(*args)[0].get(), evaluate(module, args)[0])
+        monkeypatch.setattr(nvrtc, "compiler", lambda: pytest.fail("NVRTC is not needed"))
+        monkeypatch.setenv("HLOGYM_CACHE", str(tmp_path / "cache"))
+        loaded = load(tmp_path / "compiled")
+        np.testing.assert_array_equal(loaded(*args)[0].get(), evaluate(module, args)[0])
 
 
 # ---- several programs and threads

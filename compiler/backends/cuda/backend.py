@@ -62,5 +62,4 @@ class CudaBackend:
 
     def load(self, folder: ProgramFolder) -> CudaExecutable:
         """Implement `Backend.load`."""
-        saved = folder.read()
-        return CudaExecutable(saved.module, saved.program, saved.arena_bytes, saved.plan)
+        return CudaExecutable.load(folder)

@@ -24,7 +24,8 @@ from compiler.errors import ArgumentError, CodegenError
 __all__ = ["Cubin", "Resources", "compile_cubins", "read_cubin", "stored_cubin"]
 
 MOST_THREADS = 16
-_ARCHITECTURE = re.compile(r"sm_[0-9]{2,3}[af]?")
+ARCHITECTURE = re.compile(r"sm_[0-9]{2,3}[af]?")
+"""Names of architectures of GPUs."""
 _VERBOSE = "--ptxas-options=-v"
 
 
@@ -76,7 +77,7 @@ def compile_cubins(kernels: Sequence[KernelSpec], architecture: str = "sm_90") -
         BackendError: NVRTC or CUDA's headers are missing.
         CodegenError: NVRTC rejects a kernel; the message names it.
     """
-    if not _ARCHITECTURE.fullmatch(architecture):
+    if not ARCHITECTURE.fullmatch(architecture):
         raise ArgumentError(f"an architecture is a name such as 'sm_90', not {architecture!r}")
     foreign = next((k for k in kernels if k.language != "cuda"), None)
     if foreign is not None:

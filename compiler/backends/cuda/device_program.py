@@ -61,7 +61,7 @@ class DeviceProgram:
         self._held: deque[tuple[Any, list[Any]]] = deque()
         self.table = AddressTable(thunks, (*program.parameters, *program.results))
         self._donated = {b.index: n for n, b in enumerate(program.parameters) if b.kind is BufferKind.OUTPUT}
-        with self._translated("loading the program"):
+        with self.translated("loading the program"):
             kernels = {symbol: load_kernel(xp.cuda.driver, device, c) for symbol, c in cubins.items()}
             self._capturing = xp.cuda.Stream(non_blocking=True)
             blas, workspace = self._products(thunks)
@@ -72,7 +72,9 @@ class DeviceProgram:
             self.nodes: list[Node] = planner.nodes(program.thunks)
             self._planner = planner
         # Memory and modules stay until the work that uses them is done, whenever this object is collected.
-        weakref.finalize(self, _retire, self._done, [kernels, self.nodes, self._memory, planner]).atexit = False
+        weakref.finalize(
+            self, _retire, self._done, [kernels, self.nodes, self._memory, planner, self._held]
+        ).atexit = False
 
     # ---- loading
 
@@ -144,7 +146,7 @@ class DeviceProgram:
     @contextlib.contextmanager
     def bound(self, arguments: Sequence[Argument], results: Sequence[Any]) -> Iterator[Any]:
         """Make a context in which the steps read these arguments and write these results; it yields the stream."""
-        with self._lock, self._translated("the program"):
+        with self._lock, self.translated("the program"):
             self.xp.cuda.runtime.setDevice(self.device)  # makes the context current in this thread
             stream = self.xp.cuda.get_current_stream()
             self._order_after_last(stream)
@@ -204,8 +206,12 @@ class DeviceProgram:
             self._held.append((event, foreign))
 
     @contextlib.contextmanager
-    def _translated(self, doing: str) -> Iterator[None]:
-        """Turn errors of CUDA into ours, which name the kernel."""
+    def translated(self, doing: str) -> Iterator[None]:
+        """Make a context in which errors of CUDA become ours, which name the kernel.
+
+        Args:
+            doing: what fails if no kernel was launched, as the subject of a sentence.
+        """
         try:
             yield
         except Exception as e:

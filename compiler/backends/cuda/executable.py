@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,6 +14,7 @@ from compiler.backends.cuda import bindings
 from compiler.backends.cuda.arrays import Argument, take_arguments, take_results
 from compiler.backends.cuda.cubins import Cubin, compile_cubins
 from compiler.backends.cuda.device_program import DeviceProgram
+from compiler.backends.cuda.saved_cubins import file_of, read_cubins, write_cubins
 from compiler.backends.cuda.timing import time_program, time_step
 from compiler.codegen.build_target import CUDA_TARGET
 from compiler.codegen.kernel_spec import KernelSpec
@@ -23,7 +25,7 @@ from compiler.runtime.executable import ThunkSamples, ThunkTime, parameter_leave
 from compiler.runtime.executable_text import executable_html, executable_text
 from compiler.runtime.explanation import Explanation
 from compiler.runtime.memory import ProgramMemory, program_memory
-from compiler.runtime.program_files import SavedProgram, save_program
+from compiler.runtime.program_files import ProgramFolder, SavedProgram, save_program
 from compiler.runtime.thunk_emitter import ThunkProgram
 from compiler.runtime.thunks import Thunk, kernels_of, walk
 
@@ -46,7 +48,12 @@ class CudaExecutable:
     backend = "cuda"
 
     def __init__(
-        self, module: HloModule, program: ThunkProgram, arena_bytes: int, plan: CompilationPlan | None = None
+        self,
+        module: HloModule,
+        program: ThunkProgram,
+        arena_bytes: int,
+        plan: CompilationPlan | None = None,
+        cubins: Mapping[str, dict[str, Cubin]] | None = None,
     ) -> None:
         self.module, self.program, self.plan = module, program, plan
         self.arena_bytes = arena_bytes
@@ -55,6 +62,7 @@ class CudaExecutable:
         self.synchronous = False
         self._loaded: dict[tuple[int, int], DeviceProgram] = {}
         self._cupy: Any = None
+        self._cubins: dict[str, dict[str, Cubin]] = dict(cubins or {})
         self._loading = threading.Lock()
 
     @staticmethod
@@ -73,8 +81,24 @@ class CudaExecutable:
         return Explanation(self.module, self.plan, self.thunks, device_model("gpu"), CUDA_TARGET)
 
     def save(self, path: str | Path) -> None:
-        """Save the program to a folder with its kernels as source; any machine with a GPU can load it."""
-        save_program(path, SavedProgram(self.backend, self.module, self.program, self.arena_bytes, self.plan))
+        """Save the program to a folder; any machine with a GPU can load it.
+
+        The kernels are saved as source, and compiled for the architectures for which they have been compiled here, by a
+        call or by `cubins`. On other GPUs they are compiled at the first call.
+        """
+        details = {"architectures": sorted(self._cubins)}
+        saved = SavedProgram(self.backend, self.module, self.program, self.arena_bytes, self.plan, details)
+        with tempfile.TemporaryDirectory() as folder:
+            files = {file_of(a): write_cubins(Path(folder), a, found) for a, found in self._cubins.items()}
+            save_program(path, saved, files)
+
+    @staticmethod
+    def load(folder: ProgramFolder) -> CudaExecutable:
+        """Return the executable saved in an open folder."""
+        saved = folder.read()
+        names = {a: file_of(a) for a in folder.details.get("architectures", ())}
+        cubins = {a: read_cubins(a, folder.contents.data(name)) for a, name in names.items()}
+        return CudaExecutable(saved.module, saved.program, saved.arena_bytes, saved.plan, cubins)
 
     @property
     def memory(self) -> ProgramMemory:
@@ -88,7 +112,10 @@ class CudaExecutable:
 
     def cubins(self, architecture: str = "sm_90") -> dict[str, Cubin]:
         """Return the compiled kernels by symbol, with what they need of the GPU; see `compile_cubins`."""
-        return compile_cubins(self.kernels, architecture)
+        found = self._cubins.get(architecture)
+        if found is None or not found.keys() >= {k.symbol for k in self.kernels}:
+            found = self._cubins[architecture] = compile_cubins(self.kernels, architecture)
+        return found
 
     @property
     def donated(self) -> Mapping[int, int]:
@@ -106,7 +133,8 @@ class CudaExecutable:
             DeviceLostError: a kernel failed; this process cannot use the GPU any more.
         """
         program = self._on_device()
-        return program.call(self._arguments(program, arrays), donate=True, synchronous=self.synchronous)
+        with program.translated("the call"):
+            return program.call(self._arguments(program, arrays), donate=True, synchronous=self.synchronous)
 
     def _arguments(self, program: DeviceProgram, arrays: Sequence[Any]) -> list[Argument]:
         xp = program.xp
@@ -124,7 +152,7 @@ class CudaExecutable:
                 found = self._loaded.get(key)
                 if found is None:
                     capability = xp.cuda.Device(key[1]).compute_capability
-                    cubins = compile_cubins(self.kernels, f"sm_{capability}")
+                    cubins = self.cubins(f"sm_{capability}")
                     found = self._loaded[key] = DeviceProgram(xp, key[1], self.program, self.arena_bytes, cubins)
         return found
 
@@ -135,11 +163,16 @@ class CudaExecutable:
         not count. Arguments are on the GPU before, and donated ones are copied between the executions.
         """
         program = self._on_device()
+        with program.translated("the benchmark"):
+            return time_program(program, *self._prepared(program, arrays), repeats)
+
+    def _prepared(
+        self, program: DeviceProgram, arrays: Sequence[Any]
+    ) -> tuple[list[Argument], list[Any], list[tuple[int, int]]]:
+        """Return the arguments, the arrays of the results and the copies between them, for runs that are timed."""
         arguments = self._arguments(program, arrays)
-        results, copies = take_results(
-            program.xp, [b.shape for b in self.program.results], program.donated, arguments, donate=False
-        )
-        return time_program(program, arguments, results, copies, repeats)
+        shapes = [b.shape for b in self.program.results]
+        return arguments, *take_results(program.xp, shapes, program.donated, arguments, donate=False)
 
     def time_thunks(self, arrays: Sequence[Any], repeats: int = 5) -> list[ThunkSamples]:
         """Return the seconds of `repeats` executions of each thunk, one after the other, on the data of one call.
@@ -147,13 +180,21 @@ class CudaExecutable:
         A loop or conditional takes no time itself; the number of executions is the expected one.
         """
         program = self._on_device()
-        arguments = self._arguments(program, arrays)
-        results, copies = take_results(
-            program.xp, [b.shape for b in self.program.results], program.donated, arguments, donate=False
-        )
+        with program.translated("the measurement"):
+            arguments, results, copies = self._prepared(program, arrays)
+            return self._thunk_samples(program, arguments, results, copies, repeats)
+
+    def _thunk_samples(
+        self,
+        program: DeviceProgram,
+        arguments: list[Argument],
+        results: list[Any],
+        copies: list[tuple[int, int]],
+        repeats: int,
+    ) -> list[ThunkSamples]:
         with program.bound(arguments, results) as stream:
             program.begin(copies, arguments, results, stream)
-            program.launch(stream)
+            program.launch(stream, synchronous=True)
             return [
                 ThunkSamples(t.executions, time_step(program, *program.step_of(t), stream, repeats))
                 for t in self.thunks

@@ -49,7 +49,7 @@ def installed(memory: int = MEMORY, max_blocks: int = MAX_BLOCKS, reuse: bool = 
         reuse: whether the pool hands out freed memory again, as CuPy does; otherwise addresses are never used twice.
 
     Yields:
-        the simulated GPU: its `launched` lists what ran, and `failing` maps symbols of kernels to error codes.
+        the simulated GPU: its `launched` lists what ran, and `failing` and `refusing` plan failures of kernels.
 
     Raises:
         FaultError: memory was released while a stream might still use it.

@@ -80,7 +80,8 @@ class Gpu:
         faults: what was found where no exception can be raised, such as in the release of memory.
         launched: descriptions of all work that has run.
         failure: error code of the failure after which nothing works any more, if there was one.
-        failing: error codes by symbol of kernels that are to fail.
+        failing: error codes by symbol of kernels that are to fail as they run.
+        refusing: error codes by symbol of kernels whose launch is to be refused.
     """
 
     heap: Heap
@@ -89,6 +90,7 @@ class Gpu:
     launched: list[str] = field(default_factory=list)
     failure: int | None = None
     failing: dict[str, int] = field(default_factory=dict)
+    refusing: dict[str, int] = field(default_factory=dict)
     lock: threading.RLock = field(default_factory=threading.RLock)
     _captures: dict[int, list[Work]] = field(default_factory=dict)
     _capturing_threads: dict[int, int] = field(default_factory=dict)

@@ -107,6 +107,8 @@ class Driver:
         self.gpu.check_alive()
         function = self._functions[f]
         spec = function.spec
+        if spec.symbol in self.gpu.refusing:
+            raise CUDADriverError(self.gpu.refusing[spec.symbol])
         count = len(spec.inputs) + len(spec.outputs)
         slots = (ctypes.c_void_p * max(1, count)).from_address(kernel_params)
         pointers = [ctypes.c_void_p.from_address(slots[n] or 0).value or 0 for n in range(count)]
