@@ -44,6 +44,7 @@ from compiler.codegen.schedules.shared_values import share_values
 from compiler.codegen.schedules.short_loops import merge_narrow_columns, unroll_short_loops
 from compiler.codegen.schedules.short_rows import split_rows
 from compiler.codegen.schedules.single_elements import hide_single_elements
+from compiler.codegen.schedules.sparse_loads import is_sparse, separate_sparse_loads
 from compiler.codegen.schedules.splits import THREAD_GRAINS, split_reductions
 from compiler.codegen.schedules.stored_values import store_in_reductions
 from compiler.codegen.schedules.tails import split_tails
@@ -72,8 +73,6 @@ is hidden by its own work."""
 LONG_LANES = 4_000
 """Statements of a reduction per lane from which on the time of combining the lanes at the end does not matter. A longer
 loop is left to the C compiler, which computes index values faster."""
-SPARSE = 16
-"""Distance of the elements of adjacent iterations from which on vector instructions should not separate them."""
 LANE_BYTES = 4
 """Size of the elements for which the lanes of an unrolled loop are counted."""
 SHORTEST, SHORT_REPEATS = 5, 4
@@ -263,7 +262,7 @@ class _Binder:
             body = self._body(body)
         elif (
             len(nest) == 1 and self.schedule.unroll == 1 and self.schedule.vector
-            and not self._block(nest[0]) and not _is_sparse(nest[0])
+            and not self._block(nest[0]) and not is_sparse(nest[0])
         ):  # fmt: skip
             grain = -(-grain // ALIGNED) * ALIGNED  # a range should end at a vector and at a cache line
             return replace(s, kind=LoopKind.PARALLEL_VECTOR, body=self._body(body), grain=grain, brief=brief)
@@ -324,7 +323,7 @@ class _Binder:
 
     def _leaf(self, s: For) -> For:
         """Return a loop over single elements as a vector loop, or as a serial one if the schedule has no vectors."""
-        kind = LoopKind.VECTOR if self.schedule.vector and not _is_sparse(s) else LoopKind.SERIAL
+        kind = LoopKind.VECTOR if self.schedule.vector and not is_sparse(s) else LoopKind.SERIAL
         return replace(s, kind=kind, body=self._body(s.body))
 
     def _block(self, s: For) -> int:
@@ -349,6 +348,10 @@ class _Binder:
         in_stages = self._stages(s)
         if in_stages is not None:
             return [stages.staged(s, in_stages, self._leaf)]
+        apart = separate_sparse_loads(s) if self.schedule.vector and self.schedule.stages else None
+        if apart is not None:
+            arrays, loads, computing = apart
+            return [*arrays, replace(loads, kind=LoopKind.SERIAL), *self._leaves(computing)]
         lanes = self.schedule.unroll * self.schedule.vector // 8 // LANE_BYTES
         if self.schedule.unroll == 1 or not lanes or s.base is not None or s.var.extent < 2 * lanes:
             return [self._leaf(s)]
@@ -367,7 +370,7 @@ class _Binder:
     def _reduce(self, s: lir.Reduce) -> list[lir.Stmt]:
         """Return the loops of a reduction that runs in one task."""
         loop = For(s.vars[-1], LoopKind.VECTOR, s.body)
-        if self.schedule.vector and self._stages(loop) is None and not has_loop(s.body) and not _is_sparse(loop):
+        if self.schedule.vector and self._stages(loop) is None and not has_loop(s.body) and not is_sparse(loop):
             lane = self.schedule.vector // 8 // max(SCALAR_BYTES[r.type] for r in s.reductions)
             lanes = self._vectors(s) * lane
             if s.vars[-1].extent < 2 * lanes:
@@ -396,7 +399,7 @@ class _Binder:
 
     def _scalar_accumulators(self, s: lir.Reduce) -> list[lir.Stmt]:
         vectorized = bool(self.schedule.vector) and not has_loop(s.body)
-        vectorized = vectorized and not _is_sparse(For(s.vars[-1], LoopKind.VECTOR, s.body))
+        vectorized = vectorized and not is_sparse(For(s.vars[-1], LoopKind.VECTOR, s.body))
         loop = For(
             s.vars[-1],
             LoopKind.VECTOR if vectorized else LoopKind.SERIAL,
@@ -413,22 +416,6 @@ class _Binder:
         for v in reversed(s.vars[:-1]):
             loop = For(v, LoopKind.SERIAL, (loop,))
         return replace(loop, poll=_poll(loop)) if loop.kind is LoopKind.SERIAL else loop
-
-
-def _is_sparse(s: For) -> bool:
-    """Check whether a loop reads few of many adjacent elements in each iteration.
-
-    The C compiler takes these for a group whose elements are all loaded and then separated, however many there are.
-    """
-    found: dict[tuple[str, IndexExpr], int] = {}
-    for x in lir.walk(s.body):
-        if isinstance(x, lir.Let) and isinstance(x.value, lir.Load):
-            offset = x.value.offset
-            if abs(offset.coefficient(s.var)) > SPARSE:
-                key = x.value.buffer, replace(offset, const=0)
-                if found.setdefault(key, offset.const) != offset.const:
-                    return True
-    return False
 
 
 def _moved(s: For, var: Var, at: IndexExpr) -> For:

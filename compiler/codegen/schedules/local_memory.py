@@ -22,6 +22,7 @@ from compiler.codegen.schedules.row_cache import ROW_CACHE_BYTES, has_expensive,
 from compiler.codegen.schedules.schedule import Schedule
 from compiler.codegen.schedules.shared_values import MIN_WORK, SHARED_BYTES, work_bound
 from compiler.codegen.schedules.short_rows import rows_bound
+from compiler.codegen.schedules.sparse_loads import MOST_BYTES, separated_bytes
 from compiler.codegen.schedules.splits import PARTIAL_BYTES, partial_bytes_bound
 
 BOUNDED = (
@@ -170,6 +171,8 @@ def _leaf_bytes(x: For | lir.Reduce, schedule: Schedule) -> int:
     if has_loop(x.body) or not schedule.vector:
         return 0
     total = stages.bytes_bound(x.body) if schedule.stages else 0
+    if schedule.stages and isinstance(x, For):
+        total += min(separated_bytes(x), MOST_BYTES)
     if schedule.stream:
         total += streams.BLOCK * sum(max(SCALAR_BYTES.values()) for y in x.body if isinstance(y, lir.Store))
     return total
