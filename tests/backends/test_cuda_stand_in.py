@@ -12,6 +12,8 @@ from compiler import compile
 from compiler.backends.cuda.emulation import available, stand_in
 from compiler.interpreter import evaluate
 from compiler.text import parse
+from env.reference import Reference
+from env.suites import load_suite, random_inputs
 from tests.passes.programs import PROGRAMS, program_inputs, program_text
 
 pytestmark = pytest.mark.skipif(not available(), reason="the emulator needs g++")
@@ -37,6 +39,20 @@ def test_programs_match_the_interpreter_launched_captured_and_replayed(name: str
         for _ in range(3):
             for got, expected in zip(executable(*args), wanted, strict=True):
                 np.testing.assert_allclose(got.get(), expected, rtol=2e-4, atol=1e-4)
+
+
+LOOPS = ("conjugate_gradient", "edit_distance", "runge_kutta", "random_walk_with_resets", "random_binomial")
+
+
+@pytest.mark.parametrize("name", [LOOPS[0], *(pytest.param(n, marks=pytest.mark.slow) for n in LOOPS[1:])])
+def test_the_state_of_a_loop_is_read_before_other_blocks_write_it(name: str) -> None:
+    program = load_suite("jax").find(name)
+    module = parse(program.text())
+    args = random_inputs(program, [(s.dtype, s.dimensions) for s in module.entry.parameter_shapes], 0)
+    executable = compile(module, backend="cuda")
+    with stand_in.installed():
+        found = [o.get() for o in executable(*args)]
+    assert Reference.of(module, args).difference(found, program.tolerance) is None
 
 
 def test_the_stand_in_is_gone_after_the_block() -> None:

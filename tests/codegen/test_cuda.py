@@ -153,6 +153,28 @@ def test_kernels_of_the_jax_suite_match_the_interpreter(name: str, tmp_path: Pat
     assert _errors(cases, tmp_path) == {}
 
 
+COUNTED = """
+    i = f32[] parameter(0)
+    x = f32[5] parameter(1)
+    j = f32[] add(i, i)
+    b = f32[5] broadcast(i), dimensions={}
+    y = f32[5] multiply(x, b)
+    ROOT r = (f32[], f32[5]) tuple(j, y)
+"""
+
+
+def test_what_other_blocks_read_is_not_overwritten() -> None:
+    f = running.fused(COUNTED)
+    # In C the nests follow each other, and the first has read i when it overwrites it; blocks run in any order.
+    assert set(running.kernel_of(f, "c").in_place) == {(0, 2), (1, 3)}
+    assert running.kernel_of(f, "cuda").in_place == ((1, 3),)
+
+
+def test_a_counter_that_nothing_else_reads_is_overwritten() -> None:
+    f = running.fused("i = s32[] parameter(0)\none = s32[] constant(1)\nROOT j = s32[] add(i, one)")
+    assert running.kernel_of(f, "cuda").in_place == ((0, 1),)
+
+
 GATHER_ROWS = """
     x = f32[50,{n}] parameter(0)
     i = s32[{m},1] parameter(1)

@@ -70,8 +70,8 @@ def bind_cuda(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
             "a scatter into an array that the kernel computes itself has no kernel in this language: all elements come "
             "before the updates, and the blocks of a GPU do not wait for each other"
         )
-    kernel = replace(kernel, resident=schedule.gpu.resident)
     first, parts = _independent(body)
+    kernel = replace(kernel, resident=schedule.gpu.resident, in_place=_shared_safely(kernel, body, first, parts))
     nests = [_nest_of(part, kernel, schedule) for part in parts]
     if not parts or any(n is None for n in nests):
         if kernel.nests > 1 and any(isinstance(s, lir.Reduce) for s in body):
@@ -83,6 +83,45 @@ def bind_cuda(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
         return replace(kernel, body=body, threads=threads)
     body, threads = _side_by_side([n for n in nests if n is not None], schedule)
     return replace(kernel, body=(*first, *body), threads=threads)
+
+
+def _shared_safely(
+    kernel: lir.Kernel, body: Body, first: Body, parts: list[Body]
+) -> tuple[tuple[int, int], ...]:  # fmt: skip
+    """Return the pairs of arguments that may share a buffer although blocks do not wait for each other.
+
+    What is read by the statements that every thread runs, or by another nest than the one that writes the buffer, may
+    be overwritten before it is read.
+    """
+    if not parts:
+        first, parts = (
+            tuple(s for s in body if isinstance(s, lir.Let)),
+            [(s,) for s in body if not isinstance(s, lir.Let)],
+        )
+    if len(parts) == 1 and not any(isinstance(s, For) for s in lir.walk(parts[0])):
+        return kernel.in_place  # one thread writes, and what the others read is not used
+    early = set(_loaded(first))
+    names = [a.name for a in kernel.arguments]
+
+    def is_safe(read: str, written: str) -> bool:
+        here = [p for p in parts if written in set(_stored(p))]
+        return read not in early and not any(read in set(_loaded(p)) for p in parts if p not in here[:1])
+
+    return tuple(pair for pair in kernel.in_place if is_safe(names[pair[0]], names[pair[1]]))
+
+
+def _loaded(body: Body) -> Iterator[str]:
+    """Yield the arguments that statements load."""
+    for s in lir.walk(body):
+        if isinstance(s, lir.Let) and isinstance(s.value, lir.Load):
+            yield s.value.buffer
+
+
+def _stored(body: Body) -> Iterator[str]:
+    """Yield the arguments that statements store."""
+    for s in lir.walk(body):
+        if isinstance(s, lir.Store):
+            yield s.buffer
 
 
 def _side_by_side(nests: list[Nest], schedule: Schedule) -> tuple[Body, int]:
