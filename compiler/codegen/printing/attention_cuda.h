@@ -174,11 +174,7 @@ __device__ inline void tensor_attention(S &shared, const Q &queries, const K &ke
     for (int m = 0; m < SLICE; m++)
 #pragma unroll
       for (int f = 0; f < PART / 8; f++)
-#pragma unroll
-        for (int e = 0; e < 4; e++) {
-          const int row = ((threadIdx.x >> 5) * SLICE + m) * 16 + (e >> 1) * 8 + (lane >> 2);
-          shared[row * PITCH + f * 8 + (lane & 3) * 2 + (e & 1)] = F32_TO_BITS(sums[start + m][first_feature / 8 + f][e]);
-        }
+        put_matrix(shared, ((threadIdx.x >> 5) * SLICE + m) * 16 * PITCH + f * 8, PITCH, sums[start + m][first_feature / 8 + f]);
     __syncthreads();
     const auto row_of = [&](int r) { return r / (SLICE * 16) * (TILES_M * 16) + start * 16 + r % (SLICE * 16); };
     finish_rows<WARPS * SLICE * 16, PART, PITCH, THREADS, true, QUERIES, FEATURES>(shared, store, row_of, first_query,
@@ -194,10 +190,8 @@ __device__ inline void add_products(float (&sums)[Rows::EACH][Columns::EACH], S 
 #pragma unroll
   for (int k = 0; k < SLAB; k++) {
     float x[Rows::EACH], y[Columns::EACH];
-#pragma unroll
-    for (int i = 0; i < Rows::EACH; i++) x[i] = shared[x_start + k * x_pitch + Rows::position(row_part, i)];
-#pragma unroll
-    for (int j = 0; j < Columns::EACH; j++) y[j] = shared[y_start + k * y_pitch + Columns::position(column_part, j)];
+    Rows::read(x, &shared[x_start + k * x_pitch], row_part);
+    Columns::read(y, &shared[y_start + k * y_pitch], column_part);
 #pragma unroll
     for (int i = 0; i < Rows::EACH; i++)
 #pragma unroll
@@ -210,9 +204,9 @@ template <int BQ, int BK, int DV, int PM, int PN, int SLAB, bool MASKED, bool DY
 __device__ inline void scalar_attention(S &shared, const Q &queries, const K &keys, const V &values, const Score &score,
                                         const Needed &needed, const float limit, const Store &store, I first_query) {
   constexpr int THREADS = PM * PN, PITCH_Q = BQ + 4, PITCH_K = BK + 4, PITCH_V = DV + 4, WEIGHTS = BK * PITCH_Q;
-  using Rows = Runs<BQ, PM>;
-  using Columns = Runs<BK, PN>;
-  using Features = Runs<DV, PN>;
+  using Rows = Runs<float, BQ, PM>;
+  using Columns = Runs<float, BK, PN>;
+  using Features = Runs<float, DV, PN>;
   const int row_part = threadIdx.x / PN, column_part = threadIdx.x % PN;
   const I tiles = (I)((KEYS + BK - 1) / BK);
   float sums[Rows::EACH][Features::EACH], most[Rows::EACH], total[Rows::EACH];
@@ -301,10 +295,7 @@ __device__ inline void scalar_attention(S &shared, const Q &queries, const K &ke
 #pragma unroll
   for (int start = 0; start < Rows::EACH; start += SLICE) {
 #pragma unroll
-    for (int n = 0; n < SLICE; n++)
-#pragma unroll
-      for (int f = 0; f < Features::EACH; f++)
-        shared[(n * PM + row_part) * PITCH_V + Features::position(column_part, f)] = sums[start + n][f];
+    for (int n = 0; n < SLICE; n++) Features::write(sums[start + n], &shared[(n * PM + row_part) * PITCH_V], column_part);
     __syncthreads();
     const auto row_of = [&](int r) { return Rows::position(r % PM, start + r / PM); };
     finish_rows<SLICE * PM, DV, PITCH_V, THREADS, false, QUERIES, FEATURES>(shared, store, row_of, first_query, (I)0);

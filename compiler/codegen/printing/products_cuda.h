@@ -22,6 +22,11 @@ template <class T, int N> struct Pack {
     const typename Raw<sizeof(T) * N>::type raw = *(const typename Raw<sizeof(T) * N>::type *)from;
     memcpy(value, &raw, sizeof raw);
   }
+  __device__ inline void write(void *to) const {
+    typename Raw<sizeof(T) * N>::type raw;
+    memcpy(&raw, value, sizeof raw);
+    *(typename Raw<sizeof(T) * N>::type *)to = raw;
+  }
 };
 
 // The most of EACH rows, halved until they fit.
@@ -75,23 +80,45 @@ template <class T, int ROWS, int DEPTH, int PITCH, int THREADS, class O> struct 
       const int unit = threadIdx.x + n * THREADS;
       if (UNITS % THREADS != 0 && unit >= UNITS) break;
       const int at = start + step_of(unit) * PITCH + row_of(unit);
+      if constexpr (!O::along && O::vector != 0) {
+        held[n].write(&shared[at]);
+      } else {
 #pragma unroll
-      for (int v = 0; v < WIDTH; v++) shared[at + (O::along ? v * PITCH : v)] = held[n].value[v];
+        for (int v = 0; v < WIDTH; v++) shared[at + v * PITCH] = held[n].value[v];
+      }
     }
   }
 };
 
-// A thread computes `RUN` adjacent elements of each of `ROWS / (THREADS * RUN)` parts of the rows, likewise of the columns.
-template <int SIZE, int PARTS> struct Runs {
-  static constexpr int EACH = SIZE / PARTS, RUN = EACH < 4 ? EACH : 4;
+// A dimension divided into PARTS: each part has runs of adjacent elements, of which one access reads as many as possible.
+template <class T, int SIZE, int PARTS> struct Runs {
+  static constexpr int EACH = SIZE / PARTS, MOST = 16 / sizeof(T), RUN = EACH < MOST ? EACH : MOST;
   static __device__ inline int position(int part, int n) { return n / RUN * (RUN * PARTS) + part * RUN + n % RUN; }
+  static __device__ inline void read(T (&to)[EACH], const T *shared, int part) {
+#pragma unroll
+    for (int n = 0; n < EACH; n += RUN) {
+      Pack<T, RUN> run;
+      run.read(shared + position(part, n));
+#pragma unroll
+      for (int v = 0; v < RUN; v++) to[n + v] = run.value[v];
+    }
+  }
+  static __device__ inline void write(const T (&from)[EACH], T *shared, int part) {
+#pragma unroll
+    for (int n = 0; n < EACH; n += RUN) {
+      Pack<T, RUN> run;
+#pragma unroll
+      for (int v = 0; v < RUN; v++) run.value[v] = from[n + v];
+      run.write(shared + position(part, n));
+    }
+  }
 };
 
 template <class T, int BM, int BN, int BK, int PM, int PN, int64_t M, int64_t N, int64_t K, class S, class L, class R, class E, class I>
 __device__ inline void scalar_product(S &shared, const L &left, const R &right, const E &store, I first_row, I first_column) {
   constexpr int THREADS = PM * PN, PITCH_A = BM + 4, PITCH_B = BN + 4, STAGE = BK * (PITCH_A + PITCH_B);
-  using Rows = Runs<BM, PM>;
-  using Columns = Runs<BN, PN>;
+  using Rows = Runs<T, BM, PM>;
+  using Columns = Runs<T, BN, PN>;
   const int row_part = threadIdx.x / PN, column_part = threadIdx.x % PN;
   ScalarTile<T, BM, BK, PITCH_A, THREADS, L> a;
   ScalarTile<T, BN, BK, PITCH_B, THREADS, R> b;
@@ -117,11 +144,8 @@ __device__ inline void scalar_product(S &shared, const L &left, const R &right, 
 #pragma unroll
     for (int k = 0; k < BK; k++) {
       T x[Rows::EACH], y[Columns::EACH];
-#pragma unroll
-      for (int i = 0; i < Rows::EACH; i++) x[i] = shared[from + k * PITCH_A + Rows::position(row_part, i)];
-#pragma unroll
-      for (int j = 0; j < Columns::EACH; j++)
-        y[j] = shared[from + BK * PITCH_A + k * PITCH_B + Columns::position(column_part, j)];
+      Rows::read(x, &shared[from + k * PITCH_A], row_part);
+      Columns::read(y, &shared[from + BK * PITCH_A + k * PITCH_B], column_part);
 #pragma unroll
       for (int i = 0; i < Rows::EACH; i++)
 #pragma unroll
@@ -139,10 +163,7 @@ __device__ inline void scalar_product(S &shared, const L &left, const R &right, 
 #pragma unroll
   for (int start = 0; start < Rows::EACH; start += SLICE) {
 #pragma unroll
-    for (int n = 0; n < SLICE; n++)
-#pragma unroll
-      for (int j = 0; j < Columns::EACH; j++)
-        shared[(n * PM + row_part) * PITCH_B + Columns::position(column_part, j)] = sums[start + n][j];
+    for (int n = 0; n < SLICE; n++) Columns::write(sums[start + n], &shared[(n * PM + row_part) * PITCH_B], column_part);
     __syncthreads();
     const auto row_of = [&](int r) { return Rows::position(r % PM, start + r / PM); };
     finish_rows<SLICE * PM, BN, PITCH_B, THREADS, false, M, N>(shared, store, row_of, first_row, first_column);
@@ -203,6 +224,16 @@ template <class T, int ROWS, int DEPTH, int THREADS, class O> struct HalfTile {
     else load_matrices<true>(to, shared, start + (k + (lane & 7)) * PITCH + row / 2);
   }
 };
+
+// Puts sums of 16 x 8 elements, as they are after `multiply_matrices`, into rows of shared memory.
+template <class S> __device__ inline void put_matrix(S &shared, int start, int pitch, const float (&sums)[4]) {
+  const int lane = threadIdx.x & 31;
+#pragma unroll
+  for (int h = 0; h < 2; h++) {
+    const Pack<uint32_t, 2> pair = {{F32_TO_BITS(sums[2 * h]), F32_TO_BITS(sums[2 * h + 1])}};
+    pair.write(&shared[start + (h * 8 + (lane >> 2)) * pitch + (lane & 3) * 2]);
+  }
+}
 
 template <class T, int BM, int BN, int BK, int WM, int WN, int STAGES, int64_t M, int64_t N, int64_t K, class S, class L,
           class R, class E, class I>
@@ -274,12 +305,7 @@ __device__ inline void tensor_product(S &shared, const L &left, const R &right, 
     for (int m = 0; m < SLICE; m++)
 #pragma unroll
       for (int n = 0; n < TILES_N; n++)
-#pragma unroll
-        for (int e = 0; e < 4; e++) {
-          const int row = (warp / WN * SLICE + m) * 16 + (e >> 1) * 8 + (lane >> 2);
-          const int column = warp_column + n * 8 + (lane & 3) * 2 + (e & 1);
-          shared[row * PITCH + column] = F32_TO_BITS(sums[start + m][n][e]);
-        }
+        put_matrix(shared, (warp / WN * SLICE + m) * 16 * PITCH + warp_column + n * 8, PITCH, sums[start + m][n]);
     __syncthreads();
     const auto row_of = [&](int r) { return r / (SLICE * 16) * (BM / WM) + start * 16 + r % (SLICE * 16); };
     finish_rows<WM * SLICE * 16, BN, PITCH, THREADS, true, M, N>(shared, store, row_of, first_row, first_column);
