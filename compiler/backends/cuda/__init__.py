@@ -2,9 +2,11 @@
 
 from compiler.backends.cuda.backend import CudaBackend
 from compiler.backends.cuda.library_products import cublas_of
+from compiler.backends.cuda.library_sorts import cub_sort_of
 from compiler.runtime.implementations import register_implementation
 
 BACKEND = CudaBackend()
 """The cuda backend's implementation of the `Backend` protocol."""
 
 register_implementation(cublas_of(BACKEND.name))
+register_implementation(cub_sort_of(BACKEND.name))

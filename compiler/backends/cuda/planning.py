@@ -11,6 +11,7 @@ import numpy as np
 
 from compiler.backends.cuda.blas import Blas, product_of
 from compiler.backends.cuda.control import BranchNode, CallNode, CountedNode, LoopNode, Node, PinnedValue, StretchNode
+from compiler.backends.cuda.library_sorts import ARGSORT
 from compiler.backends.cuda.steps import (
     AddressTable,
     CopyStep,
@@ -140,7 +141,19 @@ class Planner(ThunkVisitor[list[Any]]):
         )
 
     def library(self, t: LibraryThunk) -> list[Any]:
-        raise BackendError(f"the cuda backend has no library for %{t.name}")
+        if t.operation.get("name") != ARGSORT:
+            raise BackendError(f"the cuda backend has no library for %{t.name}")
+        return self._alone(t, CallNode(lambda stream: self._sort_positions(t, stream)))
+
+    def _sort_positions(self, t: LibraryThunk, stream: Any) -> None:
+        """Write the positions of each row's keys in ascending order; the library allocates, so no graph captures it."""
+        xp, (keys,) = self._xp, t.inputs
+        address, shape = self._table.address(self._table.slot(keys)), keys.shape
+        memory = xp.cuda.UnownedMemory(address, shape.byte_size, self, xp.cuda.runtime.getDevice())
+        rows = xp.ndarray(shape.dimensions, shape.dtype, xp.cuda.MemoryPointer(memory, 0))
+        order = xp.argsort(rows)  # along the last dimension, stable, of int64
+        target, runtime = self._table.address(self._table.slot(t.out)), xp.cuda.runtime
+        runtime.memcpyAsync(target, order.data.ptr, order.nbytes, runtime.memcpyDeviceToDevice, stream.ptr)
 
     def host(self, t: HostThunk) -> list[Any]:
         self.waits += 1

@@ -195,9 +195,9 @@ def _sorted_by_key(rows_of: _Row, n: int, stride: int) -> lir.SortByKey | None:
         return None
     left, right = root.operands
     t, descending = left.shape.element_type, root.attributes["direction"] == "GT"
-    if _is_mirrored(right, left):
+    if is_mirrored(right, left):
         left, right, descending = right, left, not descending
-    elif not _is_mirrored(left, right):
+    elif not is_mirrored(left, right):
         return None
     # NaN is unordered in other comparisons of floats, so that they have no key.
     if not is_supported_type(t) or (t.is_float and root.attr("type") != "TOTALORDER"):
@@ -227,7 +227,7 @@ def _key(e: Emitter, i: HloInstruction, load: Callable[[int], str], names: dict[
     return names[i]
 
 
-def _is_mirrored(left: HloInstruction, right: HloInstruction) -> bool:
+def is_mirrored(left: HloInstruction, right: HloInstruction) -> bool:
     """Check whether `right` is `left` with each parameter 2k replaced by 2k + 1, and `left` has only such ones."""
     if left.opcode is not right.opcode or left.shape != right.shape:
         return False
@@ -238,7 +238,7 @@ def _is_mirrored(left: HloInstruction, right: HloInstruction) -> bool:
         return left.value.same_value(right.value)
     if not left.opcode.has(Trait.ELEMENTWISE) or left.attributes != right.attributes:
         return False
-    return all(_is_mirrored(a, b) for a, b in zip(left.operands, right.operands, strict=True))
+    return all(is_mirrored(a, b) for a, b in zip(left.operands, right.operands, strict=True))
 
 
 # ---- sorts by any comparator

@@ -82,6 +82,8 @@ def _modules(gpu: Gpu, max_blocks: int) -> dict[str, ModuleType]:
         memory=SimpleNamespace(OutOfMemoryError=OutOfMemoryError),
         Memory=arrays.memory,
         alloc=arrays.alloc,
+        UnownedMemory=arrays.unowned_memory,
+        MemoryPointer=arrays.memory_pointer,
         alloc_pinned_memory=arrays.alloc_pinned_memory,
         Stream=streams.stream,
         Event=streams.event,
@@ -100,6 +102,7 @@ def _modules(gpu: Gpu, max_blocks: int) -> dict[str, ModuleType]:
         asarray=arrays.asarray,
         ascontiguousarray=arrays.ascontiguousarray,
         asnumpy=arrays.asnumpy,
+        argsort=arrays.argsort,
         from_dlpack=arrays.asarray,
         get_default_memory_pool=lambda: pool,
     )

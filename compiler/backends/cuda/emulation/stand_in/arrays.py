@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from compiler.backends.cuda.emulation.stand_in.gpu import Gpu, OutOfMemoryError, Work
-from compiler.backends.cuda.emulation.stand_in.memory import Access, Allocation
+from compiler.backends.cuda.emulation.stand_in.memory import Access, Allocation, FaultError
 from compiler.backends.cuda.emulation.stand_in.streams import Streams
 
 __all__ = ["Arrays"]
@@ -71,7 +71,8 @@ class Arrays:
                 self._memory = memptr.mem if memptr is not None else PooledMemory(max(1, size))
                 allocation = self._memory.allocation
                 if view is None:
-                    view = allocation.bytes(allocation.address, size).view(self.dtype).reshape(self.shape)
+                    start = allocation.address if memptr is None else memptr.ptr
+                    view = allocation.bytes(start, size).view(self.dtype).reshape(self.shape)
                 self._host, self.base = view, base
 
             @property
@@ -167,6 +168,29 @@ class Arrays:
             memory = PooledMemory(max(1, size))
             return SimpleNamespace(ptr=memory.allocation.address, mem=memory)
 
+        class UnownedMemory:
+            """Memory that another object owns."""
+
+            def __init__(self, ptr: int, size: int, owner: Any, device_id: int = -1) -> None:
+                del owner, device_id
+                found = gpu.heap.find(ptr)
+                if found is None or not found.alive:
+                    raise FaultError("memory that is not allocated is wrapped")
+                self.ptr, self.size, self.allocation = ptr, size, found
+
+        def memory_pointer(mem: Any, offset: int) -> Any:
+            return SimpleNamespace(ptr=mem.ptr + offset, mem=mem)
+
+        def argsort(a: ndarray) -> ndarray:
+            made = empty(a.shape, np.int64)
+
+            def run(stamp: object) -> None:
+                made._host[...] = np.argsort(a._host, axis=-1, kind="stable")
+
+            accesses = (a._access(False), made._access(True))
+            gpu.submit(current().ptr, Work("a sort by CuPy", accesses, run))
+            return made
+
         def empty(shape: Any, dtype: Any = np.float64) -> ndarray:
             gpu.check_alive()
             return ndarray(tuple(shape) if isinstance(shape, tuple | list) else (int(shape),), dtype)
@@ -186,6 +210,7 @@ class Arrays:
         def asnumpy(a: Any, stream: Any = None) -> Any:
             return a.get(stream) if isinstance(a, ndarray) else np.asarray(a)
 
+        self.unowned_memory, self.memory_pointer, self.argsort = UnownedMemory, memory_pointer, argsort
         self.ndarray, self.memory, self.alloc = ndarray, Memory, alloc
         self.empty, self.asarray, self.ascontiguousarray, self.asnumpy = empty, asarray, ascontiguousarray, asnumpy
         self.alloc_pinned_memory = PinnedMemory
