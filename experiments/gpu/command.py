@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     settings = Settings(o.out.absolute(), o.seconds, o.stand_in, programs, o.wheels, o.workers, o.seed)
     parts = chosen_parts(o.parts)
     check_folder(settings.out)
-    if not settings.stand_in:
+    if not settings.stand_in and any(p.needs_gpu for p in parts):
         check_device(settings)
     run_parts(settings, parts)
     write_page(settings.out)

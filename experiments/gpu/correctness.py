@@ -31,6 +31,8 @@ __all__ = ["RandomChoices", "check", "locate", "run"]
 
 CHECK_SECONDS = 120.0
 """Limit of one program, most of which the interpreter takes."""
+ROUNDS = 4
+"""Random schedules of each program."""
 LOCATE_SHARE = 0.1
 """Share of the time that is kept for finding the kernels at fault."""
 TRIES = 8
@@ -42,7 +44,9 @@ def run(job: Job) -> None:
     programs = chosen_programs(job.settings)
     job.facts = {"programs": len(programs), "workers": job.settings.processes}
     done = job.done()
-    orders = [_requests(job, programs, schedules) for schedules in (None, job.settings.seed + 1)]
+    rounds = 1 if job.settings.stand_in else ROUNDS
+    seeds = range(job.settings.seed + 1, job.settings.seed + 1 + rounds)
+    orders = [_requests(job, programs, schedules) for schedules in (None, *seeds)]
     requests = [r for order in orders for r in order if r["name"] not in done]
     at_fault: list[Request] = []
     seconds = job.left() * (1.0 - LOCATE_SHARE)

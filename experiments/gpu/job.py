@@ -101,6 +101,7 @@ class Job:
         environment: dict[str, str] | None = None,
         seconds: float | None = None,
         optional: bool = False,
+        stand_in: bool = False,
     ) -> Iterator[tuple[Request, Reply]]:
         """Yield requests with their replies from workers; see `pool.run_tasks`.
 
@@ -110,6 +111,7 @@ class Job:
             count: number of workers.
             environment: of the workers.
             seconds: limit of all tasks together; None for that of the part.
+            stand_in: whether the workers have a stand-in even if others have a GPU.
             optional: whether the part may be complete although some of them were not done.
         """
         todo = list(requests)
@@ -118,7 +120,7 @@ class Job:
         ended = 0
 
         def make() -> Worker:
-            return Worker(self.settings.stand_in, variables)
+            return Worker(stand_in or self.settings.stand_in, variables)
 
         for found in run_tasks(todo, min(count, len(todo)), make, timeout, lambda: max(0.0, end - time.monotonic())):
             ended += 1

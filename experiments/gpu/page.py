@@ -57,7 +57,8 @@ def _section(title: str, name: str, result: Result, environment: Result) -> list
         return [*lines, f"- skipped: {markdown_cell(result['skipped'])}", ""]
     sections: Mapping[str, Callable[[Result, Result], list[str]]] = {
         "environment": _environment, "correctness": _correctness, "races": race_lines, "cartpole": race_lines,
-        "choices": _choices, "model_fit": _model_fit, "sanitizer": _sanitizer, "training": _training,
+        "choices": _choices, "kernel_times": _kernel_times, "model_fit": _model_fit, "sanitizer": _sanitizer,
+        "training": _training,
     }  # fmt: skip
     lines += sections[name](result, environment)
     lines += [
@@ -198,14 +199,26 @@ def _choices(result: Result, _: Result) -> list[str]:
     ]
 
 
-def _model_fit(result: Result, _: Result) -> list[str]:
-    lines = [f"- {name.replace('_', ' ')}: {markdown_cell(str(value))}" for name, value in result["facts"].items()]
-    rows = [["kernel", "kind", "measured", "predicted", "predicted / measured"]]
+def _kernel_times(result: Result, environment: Result) -> list[str]:
+    copy = (environment.get("facts") or {}).get("copy_bytes_per_second")
+    rows = [["kernel", "kind", "blocks", "threads", "empty cache", "warm cache", "share of copy bandwidth"]]
     for r in result["rows"]:
         for k in r["kernels"]:
-            predicted = k.get("predicted")
-            rows.append([f"{r['name']}: {k['name']}", k["kind"], time_text(k["seconds"]), time_text(predicted),
-                         "-" if predicted is None else f"{predicted / k['seconds']:.2f}"])  # fmt: skip
+            share = k["bytes"] / k["seconds"] / copy if copy else None
+            rows.append([f"{r['name']}: {k['name']}", k["kind"], str(k["grid"]), str(k["block"]),
+                         time_text(k["seconds"]), time_text(k["warm_seconds"]),
+                         "-" if share is None else f"{share:.0%}"])  # fmt: skip
+    return table(rows)
+
+
+def _model_fit(result: Result, _: Result) -> list[str]:
+    lines = [f"- {name}: {markdown_cell(str(value))}" for name, value in result["facts"].items()]
+    rows = [["kernel", "kind", "measured", "predicted", "fitted", "fitted / measured"]]
+    for r in result["rows"]:
+        rows += [[f"{r['name']}: {k['name']}", k["kind"],
+                  *(time_text(k.get(n)) for n in ("seconds", "predicted", "fitted")),
+                  f"{k['fitted'] / k['seconds']:.2f}" if "fitted" in k else "-"] for k in r["kernels"]]  # fmt: skip
+        lines += [f"- {r['name']}: {n} left out: {markdown_cell(why)}" for n, why in r["left_out"].items()]
     return [*lines, *table(rows)]
 
 

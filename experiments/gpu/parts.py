@@ -19,11 +19,13 @@ class Part:
         name: also of its file.
         seconds: what it may take.
         title: what its table is called.
+        needs_gpu: whether it uses a GPU.
     """
 
     name: str
     seconds: float
     title: str
+    needs_gpu: bool = True
 
     @property
     def run(self) -> Callable[[Job], None]:
@@ -38,7 +40,8 @@ PARTS = (
     Part("races", 170, "Beside XLA, Inductor and cuBLAS"),
     Part("cartpole", 40, "Cartpole"),
     Part("choices", 60, "The best of the measured choices of each kernel"),
-    Part("model_fit", 30, "The device model"),
+    Part("kernel_times", 30, "Single kernels"),
     Part("sanitizer", 60, "compute-sanitizer"),
     Part("training", 90, "A short training on measured time"),
+    Part("model_fit", 90, "The model of device times", needs_gpu=False),
 )

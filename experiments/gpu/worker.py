@@ -28,7 +28,8 @@ TASKS: Mapping[str, str] = {
     "cartpole": "experiments.gpu.cartpole",
     "build_choices": "experiments.gpu.choices",
     "time_choices": "experiments.gpu.choices",
-    "time_kernels": "experiments.gpu.model_fit",
+    "time_kernels": "experiments.gpu.kernel_times",
+    "kernel_work": "experiments.gpu.model_fit",
 }
 """The modules of tasks. A task is a function of the device and the request, and returns the reply."""
 

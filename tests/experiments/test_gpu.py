@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -15,11 +16,14 @@ from typing import Any
 
 import pytest
 
+from compiler.backends.cuda.gpu_models import gpu_model
 from compiler.errors import BackendError, UnknownNameError
 from env.reference import Reference
 from experiments.gpu.command import check_device, chosen_parts, main, run_parts
 from experiments.gpu.device import Device, open_device
 from experiments.gpu.job import GpuResultError, Job, result_file
+from experiments.gpu.kernel_times import default_kernels
+from experiments.gpu.model_fit import fitted, model_of
 from experiments.gpu.parts import PARTS, Part
 from experiments.gpu.pool import Reply, Request, Worker, run_tasks
 from experiments.gpu.settings import Settings
@@ -45,7 +49,7 @@ def settings_in(folder: Path, **values: Any) -> Settings:
 
 
 def run_with(folder: Path, *functions: Callable[[Job], None]) -> None:
-    run_parts(settings_in(folder), [FakePart(f"part{n}", 60.0, "a part", f) for n, f in enumerate(functions)])
+    run_parts(settings_in(folder), [FakePart(f"part{n}", 60.0, "a part", function=f) for n, f in enumerate(functions)])
 
 
 def saved(folder: Path, part: str) -> dict[str, Any]:
@@ -311,3 +315,30 @@ def test_kernels_are_timed_for_the_model(device: Device) -> None:
     ]
     assert kernel["seconds"] > 0
     assert kernel["symbol"].startswith("hk_")
+
+
+def test_the_model_is_fitted_to_kernels_by_their_symbols() -> None:
+    specs = [spec for _, spec in default_kernels("kernels", "chain_f32_128x256", "cuda")]
+    measured = [{**s.to_json(), "seconds": 5e-6} for s in specs] + [{**specs[0].to_json(), "symbol": "hk_other"}]
+    request = {"op": "kernel_work", "name": "kernels/chain_f32_128x256", "measured": measured}
+    row = answer(Device("cuda", None), request)
+    assert len(row["kernels"]) == len(specs)
+    assert list(row["left_out"].values()) == ["this version of the compiler makes another kernel"]
+    facts = fitted([row], gpu_model("h100"))
+    assert facts["kernels"] == len(specs)
+    for k in row["kernels"]:
+        assert abs(math.log(k["fitted"] / 5e-6)) < abs(math.log(k["predicted"] / 5e-6))
+    assert facts["constants"]["multiprocessors"] == gpu_model("h100").multiprocessors  # a fact, which is not fitted
+
+
+def test_the_model_of_the_device_is_taken(tmp_path: Path) -> None:
+    job, _ = Job.open(settings_in(tmp_path), "model_fit", time.monotonic())
+    assert model_of(job).name == "h100"
+    h200 = FakePart("environment", 60.0, "", function=lambda j: j.facts.update(device="NVIDIA H200"))
+    run_parts(settings_in(tmp_path), [h200])
+    assert model_of(job).name == "h200"
+
+
+def test_the_fit_is_skipped_without_times(tmp_path: Path) -> None:
+    run_parts(settings_in(tmp_path), [p for p in PARTS if p.name == "model_fit"])
+    assert saved(tmp_path, "model_fit")["skipped"] == "no kernels were timed"
