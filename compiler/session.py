@@ -294,8 +294,8 @@ class CompilationSession:
             language = find_language(self._backend.language)
 
             def keeps(i: HloInstruction) -> bool:
-                own = (language.scans and has_scan(i)) or (language.sorts and i.opcode in (Opcode.SORT, Opcode.TOPK))
-                return own or is_kept(i) or self._library_computes(i)
+                sorts = language.sorts and i.opcode in (Opcode.SORT, Opcode.TOPK) and has_kernel(i, language.name)
+                return sorts or (language.scans and has_scan(i)) or is_kept(i) or self._library_computes(i)
 
             lower(self.module, keeps)
             if language.staged:

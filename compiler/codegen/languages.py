@@ -39,7 +39,7 @@ class Language:
         threads: returns the number of threads that share the tiles of a loop kernel; None if the size of its tiles does
             not depend on it.
         scans: whether cumulative reductions have kernels.
-        sorts: whether sorts and topk have kernels.
+        sorts: whether sorts and topk have kernels, if maybe not all of them.
         products: whether matrix products have generated kernels.
         staged: whether large reductions to few results are divided into stages, because the threads of one kernel do
             not wait for each other.
@@ -108,6 +108,6 @@ C = register_language(
 CUDA = register_language(
     Language(
         "cuda", Schedule(block=0, cache=2, lanes=1), gpu_binding.bind_cuda, _print_cuda, _check_cuda,
-        scans=True, products=True, tiles=True, staged=True,
+        scans=True, sorts=True, products=True, tiles=True, staged=True,
     )
 )  # fmt: skip

@@ -51,7 +51,7 @@ def test_payloads_follow_their_keys_and_equal_keys_stay_in_order(rows: int, n: i
     assert "sort" in kinds(text)
 
 
-def test_a_sort_has_no_cuda_kernel_yet() -> None:
+def test_a_sort_by_a_comparison_with_unordered_nan_has_no_cuda_kernel() -> None:
     module = parse(
         "HloModule m\nless { a = f32[] parameter(0) b = f32[] parameter(1) "
         "ROOT l = pred[] compare(a, b), direction=LT }\n"

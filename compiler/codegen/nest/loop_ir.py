@@ -450,6 +450,36 @@ class ScanWarps:
 
 
 @dataclass(frozen=True, slots=True)
+class OrderRow:
+    """order[n] = the number of the element at position n < count of a row that a CUDA block sorts; see `SortByKey`.
+
+    Attributes:
+        element: variable of an element number; its extent is the number of elements.
+        read: statements that define the scalar `key` of an element.
+        key: name of the key.
+        type: element type of the key; floats are in total order.
+        descending: whether the largest key comes first; ties are still in order of the elements.
+        order: local array of S32. It has each * threads elements, or that many for each word of an entry if the row is
+            longer.
+        count: number of positions that are needed.
+        words: number of 32-bit words of an entry: the key, and the number in the low half of one word or in one word.
+        each: number of entries in the registers of a thread, a power of two.
+        threads: number of threads of the block, a power of two.
+    """
+
+    element: Var
+    read: tuple[Stmt, ...]
+    key: str
+    type: PrimitiveType
+    descending: bool
+    order: str
+    count: int
+    words: int
+    each: int
+    threads: int
+
+
+@dataclass(frozen=True, slots=True)
 class Span:
     """A number of rows, columns or steps: `extent`, or with a `base`, what remains of it: min(extent, limit - base)."""
 
@@ -658,6 +688,7 @@ Stmt = (
     | CombineThreads
     | ScanWarp
     | ScanWarps
+    | OrderRow
     | Sort
     | MatrixProduct
     | TileProduct
@@ -719,6 +750,7 @@ _BODIES: dict[type, Callable[[Any], tuple[Body, ...]]] = {
     If: lambda s: (s.then, s.otherwise),
     While: lambda s: (s.test, s.body),
     SortByKey: lambda s: (s.read, s.body),
+    OrderRow: lambda s: (s.read,),
     ForFlagged: lambda s: (s.body, s.ordered),
     Sort: lambda s: (s.compare, s.body),
     TileProduct: lambda s: s.bodies,
@@ -742,6 +774,8 @@ def map_bodies(s: Stmt, f: Callable[[Body], Body]) -> Stmt:
         return replace(s, test=f(s.test), body=f(s.body))
     if isinstance(s, SortByKey):
         return replace(s, read=f(s.read), body=f(s.body))
+    if isinstance(s, OrderRow):
+        return replace(s, read=f(s.read))
     if isinstance(s, ForFlagged):
         return replace(s, body=f(s.body), ordered=f(s.ordered))
     if isinstance(s, TileProduct | TileAttention):
@@ -851,6 +885,8 @@ def names_of(s: Stmt) -> Iterator[str]:
         yield from s.names
     elif isinstance(s, SortByKey):
         yield s.key
+    elif isinstance(s, OrderRow):
+        yield from (s.key, s.order)
     elif isinstance(s, Scan):
         yield from (name for c in s.carries for name in (c.start, c.next))
         yield s.value
@@ -891,6 +927,8 @@ def names_defined(body: Body) -> Iterator[str]:
             yield from s.defined
         elif isinstance(s, SortByKey):
             yield from (s.row.name, s.element.name, s.position.name)
+        elif isinstance(s, OrderRow):
+            yield s.element.name
         elif isinstance(s, ForFlagged):
             yield from (s.position.name, s.slot.name)
 

@@ -45,7 +45,10 @@ __device__ inline uint16_t BF16_TO_BITS(float x) {
 }
 __device__ inline float ROUND_BF16(float x) { return __bfloat162float(__float2bfloat16_rn(x)); }
 __device__ inline float BITS_TO_F16(uint16_t x) { return __half2float(__ushort_as_half(x)); }
-__device__ inline uint16_t F16_TO_BITS(float x) { return __half_as_ushort(__float2half_rn(x)); }
+/* A NaN keeps its sign, by which total order places it. */
+__device__ inline uint16_t F16_TO_BITS(float x) {
+  return (uint16_t)(x != x ? (F32_TO_BITS(x) >> 16 & 0x8000u) | 0x7e00u : __half_as_ushort(__float2half_rn(x)));
+}
 __device__ inline float ROUND_F16(float x) { return __half2float(__float2half_rn(x)); }
 __device__ inline float ROUND_F64_TO_F16(double x) { return __half2float(__double2half(x)); }
 

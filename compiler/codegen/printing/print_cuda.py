@@ -16,7 +16,7 @@ from compiler.codegen.nest.loop_ir import LoopKind, Scope
 from compiler.codegen.nest.scalar_ops import identity_of
 from compiler.codegen.nest.tile_attention import TileAttention
 from compiler.codegen.nest.tiles import TileProduct
-from compiler.codegen.printing import print_tiles
+from compiler.codegen.printing import print_sorts, print_tiles
 from compiler.codegen.printing.printer import Printer
 from compiler.codegen.printing.scalar import COMPUTE_TYPES, STORAGE_TYPES, constant_text
 from compiler.errors import UnsupportedError
@@ -39,7 +39,7 @@ def preamble() -> str:
     folder = resources.files("compiler.codegen.printing")
     return "".join(
         folder.joinpath(name).read_text()
-        for name in ("preamble_cuda.h", "scans_cuda.h", "small_floats.h", *print_tiles.HEADERS)
+        for name in ("preamble_cuda.h", "scans_cuda.h", print_sorts.HEADER, "small_floats.h", *print_tiles.HEADERS)
     )
 
 
@@ -115,6 +115,8 @@ class _CudaPrinter(Printer):
             self._combine(s.combined, s.team)
         elif isinstance(s, lir.ScanWarp | lir.ScanWarps):
             self._scan(s)
+        elif isinstance(s, lir.OrderRow):
+            print_sorts.print_order_row(s, self.emit, self.indented)
         else:
             super().statement(s)
 

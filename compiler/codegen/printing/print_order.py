@@ -50,7 +50,7 @@ def order_functions(s: lir.SortByKey, function: str, attributes: str, read: str,
     return Template("\n".join(sections[p] for p in (*parts, "rows"))).substitute(values)
 
 
-def key_text(s: lir.SortByKey) -> str:
+def key_text(s: lir.SortByKey | lir.OrderRow) -> str:
     """Return the C expression for an unsigned integer in the order of the key."""
     t, bits = s.type, _key_bits(s.type)
     c_type, sign = f"uint{bits}_t", f"((uint{bits}_t)1 << {bits - 1})"

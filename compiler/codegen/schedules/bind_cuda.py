@@ -29,6 +29,7 @@ from compiler.codegen.schedules.schedule import Schedule
 from compiler.codegen.schedules.short_loops import unroll_short_reductions
 from compiler.codegen.schedules.thread_loops import bind_thread_loop, suits_threads
 from compiler.codegen.schedules.thread_scans import bind_scans
+from compiler.codegen.schedules.thread_sorts import bind_sorts
 from compiler.errors import UnsupportedError
 
 __all__ = ["SHARED_BYTES", "bind_cuda", "binds_surely"]
@@ -63,6 +64,8 @@ def bind_cuda(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
         return bind_thread_loop(replace(kernel, body=without_dead_code(kernel.body)), schedule)
     if kernel.kind == "scan":
         return bind_scans(kernel, schedule)
+    if kernel.kind in ("sort", "top-k"):
+        return bind_sorts(kernel, schedule)
     # A block would combine its threads and wait for that, which takes longer than few elements in every thread.
     body = unroll_short_reductions(collapse(without_dead_code(kernel.body)), UNROLL_LIMIT)
     if kernel.kind == "scatter" and not kernel.must_alias:

@@ -1,0 +1,93 @@
+"""Binding of sorts by key and of selections to the blocks of a GPU: a block orders the elements of a row.
+
+A row that fits into the registers of a block is sorted whole. Of a longer row, of which few positions are needed, the
+block keeps a list of candidates: those before the last one that is needed so far.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from compiler.codegen.nest import index as ix
+from compiler.codegen.nest import loop_ir as lir
+from compiler.codegen.nest.index import Runtime
+from compiler.codegen.nest.loop_ir import Body, For, LoopKind, Scope
+from compiler.codegen.schedules.schedule import Schedule
+from compiler.errors import UnsupportedError
+from compiler.ir.types import PrimitiveType as T
+
+WARP, MAX_BLOCK = 32, 1024
+MAX_EACH = 32
+"""Maximum number of entries in the registers of a thread."""
+LONGEST_SORT = 8192
+"""Elements of the longest row that a block sorts whole: a word of each is in shared memory."""
+LIST, LONGEST_LIST, LONGEST_WIDE_LIST = 2048, 4096, 2048
+"""Entries of a list of candidates: by default, and at most of 8 bytes and of more."""
+NARROW_BITS, NARROW_ROW = 16, 1 << 16
+"""Bits of a key and length of a row whose entries have 4 bytes; other entries have 8, or 12 if their keys have 64
+bits."""
+
+
+def bind_sorts(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
+    """Return the kernel of a sort by key or a selection.
+
+    Raises:
+        UnsupportedError: it sorts by a comparator, or a row is too long.
+    """
+    sorts = [s for s in lir.walk(kernel.body) if isinstance(s, lir.SortByKey | lir.Sort)]
+    if len(sorts) > 1 or any(isinstance(s, lir.Sort) for s in sorts) or not all(s in kernel.body for s in sorts):
+        raise UnsupportedError("a sort by a comparator has no kernel in this language")
+    body: list[lir.Stmt] = []
+    threads = WARP
+    for s in kernel.body:
+        if isinstance(s, lir.SortByKey):
+            loop, threads = _rows(s, schedule)
+            body.append(loop)
+        else:
+            body.append(s)
+    return replace(kernel, body=tuple(body), threads=threads)
+
+
+def _rows(s: lir.SortByKey, schedule: Schedule) -> tuple[For, int]:
+    """Return the loop over the rows of a sort and the number of threads of a block."""
+    n, k = s.element.extent, s.position.extent
+    words = words_of(s.type, n)
+    capacity = _capacity(n, k, words)
+    each = min(MAX_EACH, 1 << max(1, schedule.chains.bit_length() - 1))
+    each = max(capacity // MAX_BLOCK, min(each, capacity // WARP))
+    threads = capacity // each
+    order, number = f"{s.position.name}_order", f"{s.position.name}_element"
+    held = capacity * (words if n > capacity else 1)
+    ordered = lir.OrderRow(s.element, s.read, s.key, s.type, s.descending, order, k, words, each, threads)
+    moved = lir.map_indices(s.body, lambda i: i.substitute({s.element: ix.of(Runtime(number, 0, n - 1))}))
+    write: Body = (lir.Let(number, T.S32, lir.LocalLoad(order, ix.of(s.position))), *moved)
+    body: Body = (
+        lir.LocalArray(order, T.S32, held, Scope.SHARED),
+        ordered,
+        For(s.position, LoopKind.THREAD, write),
+        lir.Barrier(),  # the next row of this block overwrites the order
+    )
+    return For(s.row, LoopKind.BLOCK, body), threads
+
+
+def words_of(t: T, n: int) -> int:
+    """Return the number of 32-bit words of the entries of rows of `n` elements with keys of a type."""
+    if t.bits > 32:
+        return 3
+    return 1 if t.bits <= NARROW_BITS and n < NARROW_ROW else 2
+
+
+def _capacity(n: int, k: int, words: int) -> int:
+    """Return the number of entries that a block holds: a power of two."""
+    if n <= LONGEST_SORT and n <= 4 * max(k, LIST // 4):
+        return max(2 * WARP, 1 << (n - 1).bit_length())
+    capacity = max(LIST, 1 << (4 * k - 1).bit_length())
+    longest = LONGEST_WIDE_LIST if words > 2 else LONGEST_LIST
+    if n > LONGEST_SORT and k > longest // 2:
+        raise UnsupportedError(
+            f"an order of {k} of {n} elements has no kernel in this language: a block sorts at most {LONGEST_SORT} "
+            f"elements, or keeps {longest // 2} of a longer row"
+        )
+    if k > longest // 2:
+        return 1 << (n - 1).bit_length()
+    return min(capacity, longest)
