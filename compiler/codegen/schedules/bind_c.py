@@ -350,8 +350,8 @@ class _Binder:
             return [stages.staged(s, in_stages, self._leaf)]
         apart = separate_sparse_loads(s) if self.schedule.vector and self.schedule.stages else None
         if apart is not None:
-            arrays, loads, computing = apart
-            return [*arrays, replace(loads, kind=LoopKind.SERIAL), *self._leaves(computing)]
+            around = [replace(x, kind=LoopKind.SERIAL) for x in (apart.loads, apart.stores) if x is not None]
+            return [*apart.arrays, around[0], *self._leaves(apart.computing), *around[1:]]
         lanes = self.schedule.unroll * self.schedule.vector // 8 // LANE_BYTES
         if self.schedule.unroll == 1 or not lanes or s.base is not None or s.var.extent < 2 * lanes:
             return [self._leaf(s)]
