@@ -40,12 +40,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--wheels", type=Path, help="folder of wheels that the training needs")
     parser.add_argument("--workers", type=int, default=0, help="processes that check programs (default: one per core)")
     parser.add_argument("--seed", type=int, default=0, help="of inputs and schedules (default: %(default)s)")
+    parser.add_argument("--commit", default="", help="commit of the code, for results of a copy without its history")
     o = parser.parse_args(arguments)
     if o.action == "page":
         write_page(o.out)
         return
     programs = tuple(filter(None, (o.programs or "").split(",")))
-    settings = Settings(o.out.absolute(), o.seconds, o.stand_in, programs, o.wheels, o.workers, o.seed)
+    settings = Settings(o.out.absolute(), o.seconds, o.stand_in, programs, o.wheels, o.workers, o.seed, o.commit)
     parts = chosen_parts(o.parts)
     check_folder(settings.out)
     if not settings.stand_in and any(p.needs_gpu for p in parts):

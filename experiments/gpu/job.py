@@ -139,13 +139,16 @@ class Job:
     def save(self, complete: bool) -> None:
         """Write the results; `complete` says that no task is left."""
         self._saved = time.monotonic()
+        where = {**provenance(), "command": f"python -m experiments.gpu --parts {self.part}"}
+        if self.settings.commit:
+            where["commit"] = self.settings.commit
         facts = {
             "kind": "gpu",
             "part": self.part,
             "complete": complete,
             "stand_in": self.settings.stand_in,
             "skipped": self.skipped,
-            "provenance": {**provenance(), "command": "python -m experiments.gpu"},
+            "provenance": where,
             "facts": self.facts,
             "rows": self.rows,
             "errors": self.errors,

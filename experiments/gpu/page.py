@@ -22,6 +22,11 @@ OURS = "hlogym"
 SLOW = 0.9
 """Ratio to the better peer below which a program is listed."""
 MOST_ERRORS = 40
+LIBRARY = "eager"
+LIBRARIES = {"products": "product ", "attention": "kernels/attention"}
+"""What a library has a kernel for, and how the names of such programs begin."""
+MEMORY_BOUND_BYTES = 8 << 20
+"""Bytes of a kernel that memory limits, rather than its launch."""
 
 
 def page(folder: Path) -> str:
@@ -129,6 +134,9 @@ def race_lines(result: Result, environment: Result) -> list[str]:
             lines += _mean(f"{meaning}, {peer} / ours", [r for r in compared if peer in r["samples"]], kind, (peer,))
         if len(peers) > 1:
             lines += _mean(f"{meaning}, the best peer / ours", compared, kind, peers)
+    for what, start in LIBRARIES.items():
+        some = [r for r in compared if r["name"].startswith(start) and LIBRARY in r["samples"]]
+        lines += _mean(f"on the device, {what} by PyTorch's library / ours", some, "device", (LIBRARY,))
     ordered = sorted(result["rows"], key=lambda r: ratio_to_best(r, "device", peers) or 0.0)
     slow = [r["name"] for r in ordered if (ratio := ratio_to_best(r, "device", peers)) is not None and ratio < SLOW]
     if compared:
@@ -201,6 +209,14 @@ def _choices(result: Result, _: Result) -> list[str]:
 
 def _kernel_times(result: Result, environment: Result) -> list[str]:
     copy = (environment.get("facts") or {}).get("copy_bytes_per_second")
+    large = [k for r in result["rows"] for k in r["kernels"] if k["bytes"] >= MEMORY_BOUND_BYTES]
+    lines: list[str] = []
+    if copy and large:
+        shares = sorted(k["bytes"] / k["seconds"] / copy for k in large)
+        lines.append(
+            f"- {len(large)} kernels move {MEMORY_BOUND_BYTES >> 20} MiB or more: {median(shares):.0%} of the copy "
+            f"bandwidth is their median, {shares[0]:.0%} the least; {sum(s < 0.9 for s in shares)} are below 90%"
+        )
     rows = [["kernel", "kind", "blocks", "threads", "empty cache", "warm cache", "share of copy bandwidth"]]
     for r in result["rows"]:
         for k in r["kernels"]:
@@ -208,7 +224,7 @@ def _kernel_times(result: Result, environment: Result) -> list[str]:
             rows.append([f"{r['name']}: {k['name']}", k["kind"], str(k["grid"]), str(k["block"]),
                          time_text(k["seconds"]), time_text(k["warm_seconds"]),
                          "-" if share is None else f"{share:.0%}"])  # fmt: skip
-    return table(rows)
+    return [*lines, *table(rows)]
 
 
 def _model_fit(result: Result, _: Result) -> list[str]:

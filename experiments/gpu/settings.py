@@ -24,6 +24,7 @@ class Settings:
         wheels: folder of wheels that the training needs, if this Python lacks them.
         workers: number of processes that check programs at once.
         seed: of inputs and of random schedules.
+        commit: of the code, where it is no checkout; empty: that of the checkout.
     """
 
     out: Path
@@ -33,6 +34,7 @@ class Settings:
     wheels: Path | None = None
     workers: int = 0
     seed: int = 0
+    commit: str = ""
 
     @property
     def processes(self) -> int:

@@ -92,3 +92,15 @@ def test_other_files_are_refused(tmp_path: Path, text: str) -> None:
 def test_an_empty_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(GpuResultError, match="has no results"):
         page(tmp_path)
+
+
+def test_libraries_and_memory_have_lines_of_their_own(tmp_path: Path) -> None:
+    products = [row("product f32 1x1x1", 2e-5, eager=1e-5), row("product bf16 1x1x1", 2e-5, eager=4e-5)]
+    kernel = {"name": "k", "kind": "loop", "grid": 1, "block": 32, "warm_seconds": 1e-3}
+    kernels = [{**kernel, "bytes": size, "seconds": 1e-2} for size in (10_000_000, 9_500_000, 1000)]
+    write(tmp_path, result("environment", [], facts={"copy_bytes_per_second": 1e9}), result("races", products),
+          result("kernel_times", [{"name": "kernels/x", "kernels": kernels}]))  # fmt: skip
+    lines = page(tmp_path).splitlines()
+    assert "- on the device, products by PyTorch's library / ours: 1.00x [0.50, 2.00], 2 programs" in lines
+    start = "- 2 kernels move 8 MiB or more: 98% of the copy bandwidth is their median, 95% the least; 0 are below 90%"
+    assert start in lines
