@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from compiler import CompileOptions, compile, load
-from compiler.backends.cuda import nvrtc
+from compiler.backends.cuda import nvrtc, planning
 from compiler.backends.cuda.emulation import available, stand_in
 from compiler.interpreter import evaluate
 from compiler.text import parse
@@ -162,6 +162,23 @@ def test_loops(start: str) -> None:
             args = [x, np.int32(first)][: len(module.entry.parameters)]
             for got, expected in zip(executable(*args), evaluate(module, args), strict=True):
                 np.testing.assert_allclose(got.get(), expected, rtol=1e-12)
+
+
+@needs_emulator
+@pytest.mark.parametrize(("most", "count"), [(7, 3), (7, 11), (7, 14), (1, 5)])
+def test_counted_loops_of_more_launches_than_a_graph_has(
+    most: int, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(planning, "MOST_LAUNCHES", most)
+    text = COUNTED.format(limit=f"constant({count})", start="constant(0)")
+    module = parse(text)
+    x = np.linalg.qr(np.random.default_rng(0).standard_normal((3, 3)))[0]  # its powers stay bounded
+    executable = compile(module, backend="cuda", options=PLAIN)
+    assert "while" in [t.kind for t in executable.thunks]
+    with stand_in.installed():
+        for _ in range(3):
+            for got, expected in zip(executable(x), evaluate(module, [x]), strict=True):
+                np.testing.assert_allclose(got.get(), expected, atol=1e-10)
 
 
 CONDITIONAL = """

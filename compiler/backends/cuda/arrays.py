@@ -119,7 +119,7 @@ def _of_library(xp: Any, array: Any, number: int, shape: Shape, stream: Any) -> 
     """Return an array of another library, whose memory is read through DLPack."""
     tensor = read_tensor(array, stream.ptr, number)
     if tensor.on_host:
-        return _uploaded(xp, np.from_dlpack(array), number, shape, stream)
+        return _uploaded(xp, tensor.on_this_host(), number, shape, stream)
     _check(number, tensor.dtype, tensor.dimensions, shape)
     if tensor.device != xp.cuda.runtime.getDevice():
         raise ArgumentError(f"argument {number}: it is on GPU {tensor.device}, not on the current GPU")

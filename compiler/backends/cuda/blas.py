@@ -184,15 +184,16 @@ class Blas:
 
 
 @functools.lru_cache(maxsize=64)
-def blas_of(device: int, functions: int) -> Blas:
+def blas_of(device: int, functions: int, tf32: bool = False) -> Blas:
     """Return the handle of a device, which is the current one; it is made once per process.
 
     Args:
         device: number of the device.
         functions: identity of the library.
+        tf32: see `Blas`.
     """
     del device, functions
-    return Blas()
+    return Blas(tf32)
 
 
 def _declared(functions: Any) -> Any:

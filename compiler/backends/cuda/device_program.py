@@ -46,10 +46,17 @@ class DeviceProgram:
         program: thunks and buffers.
         arena_bytes: size of the arena.
         cubins: the compiled kernels, by symbol.
+        tf32: see `Blas`.
     """
 
     def __init__(
-        self, xp: Any, device: int, program: ThunkProgram, arena_bytes: int, cubins: Mapping[str, Cubin]
+        self,
+        xp: Any,
+        device: int,
+        program: ThunkProgram,
+        arena_bytes: int,
+        cubins: Mapping[str, Cubin],
+        tf32: bool = False,
     ) -> None:
         self.xp, self.device, self.program = xp, device, program
         thunks = list(walk(program.thunks))
@@ -62,9 +69,10 @@ class DeviceProgram:
         self.table = AddressTable(thunks, (*program.parameters, *program.results))
         self._donated = {b.index: n for n, b in enumerate(program.parameters) if b.kind is BufferKind.OUTPUT}
         with self.translated("loading the program"):
+            xp.cuda.runtime.setDevice(device)  # the driver's functions need its context
             kernels = {symbol: load_kernel(xp.cuda.driver, device, c) for symbol, c in cubins.items()}
             self._capturing = xp.cuda.Stream(non_blocking=True)
-            blas, workspace = self._products(thunks)
+            blas, workspace = self._products(thunks, tf32)
             self._memory = self._allocate(arena_bytes, workspace)
             place = self._memory.ptr + _aligned(arena_bytes) + self._constants_bytes
             functions = {symbol: k.function for symbol, k in kernels.items()}
@@ -78,12 +86,12 @@ class DeviceProgram:
 
     # ---- loading
 
-    def _products(self, thunks: Sequence[Thunk]) -> tuple[Blas | None, int]:
+    def _products(self, thunks: Sequence[Thunk], tf32: bool) -> tuple[Blas | None, int]:
         """Return the handle of cuBLAS and the size of its workspace, if the program has products."""
         if not any(isinstance(t, GemmThunk) for t in thunks):
             return None, 0
         capability = int(self.xp.cuda.Device(self.device).compute_capability)
-        return blas_of(self.device, id(cublas())), workspace_bytes(capability)
+        return blas_of(self.device, id(cublas()), tf32), workspace_bytes(capability)
 
     @property
     def _constants_bytes(self) -> int:

@@ -6,11 +6,13 @@ The layouts are those of dlpack.h, versions 0 and 1. The capsule keeps the memor
 from __future__ import annotations
 
 import ctypes
+import math
 from dataclasses import dataclass
 from typing import Any
 
 import ml_dtypes
 import numpy as np
+from numpy.typing import NDArray
 
 from compiler.errors import ArgumentError
 
@@ -78,6 +80,7 @@ class Tensor:
         address: address of its first element.
         dtype: element type.
         dimensions: its sizes.
+        strides: elements from one index to the next in each dimension.
         row_major: whether its elements follow each other in row-major order.
         on_host: whether it is in memory of the host.
         device: number of the GPU.
@@ -87,10 +90,22 @@ class Tensor:
     address: int
     dtype: np.dtype[Any]
     dimensions: tuple[int, ...]
+    strides: tuple[int, ...]
     row_major: bool
     on_host: bool
     device: int
     capsule: Any
+
+    def on_this_host(self) -> NDArray[Any]:
+        """Return an array in memory of the host as a numpy array, which must not outlive this object."""
+        item = self.dtype.itemsize
+        reach = [(d - 1) * s for d, s in zip(self.dimensions, self.strides, strict=True)]
+        if 0 in self.dimensions:
+            return np.empty(self.dimensions, self.dtype)
+        before, after = -sum(r for r in reach if r < 0), sum(r for r in reach if r > 0)
+        memory: Any = (ctypes.c_uint8 * (item * (before + after + 1))).from_address(self.address - item * before)
+        strides = [item * s for s in self.strides]
+        return np.ndarray(self.dimensions, self.dtype, memory, offset=item * before, strides=strides)
 
 
 def read_tensor(array: Any, stream: int, number: int) -> Tensor:
@@ -122,11 +137,11 @@ def read_tensor(array: Any, stream: int, number: int) -> Tensor:
             f"argument {number}: a {type(array).__name__} of an unknown type (DLPack's code {t.dtype.code} with "
             f"{t.dtype.bits} bits)"
         )
-    strides = tuple(t.strides[n] for n in range(t.rank)) if t.strides else None
-    address = (t.data or 0) + t.byte_offset
+    strides = tuple(t.strides[n] for n in range(t.rank)) if t.strides else _row_major_strides(dimensions)
     return Tensor(
-        address, np.dtype(found), dimensions, _row_major(dimensions, strides), kind in ON_HOST, device, capsule
-    )
+        address=(t.data or 0) + t.byte_offset, dtype=np.dtype(found), dimensions=dimensions, strides=strides,
+        row_major=_is_row_major(dimensions, strides), on_host=kind in ON_HOST, device=device, capsule=capsule,
+    )  # fmt: skip
 
 
 def _tensor_in(capsule: Any, number: int) -> _DLTensor:
@@ -137,15 +152,13 @@ def _tensor_in(capsule: Any, number: int) -> _DLTensor:
     raise ArgumentError(f"argument {number}: its DLPack capsule has no tensor, or was used before")
 
 
-def _row_major(dimensions: tuple[int, ...], strides: tuple[int, ...] | None) -> bool:
-    if strides is None or 0 in dimensions:
-        return True
-    wanted = 1
-    for size, stride in zip(reversed(dimensions), reversed(strides), strict=True):
-        if size != 1 and stride != wanted:
-            return False
-        wanted *= size
-    return True
+def _row_major_strides(dimensions: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(math.prod(dimensions[n + 1 :]) for n in range(len(dimensions)))
+
+
+def _is_row_major(dimensions: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+    wanted = zip(dimensions, strides, _row_major_strides(dimensions), strict=True)
+    return 0 in dimensions or all(size == 1 or stride == expected for size, stride, expected in wanted)
 
 
 def _valid() -> Any:

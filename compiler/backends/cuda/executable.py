@@ -43,6 +43,8 @@ class CudaExecutable:
 
     Attributes:
         synchronous: wait after each launch, so that an error names the kernel that caused it; slow.
+        tf32: let cuBLAS round operands of f32 products to 10 bits of mantissa for tensor cores (TF32), as XLA does by
+            default; it is read when the program is loaded, at the first call.
     """
 
     backend = "cuda"
@@ -59,7 +61,7 @@ class CudaExecutable:
         self.arena_bytes = arena_bytes
         self.thunks: list[Thunk] = list(walk(program.thunks))
         self._shapes = parameter_leaves(module)
-        self.synchronous = False
+        self.synchronous = self.tf32 = False
         self._loaded: dict[tuple[int, int], DeviceProgram] = {}
         self._cupy: Any = None
         self._cubins: dict[str, dict[str, Cubin]] = dict(cubins or {})
@@ -153,7 +155,9 @@ class CudaExecutable:
                 if found is None:
                     capability = xp.cuda.Device(key[1]).compute_capability
                     cubins = self.cubins(f"sm_{capability}")
-                    found = self._loaded[key] = DeviceProgram(xp, key[1], self.program, self.arena_bytes, cubins)
+                    found = self._loaded[key] = DeviceProgram(
+                        xp, key[1], self.program, self.arena_bytes, cubins, self.tf32
+                    )
         return found
 
     def benchmark(self, arrays: Sequence[Any], repeats: int = 10) -> list[float]:

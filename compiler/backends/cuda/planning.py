@@ -173,9 +173,13 @@ class Planner(ThunkVisitor[list[Any]]):
         if all(hasattr(p, "launches") for p in parts):
             if not parts or not count:
                 return []
-            repeat = RepeatStep(t.name, tuple(parts), count)
-            if repeat.launches <= MOST_LAUNCHES:
-                return [repeat]
+            whole = MOST_LAUNCHES // sum(p.launches for p in parts)  # iterations in one graph
+            if count <= whole:
+                return [RepeatStep(t.name, tuple(parts), count)]
+            if whole > 1:
+                repeated = CountedNode([self._stretch([RepeatStep(t.name, tuple(parts), whole)])], count // whole)
+                rest = [RepeatStep(t.name, tuple(parts), count % whole)] if count % whole else []
+                return [repeated, *rest]
         return [CountedNode(self.nodes(t.body), count)]
 
     def conditional(self, t: ConditionalThunk) -> list[Any]:
