@@ -48,6 +48,8 @@ class DeviceModel:
         parallel_scatters: whether units share the updates of a scatter.
         element_work: operations and loads that count as another element, because units share work rather than
             elements; 0: elements alone count.
+        product_tile: elements of a result that one unit computes in a generated product, so that few tiles of long sums
+            leave units idle; 0: units share all of it. A library divides the sums, too.
     """
 
     name: str
@@ -69,6 +71,7 @@ class DeviceModel:
     counted_iteration: float | None = None
     lanes: int = 0
     element_work: int = 0
+    product_tile: int = 0
 
 
 def cpu(cores: int | None = None) -> DeviceModel:
@@ -93,6 +96,7 @@ def gpu(units: int = 108) -> DeviceModel:
         name=f"gpu-{units}", units=units, flops_per_unit=1e11, loop_flops_per_unit=1e11, gemm_flops_per_unit=4e11,
         memory_bandwidth=2e12, cache_bandwidth=4e10, cache_bytes=4e7,
         launch=3e-6, parallel_launch=0.0, grain=1024, loop_iteration=5e-6, counted_iteration=0.0, lanes=256,
+        product_tile=2048,
     )  # fmt: skip
 
 
@@ -156,6 +160,8 @@ class CostModel:
         if summary.template is not None:  # as in a library
             parallel = summary.flops + summary.products
             units = min(d.units, max(1, int(parallel) // (d.grain * 64)))
+        if summary.template is Opcode.DOT and d.product_tile:
+            units = min(units, max(1, int(summary.elements) // d.product_tile))
         if summary.template is Opcode.SCATTER and not d.parallel_scatters:
             units = 1
         rate = d.flops_per_unit * units * self._busy(parallel, units)

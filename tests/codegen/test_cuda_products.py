@@ -83,6 +83,11 @@ def test_tiles_of_other_sizes(tmp_path: Path) -> None:
         check([product("f32", 150, 130, 37), product("s32", 20, 33, 12, "rhs")], tmp_path, preset.with_values(tiles))
 
 
+def test_one_stage_is_refused() -> None:
+    with pytest.raises(UnsupportedError, match="at least two stages"):
+        kernel_of(product("bf16", 64, 64, 64), "cuda", default_schedule("cuda").with_values({"tiles.stages": 1}))
+
+
 @pytest.mark.parametrize("tiles", [{"tiles.rows": 16, "tiles.row_parts": 3}, {"tiles.columns": 32, "tiles.depth": 24}])
 def test_tiles_that_do_not_divide_are_refused(tiles: dict[str, int]) -> None:
     with pytest.raises(UnsupportedError, match="cannot be divided"):
@@ -165,6 +170,14 @@ def test_a_large_product_is_left_to_a_library() -> None:
     text = LAYER.replace("40", "8192").replace("50", "8192").replace("60", "8192")
 
     assert "product" not in [k.kind for k in compile(text, backend="cuda", fusion_policy="none").kernels]
+
+
+@pytest.mark.parametrize("policy", ["none", "priority"])
+def test_a_product_of_few_long_sums_is_left_to_a_library(policy: str) -> None:
+    """One block per tile would compute it; a library divides the sums among all multiprocessors."""
+    text = LAYER.replace("40", "32").replace("60", "64").replace("50", "16384")
+
+    assert "product" not in [k.kind for k in compile(text, backend="cuda", fusion_policy=policy).kernels]
 
 
 @needs_nvrtc

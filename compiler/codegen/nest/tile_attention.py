@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from compiler.codegen.nest.index import IndexExpr, Var
-from compiler.codegen.nest.tiles import HALF_TYPES, TileOperand
+from compiler.codegen.nest.tiles import HALF_TYPES, TileOperand, half_words
 from compiler.ir.types import PrimitiveType
 
 SLAB = 16
@@ -170,12 +170,9 @@ class TileAttention:
             weights = s.keys * (s.queries + 4)
             slabs = SLAB * max(s.queries + s.keys + 8, s.features + 4)
             return max(weights + slabs, SCALAR_PARTS[0] * (s.features + 4))
-        queries, keys, values = (
-            rows * (depth // 2 + 4) if o.along_depth else depth * (rows // 2 + 4)
-            for rows, depth, o in (
-                (s.queries, s.depth, self.queries), (s.keys, s.depth, self.keys), (s.features, s.keys, self.values)
-            )
-        )  # fmt: skip
+        queries = half_words(s.queries, s.depth, self.queries)
+        keys = half_words(s.keys, s.depth, self.keys)
+        values = half_words(s.features, s.keys, self.values)
         part = s.features // 2 if s.features > MAX_PART else s.features
         held = 0 if s.depth <= MAX_HELD else queries
         return max(queries, held + keys + values, s.warps * 16 * (part + 8))

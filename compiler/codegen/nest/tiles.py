@@ -58,6 +58,11 @@ class TileOperand:
     vector: int = 0
 
 
+def half_words(rows: int, depth: int, operand: TileOperand) -> int:
+    """Return the words of 32 bits of a tile of rows x depth elements of 16 bits, with four between its lines."""
+    return rows * (depth // 2 + 4) if operand.along_depth else depth * (rows // 2 + 4)
+
+
 @dataclass(frozen=True, slots=True)
 class TileProduct:
     """A tile of a matrix product, and what is computed from its elements.
@@ -158,10 +163,8 @@ class TileProduct:
         t = self.shape
         if not self.uses_tensor_cores:
             return max(2 * t.depth * (t.rows + t.columns + 8), t.row_parts * (t.columns + 4))
-        tiles = 0
-        for size, along in ((t.rows, self.lhs.along_depth), (t.columns, self.rhs.along_depth)):
-            tiles += size * (t.depth // 2 + 4) if along else t.depth * (size // 2 + 4)
-        return max(t.stages * tiles, t.row_parts * 16 * (t.columns + 8))
+        stage = half_words(t.rows, t.depth, self.lhs) + half_words(t.columns, t.depth, self.rhs)
+        return max(t.stages * stage, t.row_parts * 16 * (t.columns + 8))
 
     @property
     def shared_bytes(self) -> int:

@@ -29,8 +29,9 @@ template <class T, int N> struct Pack {
   }
 };
 
-// The most of EACH rows, halved until they fit.
-__device__ constexpr int fitting(int each, int fit) { return each <= fit || each == 1 ? each : fitting(each / 2, fit); }
+// The largest divisor of a number of rows that fits.
+__device__ constexpr int divisor(int each, int fit, int d) { return d <= 1 || (d <= fit && each % d == 0) ? d : divisor(each, fit, d - 1); }
+__device__ constexpr int fitting(int each, int fit) { return divisor(each, fit, each); }
 
 // The result is computed from sums in shared memory, so that adjacent threads read and write adjacent elements.
 // `row_of(r)` is the row of the tile that is in row r; with BITS, shared memory holds floats as integers.

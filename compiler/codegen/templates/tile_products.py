@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from compiler.codegen.lowering.emission import STATEMENT_LIMIT
 from compiler.codegen.lowering.emit import Emitter
@@ -18,7 +18,7 @@ from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import Index, IndexExpr, Var
 from compiler.codegen.nest.scalar_ops import conversion
-from compiler.codegen.nest.tiles import HALF_TYPES, TileOperand, TileProduct, TileShape
+from compiler.codegen.nest.tiles import HALF_TYPES, TileOperand, TileProduct, TileShape, half_words
 from compiler.codegen.schedules.template_schedules import TileSchedule
 from compiler.codegen.templates.products import forward_index
 from compiler.errors import UnsupportedError
@@ -31,6 +31,18 @@ SUMMED_IN = {T.F16: T.F32, T.BF16: T.F32, T.F32: T.F32, T.F64: T.F64, T.S32: T.S
 """The type in which a GPU sums products of each element type."""
 COPY_BYTES, LEAST_BYTES = 16, 4
 """Bytes of the largest access of a thread to memory, and of the smallest asynchronous copy to shared memory."""
+MAX_STAGES, STAGE_BYTES = 4, 48 * 1024
+"""Most stages of copies that are useful, and the shared memory that they may take."""
+_LARGE: tuple[tuple[int, int], ...] = ((128, 128), (128, 64), (64, 64), (64, 32), (32, 32))
+TILE_SIZES: dict[T, tuple[tuple[int, int], ...]] = {
+    T.BF16: _LARGE, T.F16: _LARGE, T.F32: _LARGE[1:], T.S32: _LARGE[1:], T.F64: _LARGE[2:],
+}  # fmt: skip
+"""Rows and columns of tiles, the largest first. Without tensor cores, a thread of a tile of 128 x 128 elements has so
+many registers that a multiprocessor holds one block."""
+THREADS = 128
+"""Least threads of a block where no tensor cores multiply."""
+GROUP = 8
+"""Most rows of tiles that neighboring blocks compute."""
 MANY_TILES = 160
 """Tiles of a result from which on they are large: enough for the multiprocessors of a large GPU."""
 _MOVED = frozenset({Opcode.RESHAPE, Opcode.BITCAST, Opcode.TRANSPOSE, Opcode.BROADCAST, Opcode.SLICE, Opcode.COPY})
@@ -134,18 +146,18 @@ class _Lowering:
         lhs, rhs = (
             tile_operand(e, side.operand, side.index, side.var, self.depth, self.type) for side in (rows, columns)
         )
-        shape = self._shape(m, n)
-        row_tile, column_tile = Var(e.fresh("m"), -(-m // shape.rows)), Var(e.fresh("n"), -(-n // shape.columns))
+        shape = self._shape(m, n, lhs, rhs)
+        group, column_tile, row_tile = self._tiles(-(-m // shape.rows), -(-n // shape.columns))
         result = e.fresh("sum")
         epilogue = self._epilogue(result)
         tile = TileProduct(
             rows.var, columns.var, self.depth,
-            ix.of(row_tile) * shape.rows, ix.of(column_tile) * shape.columns,
+            (ix.of(group) * row_tile.extent + ix.of(row_tile)) * shape.rows, ix.of(column_tile) * shape.columns,
             lhs, rhs, self.type, self.sums, result, epilogue, shape,
         )  # fmt: skip
-        with e.loops([*self.outer, row_tile, column_tile]):
+        with e.loops([*self.outer, group, column_tile, row_tile]):
             e.add(tile)
-        covered = row_tile.extent * shape.rows * column_tile.extent * shape.columns
+        covered = group.extent * row_tile.extent * shape.rows * column_tile.extent * shape.columns
         computed = sum(1.0 for o in (lhs, rhs) if not o.vector)
         self.cost = math.prod(v.extent for v in self.outer) * covered * (1.0 + computed)
         arguments = [
@@ -204,32 +216,64 @@ class _Lowering:
 
     # ---- tiles
 
-    def _shape(self, m: int, n: int) -> TileShape:
-        """Return the sizes of the tiles: those of the schedule, otherwise large ones if they suffice for all units."""
-        s, tensor = self.schedule, self.type in HALF_TYPES
-        batch = math.prod(v.extent for v in self.outer)
-        sizes = ((128, 128), (128, 64), (64, 64)) if tensor or self.type.byte_size == 4 else ((64, 64),)
-        rows, columns = next(
-            (size for size in sizes if batch * -(-m // size[0]) * -(-n // size[1]) >= MANY_TILES), sizes[-1]
-        )
-        rows, columns = s.rows or _covering(m, rows, 16), s.columns or _covering(n, columns, 32)
-        if tensor:
-            depth = s.depth or (32 if self.depth.extent > 16 else 16)
-            row_parts = s.row_parts or (1 if rows < 64 else 2)
-            column_parts = s.column_parts or min(columns // 16, 4 if rows * columns >= 1 << 14 or row_parts == 1 else 2)
-            valid = rows % (16 * row_parts) == columns % (16 * column_parts) == depth % 16 == 0
-        else:
-            depth = s.depth or (8 if rows * columns >= 1 << 14 else 16)
-            row_parts, column_parts = s.row_parts or max(4, rows // 8), s.column_parts or max(8, columns // 8)
-            if not s.column_parts and row_parts * column_parts < 128 and columns >= 64:
-                column_parts = columns // 4
-            runs = [_run(rows, row_parts), _run(columns, column_parts)]
-            valid = 0 not in runs and row_parts * column_parts % 32 == 0 and depth % 4 == 0
-        if not valid:
+    def _tiles(self, rows: int, columns: int) -> tuple[Var, Var, Var]:
+        """Return the variables of groups of tiles, of their columns, and of the rows of a group, in order of blocks.
+
+        Blocks that run at the same time then share what they read of both operands in the cache.
+        """
+        e = self.emitter
+        group = next(n for n in range(min(rows, GROUP), 0, -1) if rows % n == 0) if columns > 1 else 1
+        return Var(e.fresh("g"), rows // group), Var(e.fresh("n"), columns), Var(e.fresh("m"), group)
+
+    def _shape(self, m: int, n: int, lhs: TileOperand, rhs: TileOperand) -> TileShape:
+        """Return the sizes of the tiles: those of the schedule, otherwise the largest that suffice for all units."""
+        s, batch = self.schedule, math.prod(v.extent for v in self.outer)
+
+        def count(size: tuple[int, int]) -> int:
+            return batch * -(-m // size[0]) * -(-n // size[1])
+
+        sizes = TILE_SIZES[self.type]
+        size = next((size for size in sizes if count(size) >= MANY_TILES), sizes[-1])
+        rows, columns = s.rows or _covering(m, size[0], 16), s.columns or _covering(n, size[1], 32)
+        if s.stages == 1:
+            raise UnsupportedError("a tile is copied to one stage while another is read: there are at least two stages")
+        shape = self._tensor_shape(rows, columns) if self.type in HALF_TYPES else self._scalar_shape(rows, columns)
+        if shape is None:
             raise UnsupportedError(
-                f"a tile of {rows} x {columns} x {depth} cannot be divided into {row_parts} x {column_parts} parts"
+                f"a tile of {rows} x {columns} elements cannot be divided into the parts of its choice"
             )
-        return TileShape(rows, columns, depth, row_parts, column_parts, (s.stages or 2) if tensor else 2)
+        if self.type not in HALF_TYPES or not (lhs.vector or rhs.vector):
+            return shape
+        stage = 4 * (half_words(rows, shape.depth, lhs) + half_words(columns, shape.depth, rhs))
+        fit = min(MAX_STAGES, STAGE_BYTES // stage, -(-self.depth.extent // shape.depth))
+        return replace(shape, stages=s.stages or max(2, fit))
+
+    def _tensor_shape(self, rows: int, columns: int) -> TileShape | None:
+        """Return the shape of a tile that warps divide, or None if they cannot."""
+        s = self.schedule
+        depth = s.depth or (32 if self.depth.extent > 16 else 16)
+        row_parts = s.row_parts or (1 if rows == 16 else 2)
+        column_parts = s.column_parts or min(columns // 16, 4 if rows * columns >= 1 << 14 or row_parts == 1 else 2)
+        if rows % (16 * row_parts) or columns % (16 * column_parts) or depth % 16:
+            return None
+        return TileShape(rows, columns, depth, row_parts, column_parts, s.stages or 2)
+
+    def _scalar_shape(self, rows: int, columns: int) -> TileShape | None:
+        """Return the shape of a tile that threads divide, or None if they cannot."""
+        s = self.schedule
+        # Of small tiles there are few, which wait for memory: they load more at a time.
+        longest = 32 if self.type.byte_size == 4 and self.depth.extent >= 64 else 16
+        depth = s.depth or (8 if rows * columns >= 1 << 13 else longest)
+        row_parts, column_parts = s.row_parts or max(1, rows // 8), s.column_parts or max(1, columns // 8)
+        while row_parts * column_parts < THREADS and not (s.row_parts or s.column_parts):
+            if columns // column_parts >= rows // row_parts:
+                column_parts *= 2
+            else:
+                row_parts *= 2
+        runs = [_run(rows, row_parts), _run(columns, column_parts)]
+        if 0 in runs or row_parts * column_parts % 32 or depth % 4:
+            return None
+        return TileShape(rows, columns, depth, row_parts, column_parts)
 
     # ---- results
 
