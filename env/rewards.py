@@ -21,15 +21,18 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import ClassVar
 
-from compiler.errors import UnknownNameError
+from compiler.backends.cuda.gpu_models import GpuModel
+from compiler.errors import OptionError, UnknownNameError
 from compiler.support.plugins import extension_names, find_extension
 from env.compilation import Compilation
 from env.measurement import Measurement
+from env.predicted_time import PlanTimes
 
 __all__ = [
     "FAILURE_REWARD",
     "REWARDS",
     "SLOWEST_REWARD",
+    "EmulatedTime",
     "EstimatedTime",
     "MeasuredTime",
     "OpCount",
@@ -152,10 +155,50 @@ class MeasuredTime(Reward):
         return max(SLOWEST_REWARD, math.log(compilation.measured_speedup()))
 
 
+class EmulatedTime(Reward):
+    """Predicted time on a GPU: nothing until the end, then the log of the predicted speedup over the default plan.
+
+    Kernels run in the emulator, which counts what a GPU would do, and a device model predicts their times; see
+    `compiler.backends.cuda.program_times`. It needs no GPU, and equal plans have equal rewards. Environments must be
+    made with `backend="cuda"`.
+
+    Args:
+        gpu: the name of a GPU in `compiler.backends.cuda.gpu_models.GPUS`, or a model, such as a fitted one.
+
+    Raises:
+        BackendError: kernels cannot be emulated on this machine.
+        UnknownNameError: there is no such GPU.
+    """
+
+    def __init__(self, gpu: GpuModel | str = "h100") -> None:
+        self._times = PlanTimes(gpu)
+
+    def reset(self, compilation: Compilation) -> None:
+        """Start an episode; raise OptionError if it does not compile for "cuda"."""
+        backend = compilation.baseline.start.backend
+        if backend != "cuda":
+            raise OptionError(
+                f"emulated time is that of a GPU: make the environment with backend='cuda', not {backend!r}"
+            )
+
+    def finish(self, compilation: Compilation) -> float:
+        """Return the log of the predicted speedup."""
+        return max(SLOWEST_REWARD, math.log(self._predicted(compilation)))
+
+    def speedup(self, compilation: Compilation) -> float:
+        """Return the predicted speedup over the default plan at the end, until then the estimated one."""
+        return self._predicted(compilation) if compilation.done else compilation.speedup()
+
+    def _predicted(self, compilation: Compilation) -> float:
+        program = compilation.program
+        return self._times.default_seconds(program) / self._times.seconds(program, compilation.plan)
+
+
 REWARDS: dict[str, Callable[[], Reward]] = {
     "op-count": OpCount,
     "estimated-time": EstimatedTime,
     "measured-time": MeasuredTime,
+    "emulated-time": EmulatedTime,
 }
 """Rewards by name."""
 GROUP = "hlogym.rewards"

@@ -35,7 +35,8 @@ def environments() -> str:
         entry = spec.entry_point if isinstance(spec.entry_point, str) else ""
         module, _, cls = entry.partition(":")
         phases = getattr(__import__(module, fromlist=[cls]), cls).phases
-        reward = "measured run time" if spec.nondeterministic else "cost model"
+        emulated = spec.kwargs.get("reward") == "emulated-time"
+        reward = "measured run time" if spec.nondeterministic else "predicted GPU time" if emulated else "cost model"
         rows.append([f"`{name}`", ", ".join(phases), reward, "no" if spec.nondeterministic else "yes"])
     return table(["Id", "Phases that the agent decides", "Default reward", "Deterministic"], rows)
 
