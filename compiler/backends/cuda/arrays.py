@@ -21,7 +21,7 @@ VECTOR_BYTES = 16
 """The largest access of a thread, to whose multiples the addresses of arrays are aligned."""
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Argument:
     """An argument in the memory of the GPU.
 

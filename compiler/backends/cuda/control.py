@@ -12,7 +12,7 @@ from compiler.backends.cuda.stretches import Stretch
 __all__ = ["BranchNode", "CallNode", "CountedNode", "LoopNode", "Node", "PinnedValue", "StretchNode", "run_nodes"]
 
 
-@dataclass
+@dataclass(slots=True)
 class Run:
     """How nodes run.
 

@@ -67,6 +67,7 @@ class DeviceProgram:
         self._done = xp.cuda.Event(disable_timing=True)
         self._held: deque[tuple[Any, list[Any]]] = deque()
         self.table = AddressTable(thunks, (*program.parameters, *program.results))
+        self.result_shapes = [b.shape for b in program.results]
         self._donated = {b.index: n for n, b in enumerate(program.parameters) if b.kind is BufferKind.OUTPUT}
         with self.translated("loading the program"):
             xp.cuda.runtime.setDevice(device)  # the driver's functions need its context
@@ -141,30 +142,40 @@ class DeviceProgram:
             donate: whether the caller's arrays may be taken over.
             synchronous: wait after each launch, so that an error is that of the kernel which it names.
         """
-        results, copies = take_results(
-            self.xp, [b.shape for b in self.program.results], self._donated, arguments, donate
-        )
-        with self.bound(arguments, results) as stream:
-            self.begin(copies, arguments, results, stream)
-            # The first call waits for each launch, so that a kernel that fails is named.
-            self.launch(stream, synchronous or self._first)
-            self._first = False
+        results, copies = take_results(self.xp, self.result_shapes, self._donated, arguments, donate)
+        with self._lock:  # without the context of `bound`, which costs some microseconds
+            stream = self._bind(arguments, results)
+            try:
+                if copies:
+                    self.begin(copies, arguments, results, stream)
+                # The first call waits for each launch, so that a kernel that fails is named.
+                self.launch(stream, synchronous or self._first)
+                self._first = False
+            finally:
+                self._done.record(stream)
+            self._hold(arguments, stream)
         return results
 
     @contextlib.contextmanager
     def bound(self, arguments: Sequence[Argument], results: Sequence[Any]) -> Iterator[Any]:
         """Make a context in which the steps read these arguments and write these results; it yields the stream."""
-        with self._lock, self.translated("the program"):
-            self.xp.cuda.runtime.setDevice(self.device)  # makes the context current in this thread
-            stream = self.xp.cuda.get_current_stream()
-            self._order_after_last(stream)
-            self.table.fill(BufferKind.PARAMETER, [a.address for a in arguments])
-            self.table.fill(BufferKind.OUTPUT, [r.data.ptr for r in results])
+        with self._lock:
+            stream = self._bind(arguments, results)
             try:
                 yield stream
             finally:
                 self._done.record(stream)
             self._hold(arguments, stream)
+
+    def _bind(self, arguments: Sequence[Argument], results: Sequence[Any]) -> Any:
+        """Let the steps read these arguments and write these results; return the stream, on which it is their turn."""
+        cuda = self.xp.cuda
+        cuda.runtime.setDevice(self.device)  # makes the context current in this thread
+        stream = cuda.get_current_stream()
+        self._order_after_last(stream)
+        self.table.fill(BufferKind.PARAMETER, [a.address for a in arguments])
+        self.table.fill(BufferKind.OUTPUT, [r.data.ptr for r in results])
+        return stream
 
     def begin(
         self, copies: Sequence[tuple[int, int]], arguments: Sequence[Argument], results: Sequence[Any], stream: Any
@@ -223,11 +234,15 @@ class DeviceProgram:
         try:
             yield
         except Exception as e:
-            last = str(self._recent[-1]) if self._recent else doing
-            error = translated(e, last, list(kernel_symbols(self._recent)))
-            if error is None or error is e:
+            error = self.error_of(e, doing)
+            if error is e:
                 raise
             raise error from e
+
+    def error_of(self, error: Exception, doing: str) -> Exception:
+        """Return the error that users see for an exception; it is the same one unless it is of CUDA."""
+        last = str(self._recent[-1]) if self._recent else doing
+        return translated(error, last, list(kernel_symbols(self._recent))) or error
 
 
 def _retire(done: Any, kept: list[Any]) -> None:

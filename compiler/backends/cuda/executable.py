@@ -135,8 +135,13 @@ class CudaExecutable:
             DeviceLostError: a kernel failed; this process cannot use the GPU any more.
         """
         program = self._on_device()
-        with program.translated("the call"):
+        try:
             return program.call(self._arguments(program, arrays), donate=True, synchronous=self.synchronous)
+        except Exception as e:
+            error = program.error_of(e, "the call")
+            if error is e:
+                raise
+            raise error from e
 
     def _arguments(self, program: DeviceProgram, arrays: Sequence[Any]) -> list[Argument]:
         xp = program.xp
@@ -175,8 +180,7 @@ class CudaExecutable:
     ) -> tuple[list[Argument], list[Any], list[tuple[int, int]]]:
         """Return the arguments, the arrays of the results and the copies between them, for runs that are timed."""
         arguments = self._arguments(program, arrays)
-        shapes = [b.shape for b in self.program.results]
-        return arguments, *take_results(program.xp, shapes, program.donated, arguments, donate=False)
+        return arguments, *take_results(program.xp, program.result_shapes, program.donated, arguments, donate=False)
 
     def time_thunks(self, arrays: Sequence[Any], repeats: int = 5) -> list[ThunkSamples]:
         """Return the seconds of `repeats` executions of each thunk, one after the other, on the data of one call.

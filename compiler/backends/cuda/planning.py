@@ -66,9 +66,8 @@ class Planner(ThunkVisitor[list[Any]]):
     ) -> None:
         self._xp, self._table, self._functions, self._recent = xp, table, functions, recent
         self._blas, self._workspace = blas, workspace
-        self._machine = Machine()
+        self._machine, self._has_hosts = Machine(), False
         self._single: dict[Thunk, Any] = {}
-        self.waits = 0
 
     def nodes(self, thunks: Sequence[Thunk], last: Step | None = None) -> list[Node]:
         """Return the nodes of a sequence of thunks, which may end with one more step."""
@@ -156,13 +155,12 @@ class Planner(ThunkVisitor[list[Any]]):
         runtime.memcpyAsync(target, order.data.ptr, order.nbytes, runtime.memcpyDeviceToDevice, stream.ptr)
 
     def host(self, t: HostThunk) -> list[Any]:
-        self.waits += 1
+        self._has_hosts = True
         return self._alone(t, CallNode(lambda stream: self._evaluate(t, stream)))
 
     def loop(self, t: WhileThunk) -> list[Any]:
         if t.trip_count is not None:
             return self._counted(t, t.trip_count)
-        self.waits += 1
         predicate = PinnedValue(self._xp, t.predicate.shape.byte_size)
         read = self._read(t, t.predicate, predicate)
         first = self.nodes(t.condition, read)
@@ -183,7 +181,6 @@ class Planner(ThunkVisitor[list[Any]]):
         return [CountedNode(self.nodes(t.body), count)]
 
     def conditional(self, t: ConditionalThunk) -> list[Any]:
-        self.waits += 1
         selector = PinnedValue(self._xp, t.selector.shape.byte_size)
         branches = [self.nodes(b) for b in t.branches]
         return [self._read(t, t.selector, selector), BranchNode(selector, t.selector.shape.dtype == np.bool_, branches)]
@@ -214,4 +211,5 @@ class Planner(ThunkVisitor[list[Any]]):
 
     def start(self) -> None:
         """Begin a call: its ops of the interpreter share a new machine."""
-        self._machine = Machine()
+        if self._has_hosts:
+            self._machine = Machine()
