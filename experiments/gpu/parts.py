@@ -38,7 +38,7 @@ PARTS = (
     Part("environment", 40, "Device"),
     Part("correctness", 150, "Programs compared with the interpreter"),
     Part("races", 170, "Beside XLA, Inductor and cuBLAS"),
-    Part("cartpole", 40, "Cartpole"),
+    Part("cartpole", 60, "Cartpole"),
     Part("choices", 60, "The best of the measured choices of each kernel"),
     Part("kernel_times", 30, "Single kernels"),
     Part("sanitizer", 60, "compute-sanitizer"),

@@ -22,6 +22,7 @@ SMALL = ("seed_broadcast_add_before",)
 SHARE = 0.3
 """Share of the part's time that the agent trains; random plans take as long, and starting and comparing the rest."""
 INSTALL_SECONDS = 60.0
+LEAST_SECONDS = 30.0
 FOLDER = "site"
 
 
@@ -44,7 +45,7 @@ def run(job: Job) -> None:
     command = python_command("from experiments.gpu.short_training import main; main()", str(file), json.dumps(task))
 
     command = with_path(command, extra)
-    done = subprocess.run(command, capture_output=True, text=True, timeout=max(30.0, 2 * job.left()), check=False,
+    done = subprocess.run(command, capture_output=True, text=True, timeout=max(LEAST_SECONDS, job.left()), check=False,
                           cwd=NEUTRAL_FOLDER, env=child_environment())  # fmt: skip
     if done.returncode != 0:
         job.fail("training", done.stderr.strip()[-2000:] or f"exit status {done.returncode}")
