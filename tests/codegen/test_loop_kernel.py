@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from compiler.codegen.schedules.schedule import Schedule
+from compiler.codegen.schedules.template_schedules import GpuSchedule
 from compiler.codegen.templates import loop_kernel
 from compiler.interpreter import Context, evaluate_op
 from compiler.ir import HloInstruction
@@ -243,9 +244,12 @@ REFUSED = {
 
 
 def _case(name: str, language: str, schedule: Schedule | None = None) -> running.Case:
-    i = loop(*LOOPS[name])
+    return _case_of(loop(*LOOPS[name]), language, schedule)
+
+
+def _case_of(i: HloInstruction, language: str, schedule: Schedule | None = None) -> running.Case:
     made = loop_kernel.make_loop_kernel(i, language, schedule)
-    rng = np.random.default_rng(len(name))
+    rng = np.random.default_rng(len(i.shape.tuple_shapes))
     args = [np.asarray(0, np.int32), *running.random_args(i.shape.tuple_shapes[1:], rng)]
 
     def run(arrays: Sequence[Any], context: Context) -> list[running.Array]:
@@ -290,6 +294,50 @@ def test_a_thread_branches_around_work_that_few_positions_need() -> None:
 
     assert hashed(_case("resets", "cuda").spec.source)
     assert not hashed(_case("resets", "cuda", Schedule(lanes=1, rare=0)).spec.source)
+
+
+KEY = "\n".join(
+    f"a{k} = u32[] add(h{k}, odd) q{k} = u32[] multiply(a{k}, a{k}) h{k + 1} = u32[] xor(q{k}, h{k})" for k in range(60)
+)
+RANDOM_WALK = (
+    "u32[]; f32[70]; f32[37,70]",
+    f"""{N}
+    odd = u32[] constant(2654435761)
+    h0 = u32[] xor(x1, odd)
+    {KEY}
+    own = u32[] multiply(h60, odd)
+    more = u32[] add(own, h30)
+    b = u32[70] broadcast(more), dimensions={{}}
+    place = u32[70] iota(), iota_dimension=0
+    mixed = u32[70] xor(b, place)
+    f = f32[70] convert(mixed)
+    small = f32[] constant(1e-10)
+    sb = f32[70] broadcast(small), dimensions={{}}
+    g = f32[70] multiply(f, sb)
+    c0 = s32[] constant(0)
+    row = f32[1,70] dynamic-slice(x3, i, c0), dynamic_slice_sizes={{1,70}}
+    in = f32[70] reshape(row)
+    w = f32[70] add(g, in)
+    y = f32[70] add(w, x2)
+    ROOT r = STATE tuple(n, h60, y, x3)""",
+)
+"""A loop whose state has a key, which takes 180 ops, and numbers made of it."""
+
+
+@pytest.mark.skipif(not running.has_emulator(), reason="the emulator needs g++")
+def test_a_warp_makes_the_state_that_positions_share(tmp_path: Path) -> None:
+    cases = {}
+    for trips in (1, 16, 37):
+        for ahead, block in ((16, 8), (8, 40), (64, 64), (0, 32)):
+            schedule = Schedule(lanes=1, block=block, gpu=GpuSchedule(ahead=ahead))
+            cases[trips, ahead, block] = _case_of(loop(*RANDOM_WALK, trips), "cuda", schedule)
+    for (trips, ahead, block), case in cases.items():
+        warps = -(-block // 32) * 32 + 32 if ahead else block
+        assert case.spec.block == warps, (trips, ahead)
+    runs = running.run_emulated(list(cases.values()), tmp_path, max_grid=4)
+    for (name, case), run in zip(cases.items(), runs, strict=True):
+        assert not run.error, name
+        assert running.problem(run.outputs, case) is None, name
 
 
 @pytest.mark.parametrize(("positions", "block"), [(300, 8), (4096, 8), (1 << 20, 128)])

@@ -408,7 +408,9 @@ class While:
 
 @dataclass(frozen=True, slots=True)
 class Barrier:
-    """All threads of a CUDA block wait for each other."""
+    """All threads of a CUDA block, or of a warp, wait for each other."""
+
+    warp: bool = False
 
 
 @dataclass(frozen=True, slots=True)

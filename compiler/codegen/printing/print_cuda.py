@@ -102,7 +102,7 @@ class _CudaPrinter(Printer):
 
     def statement(self, s: lir.Stmt) -> None:
         if isinstance(s, lir.Barrier):
-            self.emit("__syncthreads();")
+            self.emit("__syncwarp();" if s.warp else "__syncthreads();")
         elif isinstance(s, TileProduct):
             before, self._in_lane = self._in_lane, True
             print_tiles.print_product(s, self.emit, self.indented)

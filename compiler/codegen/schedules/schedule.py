@@ -99,6 +99,7 @@ FIELD_RANGES: Mapping[str, range] = {
     "gpu.tile": range(0, 65, 16),
     "gpu.waves": range(33),
     "gpu.resident": range(9),
+    "gpu.ahead": range(0, 129, 8),
 }
 """The values that may be chosen for the fields of a `Schedule` and of its parts; a kernel may support fewer."""
 

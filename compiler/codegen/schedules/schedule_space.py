@@ -39,6 +39,7 @@ TYPICAL_VALUES: Mapping[str, tuple[int, ...]] = {
     "gpu.items": (0, 1, 2, 4),
     "gpu.waves": (0, 2, 4, 8, 16),
     "gpu.resident": (0, 1, 2, 4, 8),
+    "gpu.ahead": (0, 8, 16, 32, 64),
 }
 """The values worth trying of fields for which the rule of `typical_values` does not suffice."""
 

@@ -52,6 +52,8 @@ class GpuSchedule:
         waves: maximum number of blocks per multiprocessor, which then run several iterations each; 0 for one iteration
             per block.
         resident: number of blocks that a multiprocessor should hold at a time, for which the compiler limits registers.
+        ahead: number of steps of a loop kernel for which a warp of its own makes the state that all positions share,
+            while the others run theirs for the steps before; 0 leaves it to each thread.
     """
 
     team: int = 0
@@ -60,6 +62,7 @@ class GpuSchedule:
     tile: int = 32
     waves: int = 0
     resident: int = 0
+    ahead: int = 16
 
 
 @dataclass(frozen=True, slots=True)

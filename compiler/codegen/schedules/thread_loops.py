@@ -19,9 +19,10 @@ from compiler.codegen.nest.index import Var
 from compiler.codegen.nest.loop_ir import Body, For, LoopKind, Scope
 from compiler.codegen.nest.scalar_ops import ScalarOp
 from compiler.codegen.schedules import accumulators
-from compiler.codegen.schedules.loop_transforms import has_loop
+from compiler.codegen.schedules.loop_transforms import has_loop, without_dead_code
 from compiler.codegen.schedules.rare_analysis import RareWork, find_rare, other_operand
 from compiler.codegen.schedules.schedule import LANES, Schedule
+from compiler.codegen.schedules.shared_ahead import WARP, find_shared, run_ahead
 from compiler.errors import UnsupportedError
 from compiler.ir.opcodes import Opcode
 from compiler.ir.types import PrimitiveType as T
@@ -29,6 +30,7 @@ from compiler.ir.types import PrimitiveType as T
 ENOUGH_BLOCKS, MIN_BLOCK, MAX_BLOCK = 512, 8, 128
 """Number of blocks that occupy a GPU of up to 132 multiprocessors with 4 schedulers each, and the bounds of their
 sizes by default: adjacent threads should read whole sectors of 32 bytes."""
+MAX_THREADS = 1024
 MAX_STATE = 512
 """Maximum number of elements in the local arrays of a thread: those beyond 255 registers are in memory."""
 
@@ -48,11 +50,17 @@ def bind_thread_loop(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
     if held > MAX_STATE:
         raise UnsupportedError(f"a thread would hold {held} elements, more than {MAX_STATE}")
     shared = frozenset(kernel.arguments[read].name for read, _ in (*kernel.in_place, *kernel.must_alias))
-    binding = _Threads(schedule, shared)
+    written = frozenset(a.name for a in kernel.arguments if a.is_output)
+    binding = _Threads(schedule, shared, shared | written)
     body = _with_tiles(kernel.body)
     tiles = next(s.var.extent for s in body if isinstance(s, For) and s.kind is LoopKind.INDEPENDENT)
+    block = schedule.block or _block_of(tiles)
+    ahead = binding.ahead(body, block)
+    if ahead is not None:
+        body, threads = ahead
+        return replace(kernel, body=without_dead_code(body), threads=threads)
     body = tuple(x for s in body for x in binding.top(s))
-    return replace(kernel, body=body, threads=schedule.block or _block_of(tiles))
+    return replace(kernel, body=body, threads=block)
 
 
 def _block_of(threads: int) -> int:
@@ -75,11 +83,13 @@ class _Threads:
 
     Attributes:
         shared: inputs whose buffers outputs may overwrite.
+        unsafe: these and the outputs.
         count: number of branches so far, which distinguishes their names.
     """
 
-    def __init__(self, schedule: Schedule, shared: frozenset[str]) -> None:
+    def __init__(self, schedule: Schedule, shared: frozenset[str], unsafe: frozenset[str]) -> None:
         self.schedule = schedule
+        self.unsafe = unsafe
         self.shared = shared
         self.count = 0
 
@@ -88,12 +98,30 @@ class _Threads:
             return (replace(s, kind=LoopKind.GRID, body=self._body(s.body)),)
         return self._statement(s)
 
+    def ahead(self, body: Body, block: int) -> tuple[Body, int] | None:
+        """Return the statements of a kernel whose shared state a warp makes ahead, and the threads of a block, or None.
+
+        Args:
+            body: statements with one loop over tiles.
+            block: number of positions of a block.
+        """
+        steps = self.schedule.gpu.ahead
+        if not steps or -(-block // WARP) * WARP + WARP > MAX_THREADS:
+            return None
+        *first, tile = body
+        if not isinstance(tile, For) or not all(isinstance(s, lir.Let) for s in first):
+            return None
+        known = [s.name for s in first if isinstance(s, lir.Let)]
+        flat = replace(tile, body=_of_one_lane(tile.body))
+        state = find_shared(flat, known, self.unsafe, steps)
+        if state is None:
+            return None
+        loop, threads = run_ahead(state, steps, block, self._with_branches(state.position))
+        return (*first, *loop), threads
+
     def _body(self, body: Body) -> Body:
-        out: list[lir.Stmt] = []
-        for s in body:
-            is_lanes = isinstance(s, For) and s.kind is LoopKind.INDEPENDENT and s.var.extent == 1
-            out += _at(s, 0) if isinstance(s, For) and is_lanes else (s,)
-        return tuple(x for s in self._with_branches(tuple(out)) for x in self._statement(s))
+        inside = tuple(x for s in body for x in _without_lane(s))
+        return tuple(x for s in self._with_branches(inside) for x in self._statement(s))
 
     def _statement(self, s: lir.Stmt) -> Body:
         if isinstance(s, lir.LocalArray):
@@ -130,8 +158,16 @@ class _Threads:
         return (*arrays, *self._with_branches(first), *branch, *after)
 
 
-def _at(s: For, value: int) -> Body:
-    return lir.map_indices(s.body, lambda i: i.substitute({s.var: ix.const(value)}))
+def _without_lane(s: lir.Stmt) -> Body:
+    """Return the body of a loop over one lane; any other statement as it is."""
+    if isinstance(s, For) and s.kind is LoopKind.INDEPENDENT and s.var.extent == 1:
+        return lir.map_indices(s.body, lambda i: i.substitute({s.var: ix.const(0)}))
+    return (s,)
+
+
+def _of_one_lane(body: Body) -> Body:
+    """Return statements with all loops over one lane removed."""
+    return tuple(lir.map_bodies(x, _of_one_lane) for s in body for x in _without_lane(s))
 
 
 def _is_separable(rare: RareWork) -> bool:
