@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from compiler import compile
+from compiler.backends.cuda.cubins import compile_cubins
 from compiler.backends.cuda.nvrtc import source_of
 from compiler.codegen.languages import default_schedule
 from compiler.codegen.schedules.schedule import Schedule
@@ -171,3 +172,19 @@ def test_nvrtc_compiles_attention(architecture: str) -> None:
         kernel_of(AttentionForm([2], 40, 70, 64, 32, "causal -1e9", t).computation(), "cuda") for t in ("f32", "bf16")
     ]
     assert nvrtc_errors(source_of(specs), architecture) == ""
+
+
+@pytest.mark.slow
+@needs_nvrtc
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_90", "sm_100"])
+def test_registers_suffice_for_heads_of_every_size(architecture: str) -> None:
+    specs = [
+        kernel_of(AttentionForm([8, 16], 1024, 1024, head, head, mask, t).computation(), "cuda")
+        for t in ("f32", "bf16")
+        for head in (32, 64, 128, 256)
+        for mask in ("none", "causal -inf", "given")
+    ]
+
+    found = compile_cubins(specs, architecture)
+
+    assert {s.symbol: found[s.symbol].resources.spill_stores for s in specs} == {s.symbol: 0 for s in specs}

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from compiler import compile
+from compiler.backends.cuda.cubins import compile_cubins
 from compiler.backends.cuda.nvrtc import source_of
 from compiler.codegen.languages import default_schedule
 from compiler.codegen.schedules.schedule import Schedule
@@ -137,6 +138,26 @@ def test_converted_halves_are_multiplied_by_tensor_cores() -> None:
     assert "tensor_product<bfloat16_t" in kernel_of(computation, "cuda").source
 
 
+@needs_emulator
+def test_small_integers_are_multiplied_by_tensor_cores_exactly(tmp_path: Path) -> None:
+    computation = fused("""
+        p0 = s8[40,100] parameter(0)
+        p1 = u8[100,24] parameter(1)
+        a = f32[40,100] convert(p0)
+        b = f32[100,24] convert(p1)
+        d = f32[40,24] dot(a, b), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+        ROOT r = s32[40,24] convert(d)
+    """)
+    rng = np.random.default_rng(2)
+    args = [rng.integers(-128, 128, (40, 100)).astype(np.int8), rng.integers(0, 256, (100, 24)).astype(np.uint8)]
+    case = case_of(computation, args, "cuda")
+
+    (run,) = running.run_emulated([case], tmp_path)
+
+    assert "tensor_product<bfloat16_t" in case.spec.source
+    np.testing.assert_array_equal(run.outputs[0], args[0].astype(np.int64) @ args[1].astype(np.int64))
+
+
 def test_f32_is_not_rounded_for_tensor_cores() -> None:
     assert "scalar_product<float" in kernel_of(product("f32", 64, 64, 64), "cuda").source
 
@@ -189,3 +210,18 @@ def test_nvrtc_compiles_products(architecture: str) -> None:
         for t in ("f32", "bf16", "f16", "f64", "s32")
     ]
     assert nvrtc_errors(source_of(specs), architecture) == ""
+
+
+@pytest.mark.slow
+@needs_nvrtc
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_90", "sm_100"])
+def test_registers_suffice_for_the_largest_tiles(architecture: str) -> None:
+    specs = [
+        kernel_of(product(t, 2048, n, 1024, turned), "cuda")
+        for t in ("f32", "bf16", "f16", "f64")
+        for n, turned in ((2048, ""), (2048, "both"), (2047, ""))
+    ]
+
+    found = compile_cubins(specs, architecture)
+
+    assert {s.symbol: found[s.symbol].resources.spill_stores for s in specs} == {s.symbol: 0 for s in specs}

@@ -245,7 +245,7 @@ __device__ inline void tensor_product(S &shared, const L &left, const R &right, 
   constexpr int STAGE = A::WORDS + B::WORDS;
   // Computed elements wait in registers for the next stage; copies are under way for all stages but one.
   constexpr bool COPIES = L::vector != 0 || R::vector != 0;
-  const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
+  const int warp = threadIdx.x >> 5;
   const int warp_row = warp / WN * (BM / WM), warp_column = warp % WN * (BN / WN);
   A a;
   B b;

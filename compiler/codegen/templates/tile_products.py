@@ -45,6 +45,8 @@ GROUP = 8
 """Most rows of tiles that neighboring blocks compute."""
 MANY_TILES = 160
 """Tiles of a result from which on they are large: enough for the multiprocessors of a large GPU."""
+SMALL_INTEGERS = frozenset({T.S8, T.U8, T.S4, T.U4, T.S2, T.U2, T.PRED})
+"""Integers that bf16 represents exactly."""
 _MOVED = frozenset({Opcode.RESHAPE, Opcode.BITCAST, Opcode.TRANSPOSE, Opcode.BROADCAST, Opcode.SLICE, Opcode.COPY})
 LONG = 32
 """Elements of a dimension from which on it is divided into tiles by itself, if merging it with others costs copies."""
@@ -361,13 +363,18 @@ def _copied(load: lir.Load, free: Var, depth: Var, t: T) -> TileOperand | None:
 
 
 def half_of(i: HloInstruction) -> T | None:
-    """Return the type of 16 bits that all elements of an instruction are values of, if they were converted from it."""
+    """Return the type of 16 bits that all elements of an instruction are values of, if they were converted to f32.
+
+    Integers of up to 8 bits are values of bf16, whose products and sums below 2**24 are exact in f32.
+    """
     while i.opcode in _MOVED or i.opcode is Opcode.CONVERT:
         if i.shape.element_type in HALF_TYPES:
             return i.shape.element_type
         if i.opcode is Opcode.CONVERT and i.shape.element_type is not T.F32:
             return None
         i = i.operands[0]
+        if i.shape.element_type in SMALL_INTEGERS:
+            return T.BF16
     return i.shape.element_type if i.shape.element_type in HALF_TYPES else None
 
 
