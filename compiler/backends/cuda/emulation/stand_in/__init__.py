@@ -22,7 +22,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType, SimpleNamespace
 
-from compiler.backends.cuda.emulation.stand_in.arrays import Arrays
+from compiler.backends.cuda.emulation.stand_in.arrays import (
+    ArrayFunctions,
+    Memory,
+    MemoryPointer,
+    Ndarray,
+    PinnedMemory,
+    UnownedMemory,
+)
 from compiler.backends.cuda.emulation.stand_in.gpu import (
     CUDARuntimeError,
     Gpu,
@@ -31,7 +38,7 @@ from compiler.backends.cuda.emulation.stand_in.gpu import (
 from compiler.backends.cuda.emulation.stand_in.kernels import Driver, Nvrtc
 from compiler.backends.cuda.emulation.stand_in.memory import Access, FaultError, Heap, host_bytes
 from compiler.backends.cuda.emulation.stand_in.products import Cublas
-from compiler.backends.cuda.emulation.stand_in.streams import Streams
+from compiler.backends.cuda.emulation.stand_in.streams import Event, Graph, Hardware, Stream, elapsed_time, of_hardware
 
 __all__ = ["FaultError", "Gpu", "host_bytes", "installed"]
 
@@ -71,8 +78,10 @@ def installed(memory: int = MEMORY, max_blocks: int = MAX_BLOCKS, reuse: bool = 
 
 
 def _modules(gpu: Gpu, max_blocks: int) -> dict[str, ModuleType]:
-    streams = Streams(gpu)
-    arrays = Arrays(gpu, streams)
+    hardware = Hardware(gpu)
+    stream = of_hardware(Stream, hardware)
+    hardware.default = stream.null = stream(null=True)
+    functions = ArrayFunctions(hardware, of_hardware(Ndarray, hardware))
     cuda = ModuleType("cupy.cuda")
     vars(cuda).update(
         runtime=_Runtime(gpu),
@@ -80,16 +89,16 @@ def _modules(gpu: Gpu, max_blocks: int) -> dict[str, ModuleType]:
         nvrtc=Nvrtc(),
         cublas_functions=Cublas(gpu),
         memory=SimpleNamespace(OutOfMemoryError=OutOfMemoryError),
-        Memory=arrays.memory,
-        alloc=arrays.alloc,
-        UnownedMemory=arrays.unowned_memory,
-        MemoryPointer=arrays.memory_pointer,
-        alloc_pinned_memory=arrays.alloc_pinned_memory,
-        Stream=streams.stream,
-        Event=streams.event,
-        Graph=streams.graph,
-        get_current_stream=streams.get_current_stream,
-        get_elapsed_time=streams.get_elapsed_time,
+        Memory=of_hardware(Memory, hardware),
+        MemoryPointer=MemoryPointer,
+        UnownedMemory=of_hardware(UnownedMemory, hardware),
+        alloc=functions.alloc,
+        alloc_pinned_memory=of_hardware(PinnedMemory, hardware),
+        Stream=stream,
+        Event=of_hardware(Event, hardware),
+        Graph=of_hardware(Graph, hardware),
+        get_current_stream=hardware.current,
+        get_elapsed_time=elapsed_time,
         Device=_Device,
     )
     cupy = ModuleType("cupy")
@@ -97,13 +106,13 @@ def _modules(gpu: Gpu, max_blocks: int) -> dict[str, ModuleType]:
     vars(cupy).update(
         __version__="stand-in",
         cuda=cuda,
-        ndarray=arrays.ndarray,
-        empty=arrays.empty,
-        asarray=arrays.asarray,
-        ascontiguousarray=arrays.ascontiguousarray,
-        asnumpy=arrays.asnumpy,
-        argsort=arrays.argsort,
-        from_dlpack=arrays.asarray,
+        ndarray=functions.ndarray,
+        empty=functions.empty,
+        asarray=functions.asarray,
+        ascontiguousarray=functions.ascontiguousarray,
+        asnumpy=functions.asnumpy,
+        argsort=functions.argsort,
+        from_dlpack=functions.asarray,
         get_default_memory_pool=lambda: pool,
     )
     return {"cupy": cupy, "cupy.cuda": cuda}

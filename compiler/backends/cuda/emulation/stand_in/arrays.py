@@ -5,16 +5,76 @@ from __future__ import annotations
 import math
 import weakref
 from dataclasses import dataclass
-from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
-from compiler.backends.cuda.emulation.stand_in.gpu import Gpu, OutOfMemoryError, Work
+from compiler.backends.cuda.emulation.stand_in.gpu import OutOfMemoryError, Work
 from compiler.backends.cuda.emulation.stand_in.memory import Access, Allocation, FaultError
-from compiler.backends.cuda.emulation.stand_in.streams import Streams
+from compiler.backends.cuda.emulation.stand_in.streams import Hardware
 
-__all__ = ["Arrays"]
+__all__ = ["ArrayFunctions", "Memory", "MemoryPointer", "Ndarray", "PinnedMemory", "UnownedMemory"]
+
+
+# ---- memory
+
+
+class Memory:
+    """Memory that is freed with this object."""
+
+    hardware: ClassVar[Hardware]
+    what: ClassVar[str] = "device"
+
+    def __init__(self, size: int) -> None:
+        gpu = self.hardware.gpu
+        gpu.check_alive()
+        found = gpu.allocate(size, self.what, self._pool())
+        if found is None:
+            raise OutOfMemoryError(size, gpu.heap.used)
+        self.allocation: Allocation = found
+        self.ptr, self.size = found.address, size
+        weakref.finalize(self, gpu.free, found).atexit = False
+
+    def _pool(self) -> int | None:
+        """Return the stream whose pool the memory is of; None: of no pool."""
+        return None
+
+
+class PinnedMemory(Memory):
+    """Memory of the host that is not paged."""
+
+    what = "pinned"
+
+
+class PooledMemory(Memory):
+    """Memory of the pool of the current stream."""
+
+    def _pool(self) -> int | None:
+        handle: int = self.hardware.current().ptr
+        return handle
+
+
+class UnownedMemory:
+    """Memory that another object owns."""
+
+    hardware: ClassVar[Hardware]
+
+    def __init__(self, ptr: int, size: int, owner: Any, device_id: int = -1) -> None:
+        del owner, device_id
+        found = self.hardware.gpu.heap.find(ptr)
+        if found is None or not found.alive:
+            raise FaultError("memory that is not allocated is wrapped")
+        self.ptr, self.size, self.allocation = ptr, size, found
+
+
+class MemoryPointer:
+    """A place in memory."""
+
+    def __init__(self, mem: Any, offset: int) -> None:
+        self.mem, self.ptr = mem, mem.ptr + offset
+
+
+# ---- arrays
 
 
 @dataclass(frozen=True)
@@ -25,192 +85,174 @@ class Flags:
     owndata: bool
 
 
-class Arrays:
-    """The classes and functions of `cupy` that concern arrays, for one simulated GPU.
+class Ndarray:
+    """An array; operations on it are work on the current stream."""
+
+    hardware: ClassVar[Hardware]
+
+    def __init__(self, shape: Any, dtype: Any, memptr: Any = None, view: Any = None, base: Any = None) -> None:
+        self.dtype, self.shape = np.dtype(dtype), tuple(shape)
+        size = math.prod(self.shape) * self.dtype.itemsize
+        if memptr is None:
+            memptr = allocated(self.hardware, size)
+        self._memory = memptr.mem
+        if view is None:
+            view = self._memory.allocation.bytes(memptr.ptr, size).view(self.dtype).reshape(self.shape)
+        self.host, self.base = view, base
+
+    @property
+    def data(self) -> MemoryPointer:
+        """Where the array is."""
+        return MemoryPointer(self._memory, self.host.ctypes.data - self._memory.ptr)
+
+    @property
+    def flags(self) -> Flags:
+        """How the array lies in memory."""
+        return Flags(bool(self.host.flags.c_contiguous), self.base is None)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all elements."""
+        return int(self.host.nbytes)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return int(self.host.size)
+
+    @property
+    def ndim(self) -> int:
+        """Number of dimensions."""
+        return int(self.host.ndim)
+
+    def _derived(self, host: Any) -> Any:
+        return type(self)(host.shape, host.dtype, MemoryPointer(self._memory, 0), host, self)
+
+    def view(self, dtype: Any = None) -> Any:
+        """Return the same memory as elements of a type."""
+        return self._derived(self.host.view(self.dtype if dtype is None else dtype))
+
+    def reshape(self, *shape: Any) -> Any:
+        """Return the same memory in another shape."""
+        return self._derived(self.host.reshape(*shape))
+
+    @property
+    def T(self) -> Any:  # noqa: N802 - CuPy's name
+        """The transposed array."""
+        return self._derived(self.host.T)
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._derived(np.asarray(self.host[key]))
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        def run(stamp: object) -> None:
+            self.host[key] = value.host if isinstance(value, Ndarray) else value
+
+        self.submit(Work("an assignment to an array", (self.access(writes=True),), run))
+
+    def access(self, writes: bool) -> Access:
+        """Return an access to the whole memory of the array."""
+        allocation = self._memory.allocation
+        return Access(allocation.address, allocation.size, writes)
+
+    def submit(self, work: Work, stream: Any = None) -> int:
+        """Submit work to a stream, or else to the current one, and return its handle."""
+        handle: int = (stream or self.hardware.current()).ptr
+        self.hardware.gpu.check_alive()
+        self.hardware.gpu.submit(handle, work)
+        return handle
+
+    def get(self, stream: Any = None) -> Any:
+        """Return a copy in memory of the host, after waiting for the stream."""
+        out: list[Any] = []
+
+        def run(stamp: object) -> None:
+            out.append(np.array(self.host))
+
+        handle = self.submit(Work("the host's reading of an array", (self.access(writes=False),), run), stream)
+        self.hardware.gpu.synchronize(handle)
+        self.hardware.gpu.check_alive()
+        return out[0]
+
+    def set(self, arr: Any, stream: Any = None) -> None:
+        """Copy from an array of the host, which is read now."""
+        values = np.array(arr)
+
+        def run(stamp: object) -> None:
+            self.host[...] = values
+
+        self.submit(Work("a copy from the host", (self.access(writes=True),), run), stream)
+
+    def copy(self) -> Any:
+        """Return a row-major copy."""
+        made = type(self)(self.shape, self.dtype)
+
+        def run(stamp: object) -> None:
+            made.host[...] = self.host
+
+        self.submit(Work("a copy of an array", (self.access(writes=False), made.access(writes=True)), run))
+        return made
+
+    def item(self) -> Any:
+        """Return the only element."""
+        return self.get().item()
+
+    def __array__(self, *_: object) -> Any:
+        raise TypeError("Implicit conversion to a NumPy array is not allowed. Please use `.get()`.")
+
+
+def allocated(hardware: Hardware, size: int) -> MemoryPointer:
+    """Return new memory of the pool."""
+    pooled = type("PooledMemory", (PooledMemory,), {"hardware": hardware})
+    return MemoryPointer(pooled(max(1, size)), 0)
+
+
+# ---- functions
+
+
+@dataclass(frozen=True)
+class ArrayFunctions:
+    """The functions of `cupy` that make or sort arrays.
 
     Attributes:
+        hardware: where the arrays are.
         ndarray: the class of arrays.
-        memory: the class `cupy.cuda.Memory`, of memory outside of the pool.
     """
 
-    def __init__(self, gpu: Gpu, streams: Streams) -> None:
-        current = streams.get_current_stream
+    hardware: Hardware
+    ndarray: Any
 
-        def allocated(size: int, what: str, stream: int | None) -> Allocation:
-            found = gpu.allocate(size, what, stream)
-            if found is None:
-                raise OutOfMemoryError(size, gpu.heap.used)
-            return found
+    def alloc(self, size: int) -> MemoryPointer:
+        """Return new memory of the pool."""
+        return allocated(self.hardware, size)
 
-        class Memory:
-            """Memory that is freed with this object."""
+    def empty(self, shape: Any, dtype: Any = np.float64) -> Any:
+        """Return a new array, whose elements are not set."""
+        return self.ndarray(tuple(shape) if isinstance(shape, tuple | list) else (int(shape),), dtype)
 
-            def __init__(self, size: int) -> None:
-                gpu.check_alive()
-                self.allocation = allocated(size, "device", None)
-                self.ptr, self.size = self.allocation.address, size
-                weakref.finalize(self, gpu.free, self.allocation).atexit = False
+    def asarray(self, a: Any, dtype: Any = None) -> Any:
+        """Return an array with the elements of one of the host."""
+        if isinstance(a, self.ndarray):
+            return a
+        host = np.asarray(a, dtype)
+        made = self.empty(host.shape, host.dtype)
+        made.set(host)
+        return made
 
-        class PooledMemory:
-            def __init__(self, size: int) -> None:
-                self.allocation = allocated(size, "device", current().ptr)
-                weakref.finalize(self, gpu.free, self.allocation).atexit = False
+    def ascontiguousarray(self, a: Any) -> Any:
+        """Return an array, or a copy of one that is not row-major."""
+        return a if a.flags.c_contiguous else a.copy()
 
-        class PinnedMemory:
-            def __init__(self, size: int) -> None:
-                self.allocation = allocated(size, "pinned", None)
-                self.ptr = self.allocation.address
-                weakref.finalize(self, gpu.free, self.allocation).atexit = False
+    def asnumpy(self, a: Any, stream: Any = None) -> Any:
+        """Return an array of the host."""
+        return a.get(stream) if isinstance(a, self.ndarray) else np.asarray(a)
 
-        class ndarray:  # noqa: N801 - CuPy's name
-            """An array; operations on it are work on the current stream."""
+    def argsort(self, a: Any) -> Any:
+        """Return the positions that sort an array along its last dimension, stably."""
+        made = self.empty(a.shape, np.int64)
 
-            def __init__(self, shape: Any, dtype: Any, memptr: Any = None, view: Any = None, base: Any = None) -> None:
-                self.dtype, self.shape = np.dtype(dtype), tuple(shape)
-                size = math.prod(self.shape) * self.dtype.itemsize
-                self._memory = memptr.mem if memptr is not None else PooledMemory(max(1, size))
-                allocation = self._memory.allocation
-                if view is None:
-                    start = allocation.address if memptr is None else memptr.ptr
-                    view = allocation.bytes(start, size).view(self.dtype).reshape(self.shape)
-                self._host, self.base = view, base
+        def run(stamp: object) -> None:
+            made.host[...] = np.argsort(a.host, axis=-1, kind="stable")
 
-            @property
-            def data(self) -> Any:
-                return SimpleNamespace(ptr=self._host.ctypes.data, mem=self._memory)
-
-            @property
-            def flags(self) -> Flags:
-                return Flags(bool(self._host.flags.c_contiguous), self.base is None)
-
-            @property
-            def nbytes(self) -> int:
-                return int(self._host.nbytes)
-
-            @property
-            def size(self) -> int:
-                return int(self._host.size)
-
-            @property
-            def ndim(self) -> int:
-                return int(self._host.ndim)
-
-            def _derived(self, host: Any) -> ndarray:
-                return ndarray(host.shape, host.dtype, SimpleNamespace(mem=self._memory), host, self)
-
-            def view(self, dtype: Any = None) -> ndarray:
-                return self._derived(self._host.view(self.dtype if dtype is None else dtype))
-
-            def reshape(self, *shape: Any) -> ndarray:
-                return self._derived(self._host.reshape(*shape))
-
-            def transpose(self, *axes: Any) -> ndarray:
-                return self._derived(self._host.transpose(*axes))
-
-            @property
-            def T(self) -> ndarray:  # noqa: N802
-                return self.transpose()
-
-            def __getitem__(self, key: Any) -> ndarray:
-                return self._derived(np.asarray(self._host[key]))
-
-            def _access(self, writes: bool) -> Access:
-                allocation = self._memory.allocation
-                return Access(allocation.address, allocation.size, writes)
-
-            def __setitem__(self, key: Any, value: Any) -> None:
-                def run(stamp: object) -> None:
-                    self._host[key] = value._host if isinstance(value, ndarray) else value
-
-                gpu.submit(current().ptr, Work("an assignment to an array", (self._access(True),), run))
-
-            def get(self, stream: Any = None) -> Any:
-                """Return a copy in memory of the host, after waiting for the stream."""
-                gpu.check_alive()
-                handle = (stream or current()).ptr
-                out: list[Any] = []
-
-                def run(stamp: object) -> None:
-                    out.append(np.array(self._host))
-
-                gpu.submit(handle, Work("the host's reading of an array", (self._access(False),), run))
-                gpu.synchronize(handle)
-                gpu.check_alive()
-                return out[0]
-
-            def set(self, arr: Any, stream: Any = None) -> None:
-                """Copy from an array of the host, which is read now."""
-                values = np.array(arr)
-
-                def run(stamp: object) -> None:
-                    self._host[...] = values
-
-                gpu.submit((stream or current()).ptr, Work("a copy from the host", (self._access(True),), run))
-
-            def copy(self) -> ndarray:
-                made = ndarray(self.shape, self.dtype)
-
-                def run(stamp: object) -> None:
-                    made._host[...] = self._host
-
-                accesses = (self._access(False), made._access(True))
-                gpu.submit(current().ptr, Work("a copy of an array", accesses, run))
-                return made
-
-            def item(self) -> Any:
-                return self.get().item()
-
-            def __array__(self, *_: object) -> Any:
-                raise TypeError("Implicit conversion to a NumPy array is not allowed. Please use `.get()`.")
-
-        def alloc(size: int) -> Any:
-            gpu.check_alive()
-            memory = PooledMemory(max(1, size))
-            return SimpleNamespace(ptr=memory.allocation.address, mem=memory)
-
-        class UnownedMemory:
-            """Memory that another object owns."""
-
-            def __init__(self, ptr: int, size: int, owner: Any, device_id: int = -1) -> None:
-                del owner, device_id
-                found = gpu.heap.find(ptr)
-                if found is None or not found.alive:
-                    raise FaultError("memory that is not allocated is wrapped")
-                self.ptr, self.size, self.allocation = ptr, size, found
-
-        def memory_pointer(mem: Any, offset: int) -> Any:
-            return SimpleNamespace(ptr=mem.ptr + offset, mem=mem)
-
-        def argsort(a: ndarray) -> ndarray:
-            made = empty(a.shape, np.int64)
-
-            def run(stamp: object) -> None:
-                made._host[...] = np.argsort(a._host, axis=-1, kind="stable")
-
-            accesses = (a._access(False), made._access(True))
-            gpu.submit(current().ptr, Work("a sort by CuPy", accesses, run))
-            return made
-
-        def empty(shape: Any, dtype: Any = np.float64) -> ndarray:
-            gpu.check_alive()
-            return ndarray(tuple(shape) if isinstance(shape, tuple | list) else (int(shape),), dtype)
-
-        def asarray(a: Any, dtype: Any = None) -> ndarray:
-            if isinstance(a, ndarray):
-                return a
-            host = np.asarray(a, dtype)
-            made = empty(host.shape, host.dtype)
-            made.set(host)
-            return made
-
-        def ascontiguousarray(a: Any) -> ndarray:
-            contiguous: ndarray = a if a.flags.c_contiguous else a.copy()
-            return contiguous
-
-        def asnumpy(a: Any, stream: Any = None) -> Any:
-            return a.get(stream) if isinstance(a, ndarray) else np.asarray(a)
-
-        self.unowned_memory, self.memory_pointer, self.argsort = UnownedMemory, memory_pointer, argsort
-        self.ndarray, self.memory, self.alloc = ndarray, Memory, alloc
-        self.empty, self.asarray, self.ascontiguousarray, self.asnumpy = empty, asarray, ascontiguousarray, asnumpy
-        self.alloc_pinned_memory = PinnedMemory
+        a.submit(Work("a sort by CuPy", (a.access(writes=False), made.access(writes=True)), run))
+        return made

@@ -4,120 +4,137 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from compiler.backends.cuda.emulation.stand_in.gpu import Gpu, Work
 from compiler.backends.cuda.emulation.stand_in.memory import FaultError
 from compiler.backends.cuda.emulation.stand_in.ordering import LEGACY, Clock
 
-__all__ = ["Streams"]
+__all__ = ["Event", "Graph", "Hardware", "Stream", "elapsed_time", "of_hardware"]
 
 
-class Streams:
-    """The classes and functions of `cupy.cuda` that concern streams, for one simulated GPU.
+@dataclass
+class Hardware:
+    """A simulated GPU and the current stream of each thread.
 
     Attributes:
-        stream: the class `Stream`.
-        event: the class `Event`.
-        graph: the class of captured graphs.
+        gpu: the GPU.
+        default: the legacy default stream.
     """
 
-    def __init__(self, gpu: Gpu) -> None:
-        current = threading.local()
+    gpu: Gpu
+    default: Any = None
+    _threads: threading.local = field(default_factory=threading.local)
 
-        class Event:
-            """A point of a stream."""
+    def current(self) -> Any:
+        """Return the current stream of this thread."""
+        return getattr(self._threads, "stream", self.default)
 
-            def __init__(self, block: bool = False, disable_timing: bool = False, interprocess: bool = False) -> None:
-                del block, interprocess
-                self.clock: Clock | None = None
-                self.time, self.timed = 0.0, not disable_timing
+    def use(self, stream: Any) -> None:
+        """Make a stream the current one of this thread."""
+        self._threads.stream = stream
 
-            def record(self, stream: Any = None) -> None:
-                gpu.check_alive()
-                self.clock = gpu.snapshot((stream or get_current_stream()).ptr)
-                self.time = time.perf_counter()
 
-            def synchronize(self) -> None:
-                gpu.check_alive()
-                if self.clock is not None:
-                    gpu.wait(self.clock)
+def of_hardware(base: type, hardware: Hardware) -> Any:
+    """Return a class like one of this package, whose objects are on this hardware; CuPy's classes do not take it."""
+    return type(base.__name__, (base,), {"hardware": hardware})
 
-            @property
-            def done(self) -> bool:
-                return True
 
-        class Graph:
-            """Captured work."""
+class Event:
+    """A point of a stream."""
 
-            def __init__(self, works: list[Work]) -> None:
-                self.works = works
+    hardware: ClassVar[Hardware]
 
-            def launch(self, stream: Any = None) -> None:
-                gpu.check_alive()
-                gpu.replay((stream or get_current_stream()).ptr, self.works)
+    def __init__(self, block: bool = False, disable_timing: bool = False, interprocess: bool = False) -> None:
+        del block, interprocess
+        self.clock: Clock | None = None
+        self.time, self.timed = 0.0, not disable_timing
 
-            def upload(self, stream: Any = None) -> None:
-                del stream
+    def record(self, stream: Any = None) -> None:
+        """Stand for what the stream has been given so far."""
+        gpu = self.hardware.gpu
+        gpu.check_alive()
+        self.clock = gpu.snapshot((stream or self.hardware.current()).ptr)
+        self.time = time.perf_counter()
 
-        class Stream:
-            """A queue of work."""
+    def synchronize(self) -> None:
+        """Let the host wait."""
+        self.hardware.gpu.check_alive()
+        if self.clock is not None:
+            self.hardware.gpu.wait(self.clock)
 
-            null: ClassVar[Any]
+    @property
+    def done(self) -> bool:
+        """Whether the stream has come there; work runs when it is submitted."""
+        return True
 
-            def __init__(
-                self, null: bool = False, non_blocking: bool = False, ptds: bool = False, priority: int | None = None
-            ) -> None:
-                del ptds, priority
-                gpu.forbid_in_capture("a stream is created")
-                self.ptr = LEGACY if null else gpu.order.new_stream(blocking=not non_blocking)
-                self._before: list[Any] = []
 
-            def __enter__(self) -> Any:
-                self._before.append(get_current_stream())
-                current.stream = self
-                return self
+def elapsed_time(start: Event, stop: Event) -> float:
+    """Return the milliseconds between two events."""
+    if not (start.timed and stop.timed):
+        raise FaultError("the time of an event without timing is asked for")
+    return 1e3 * (stop.time - start.time)
 
-            def __exit__(self, *_: object) -> None:
-                current.stream = self._before.pop()
 
-            def use(self) -> Any:
-                current.stream = self
-                return self
+class Graph:
+    """Captured work."""
 
-            def synchronize(self) -> None:
-                gpu.check_alive()
-                gpu.synchronize(self.ptr)
+    hardware: ClassVar[Hardware]
 
-            def record(self, event: Any = None) -> Any:
-                event = event or Event()
-                event.record(self)
-                return event
+    def __init__(self, works: Sequence[Work]) -> None:
+        self._works = list(works)
 
-            def wait_event(self, event: Any) -> None:
-                gpu.check_alive()
-                if event.clock is not None:
-                    gpu.order.join(self.ptr, event.clock)
+    def launch(self, stream: Any = None) -> None:
+        """Run the work on a stream."""
+        gpu = self.hardware.gpu
+        gpu.check_alive()
+        gpu.replay((stream or self.hardware.current()).ptr, self._works)
 
-            def launch_host_func(self, callback: Any, arg: Any) -> None:
-                # It may wait for what the host does next, which here is done before.
-                threading.Thread(target=callback, args=(arg,), daemon=True).start()
 
-            def begin_capture(self, mode: int | None = None) -> None:
-                del mode
-                gpu.begin_capture(self.ptr)
+class Stream:
+    """A queue of work."""
 
-            def end_capture(self) -> Graph:
-                return Graph(gpu.end_capture(self.ptr))
+    hardware: ClassVar[Hardware]
 
-        def get_current_stream() -> Any:
-            return getattr(current, "stream", Stream.null)
+    def __init__(
+        self, null: bool = False, non_blocking: bool = False, ptds: bool = False, priority: int | None = None
+    ) -> None:
+        del ptds, priority
+        gpu = self.hardware.gpu
+        gpu.forbid_in_capture("a stream is created")
+        self.ptr = LEGACY if null else gpu.order.new_stream(blocking=not non_blocking)
+        self._before: list[Any] = []
 
-        def get_elapsed_time(start: Any, stop: Any) -> float:
-            if not (start.timed and stop.timed):
-                raise FaultError("the time of an event without timing is asked for")
-            return float(1e3 * (stop.time - start.time))
+    def __enter__(self) -> Any:
+        self._before.append(self.hardware.current())
+        self.hardware.use(self)
+        return self
 
-        Stream.null = Stream(null=True)
-        self.stream, self.event, self.graph = Stream, Event, Graph
-        self.get_current_stream, self.get_elapsed_time = get_current_stream, get_elapsed_time
+    def __exit__(self, *_: object) -> None:
+        self.hardware.use(self._before.pop())
+
+    def synchronize(self) -> None:
+        """Let the host wait for what the stream has been given."""
+        self.hardware.gpu.check_alive()
+        self.hardware.gpu.synchronize(self.ptr)
+
+    def wait_event(self, event: Any) -> None:
+        """Let what the stream is given next wait for an event."""
+        self.hardware.gpu.check_alive()
+        if event.clock is not None:
+            self.hardware.gpu.order.join(self.ptr, event.clock)
+
+    def launch_host_func(self, callback: Callable[[Any], object], arg: Any) -> None:
+        """Call a function of the host; it may wait for what the host does next, which here is done before."""
+        threading.Thread(target=callback, args=(arg,), daemon=True).start()
+
+    def begin_capture(self, mode: int | None = None) -> None:
+        """Collect the work that the stream is given from now on."""
+        del mode
+        self.hardware.gpu.begin_capture(self.ptr)
+
+    def end_capture(self) -> Any:
+        """Return the graph of the work that was collected."""
+        return of_hardware(Graph, self.hardware)(self.hardware.gpu.end_capture(self.ptr))
