@@ -13,9 +13,13 @@ from compiler import compile
 from compiler.backends.cuda.cubins import compile_cubins
 from compiler.backends.cuda.nvrtc import source_of
 from compiler.codegen.languages import default_schedule
+from compiler.codegen.schedules.kernel_choice import KernelChoice
 from compiler.codegen.schedules.schedule import Schedule
 from compiler.errors import UnsupportedError
 from compiler.ir import HloComputation
+from compiler.runtime.thunks import GemmThunk
+from compiler.session import CompilationSession
+from compiler.text import parse
 from tests.codegen import running
 from tests.codegen.nvrtc_errors import has_nvrtc, nvrtc_errors
 from tests.codegen.products import random_product
@@ -185,6 +189,17 @@ ENTRY e {
 
 def test_a_small_layer_is_one_kernel() -> None:
     assert [k.kind for k in compile(LAYER, backend="cuda").kernels] == ["product"]
+
+
+def test_a_library_is_a_choice_for_a_fused_product() -> None:
+    session = CompilationSession(parse(LAYER), backend="cuda")
+    (site,) = session.kernel_sites()
+    session.set_kernel(site, KernelChoice("separate"))
+
+    executable = session.finish()
+
+    assert any(isinstance(t, GemmThunk) for t in executable.thunks)
+    assert "product" not in [k.kind for k in executable.kernels]
 
 
 def test_a_large_product_is_left_to_a_library() -> None:
