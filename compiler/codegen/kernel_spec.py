@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any
 
+from compiler.analysis.library_work import library_flops
 from compiler.analysis.loop_marks import packed_loop
 from compiler.analysis.trip_count import trip_count_of
 from compiler.codegen.languages import C, default_schedule, find_language
@@ -276,12 +277,15 @@ def print_spec(
 def flops_of(computation: HloComputation) -> int:
     """Return the flops of one execution: per element those of the opcode table, for a reduction its input elements.
 
-    Those of a fusion are those of its body; a loop has those of its body in each iteration.
+    A matrix product has two for each pair of elements that it multiplies. Those of a fusion are those of its body; a
+    loop has those of its body in each iteration.
     """
     total = 0
     for i in computation.instructions:
         if i.opcode is Opcode.REDUCE:
             total += sum(o.shape.num_elements for o in i.operands[: len(i.operands) // 2])
+        elif i.opcode is Opcode.DOT:
+            total += int(library_flops(i))
         elif i.opcode is Opcode.FUSION:
             total += flops_of(i.attributes["calls"])
         elif i.opcode is Opcode.WHILE:

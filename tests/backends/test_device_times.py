@@ -13,8 +13,10 @@ from compiler.backends.cuda.device_fit import MeasuredKernel, errors_of, fit
 from compiler.backends.cuda.device_times import KernelWork, kernel_limits, kernel_seconds, product_seconds
 from compiler.backends.cuda.gpu_models import GPUS, gpu_model, resident_blocks
 from compiler.backends.cuda.program_times import PredictedTimes
+from compiler.codegen.kernel_spec import flops_of
 from compiler.errors import ArgumentError, UnknownNameError
 from env.suites import load_suite
+from tests.codegen.running import fused
 
 H100, A100 = gpu_model("h100"), gpu_model("a100")
 
@@ -93,6 +95,12 @@ def test_a_deep_product_is_split() -> None:
     flops = 2.0 * 128 * 128 * (1 << 16)
     one_multiprocessor = flops / (2 * H100.float_rate * H100.clock)
     assert product_seconds(1, 128, 128, 1 << 16, 4, H100) < one_multiprocessor / 8
+
+
+def test_the_operations_of_a_product_depend_on_its_depth() -> None:
+    dot = "ROOT r = f32[8,32] dot(x, y), lhs_contracting_dims={1}, rhs_contracting_dims={0}"
+    computation = fused(f"x = f32[8,16] parameter(0)\ny = f32[16,32] parameter(1)\n{dot}")
+    assert flops_of(computation) == 2 * 8 * 16 * 32
 
 
 def _works(rng: np.random.Generator, count: int) -> list[KernelWork]:

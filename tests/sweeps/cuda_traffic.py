@@ -1,9 +1,10 @@
-"""Memory traffic of all generated CUDA kernels of some suites, counted by the emulator without a GPU.
+"""Traffic, resources and predicted times of the generated CUDA kernels of some suites, without a GPU.
 
 python -m tests.sweeps.cuda_traffic [--suite kernels ...] [--out results/cuda/traffic]
 
-Two rules hold for kernels of the suite "kernels": warps need at least 80% of the bytes in the sectors that they touch
-(coalescing), and a launch has at least as many blocks as the GPU has multiprocessors if there is work for them.
+Rules hold for kernels of the suite "kernels": warps need at least 80% of the bytes in the sectors that they touch
+(coalescing), a launch has at least as many blocks as the GPU has multiprocessors if there is work for them, and no
+registers spill.
 Kernels that break a rule are listed as offenders, unless `REASONS` says why they cannot keep it.
 """
 
@@ -17,7 +18,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from compiler import compile
+from compiler.backends.cuda.cubins import Resources, compile_cubins
+from compiler.backends.cuda.device_times import kernel_limits, kernel_seconds, work_of
 from compiler.backends.cuda.emulation import KernelCounts, TrafficCounter
+from compiler.backends.cuda.gpu_models import gpu_model, resident_blocks
 from compiler.codegen.kernel_spec import KernelSpec
 from compiler.errors import HlogymError
 from env.suites import Program, load_suite
@@ -29,7 +33,7 @@ MULTIPROCESSORS = 132
 """Those of an H100."""
 WORK = 1 << 20
 """Bytes of a launch from which there is work for all multiprocessors: 256 threads of each move 32 bytes."""
-L2_BYTES = 50e6
+GPU = gpu_model("h100")
 REASONS: dict[str, str] = {}
 """Why kernels cannot keep a rule, by patterns of `program/kernel`."""
 
@@ -48,6 +52,12 @@ class Row:
         conflicts: additional turns of the banks of shared memory per turn.
         lanes: mean number of lanes that take part in an access.
         updates: atomic updates of the address that has most.
+        registers: per thread, on an H100.
+        shared: bytes of static shared memory per block.
+        spills: bytes per thread that are stored because registers ran out.
+        occupancy: threads that a multiprocessor holds over those that it could.
+        microseconds: predicted time on an H100.
+        limit: what limits it most.
         error: why it was not counted.
     """
 
@@ -64,6 +74,12 @@ class Row:
     conflicts: float = 0.0
     lanes: float = 32.0
     updates: float = 0.0
+    registers: int = 0
+    shared: int = 0
+    spills: int = 0
+    occupancy: float = 0.0
+    microseconds: float = 0.0
+    limit: str = ""
     error: str = ""
 
     @property
@@ -74,6 +90,8 @@ class Row:
             out.append(f"coalescing {self.coalescing:.0%}")
         if self.grid < MULTIPROCESSORS and self.bytes >= WORK:
             out.append(f"{self.grid} blocks for {self.bytes / 1e6:.1f} MB")
+        if self.spills:
+            out.append(f"{self.spills} bytes spilled")
         if self.error:
             out.append(self.error)
         return out
@@ -95,40 +113,62 @@ def rows_of(suite: str, programs: Sequence[Program]) -> Iterator[Row]:
             counts = counter.counts(kernels)
         except HlogymError:  # one of them cannot be counted
             counts = {}
+        try:
+            cubins = compile_cubins(kernels, GPU.architecture)
+        except HlogymError:  # NVRTC is not installed, or rejects one of them
+            cubins = {}
         for k in kernels:
-            yield _row(suite, program.name, k, counts.get(k.symbol), counter)
+            resources = cubins[k.symbol].resources if k.symbol in cubins else None
+            yield _row(suite, program.name, k, counts.get(k.symbol), counter, resources)
 
 
-def _row(suite: str, program: str, k: KernelSpec, counts: KernelCounts | None, counter: TrafficCounter) -> Row:
+def _row(
+    suite: str,
+    program: str,
+    k: KernelSpec,
+    counts: KernelCounts | None,
+    counter: TrafficCounter,
+    resources: Resources | None,
+) -> Row:
     head = Row(suite, program, k.name, k.kind, k.grid, k.block, k.bytes)
     try:
         c = counts or counter.counts([k])[k.symbol]
     except HlogymError as error:
         return Row(**{**asdict(head), "error": str(error).splitlines()[0]})
     size = max(1, k.bytes)
+    work = work_of(k, c, *((resources.registers, resources.shared_bytes) if resources else ()))
+    limits = kernel_limits(work, GPU)
     measured = {
-        "coalescing": c.coalescing, "memory": c.memory_bytes(L2_BYTES) / size, "l2": c.l2_bytes / size,
+        "coalescing": c.coalescing, "memory": c.memory_bytes(GPU.l2_bytes) / size, "l2": c.l2_bytes / size,
         "conflicts": c.bank_conflicts, "lanes": c.active_lanes, "updates": c.most_updates,
+        "microseconds": 1e6 * kernel_seconds(work, GPU),
     }  # fmt: skip
-    return Row(**{**asdict(head), **{name: round(value, 3) for name, value in measured.items()}})
+    needed = {}
+    if resources:
+        resident = resident_blocks(GPU, k.block, resources.registers, resources.shared_bytes)
+        needed = {"registers": resources.registers, "shared": resources.shared_bytes, "spills": resources.spill_stores}
+        measured["occupancy"] = resident * k.block / GPU.most_threads
+    rounded = {name: round(value, 3) for name, value in measured.items()}
+    return Row(**{**asdict(head), **rounded, **needed, "limit": max(limits, key=lambda name: limits[name])})
 
 
 def report(rows: Sequence[Row], source: dict[str, object]) -> str:
     """Return the tables as Markdown: the offenders, and all kernels."""
     offenders = [r for r in rows if r.faults and not r.reason]
     lines = [
-        "# Memory traffic of the CUDA kernels",
+        "# Traffic, resources and predicted times of the CUDA kernels",
         "",
-        f"{len(rows)} kernels, counted by the emulator on a sample of their blocks. `{source['command']}`, commit "
-        f"{source['commit']}, {source['machine']}, {source['date']}.",
+        f"{len(rows)} kernels, counted by the emulator on a sample of their blocks. `{source['command']}`, "
+        f"commit {source['commit']}, {source['machine']}, {source['date']}.",
         "",
         "Coalescing: needed over touched sectors. Memory and L2: bytes over those of the arguments, with "
-        f"{L2_BYTES / 1e6:.0f} MB of L2. Conflicts: additional turns of shared memory. Lanes: of 32 that take part.",
+        f"{GPU.l2_bytes / 1e6:.0f} MB of L2. Conflicts: additional turns of shared memory. Lanes: active ones of 32. "
+        "Registers per thread and occupancy on an H100 by NVRTC; us: predicted for an H100 in a graph, not measured.",
         "",
         f"## Offenders ({len(offenders)})",
         "",
-        f"Coalescing below {LEAST_COALESCING:.0%}, or fewer blocks than {MULTIPROCESSORS} multiprocessors for at least "
-        f"{WORK / 1e6:.0f} MB.",
+        f"Coalescing below {LEAST_COALESCING:.0%}, fewer blocks than {MULTIPROCESSORS} multiprocessors for at least "
+        f"{WORK / 1e6:.0f} MB, or registers that spill.",
         "",
         "| suite | program | kernel | kind | rules |",
         "|---|---|---|---|---|",
@@ -140,11 +180,15 @@ def report(rows: Sequence[Row], source: dict[str, object]) -> str:
         lines += ["## With a reason", "", "| program | kernel | rules | reason |", "|---|---|---|---|"]
         lines += [f"| {r.program} | {r.kernel} | {'; '.join(r.faults)} | {r.reason} |" for r in excused]
         lines.append("")
-    head = "| program | kernel | kind | blocks | threads | MB | coalescing | memory | L2 | conflicts | lanes |"
-    lines += ["## All kernels", "", head, "|---|---|---|" + "---:|" * 8]
+    head = (
+        "| program | kernel | kind | blocks | threads | MB | coalescing | memory | L2 | conflicts | lanes "
+        "| registers | occupancy | us | limit |"
+    )
+    lines += ["## All kernels", "", head, "|---|---|---|" + "---:|" * 11 + "---|"]
     lines += [
         f"| {r.program} | {r.kernel} | {r.kind} | {r.grid} | {r.block} | {r.bytes / 1e6:.2f} | {r.coalescing:.0%} | "
-        f"{r.memory:.2f} | {r.l2:.2f} | {r.conflicts:.2f} | {r.lanes:.0f} |"
+        f"{r.memory:.2f} | {r.l2:.2f} | {r.conflicts:.2f} | {r.lanes:.0f} | {r.registers} | {r.occupancy:.0%} | "
+        f"{r.microseconds:.1f} | {r.limit} |"
         for r in rows
     ]
     return "\n".join([*lines, ""])

@@ -8,7 +8,7 @@ from typing import Any
 
 __all__ = ["ArrayCounts", "KernelCounts", "sample_windows"]
 
-WARP_OPERATIONS = ("sync", "shuffle", "vote", "match", "tensor", "active mask")
+WARP_OPERATIONS = ("sync", "shuffle", "vote", "match", "tensor", "matrix load", "active mask")
 """Operations in which the lanes of a warp take part together, in the order of `WarpOperation` in runtime.h."""
 SECTOR = 32
 """Bytes of the unit in which caches and memory transfer data."""

@@ -9,7 +9,7 @@ struct Exchange {
   unsigned mask;  // the lanes that take part
   alignas(16) unsigned char values[32][MOST_BYTES];
 };
-enum WarpOperation { SYNC_WARP, SHUFFLE, VOTE, MATCH, TENSOR, ACTIVE_MASK };
+enum WarpOperation { SYNC_WARP, SHUFFLE, VOTE, MATCH, TENSOR, LOAD_MATRIX, ACTIVE_MASK };
 enum AccessKind { READ, WRITE, ATOMIC };
 
 struct Runtime {
@@ -41,7 +41,7 @@ struct BufferCounts {
   unsigned long l2_loads, l2_stores, updates;
 };
 struct Counts {
-  unsigned long blocks, accesses, requests, active_lanes, barriers, exchanges[6];
+  unsigned long blocks, accesses, requests, active_lanes, barriers, exchanges[7];
   unsigned long shared_requests, shared_turns, shared_ideal;
   unsigned long most_updates, most_updates_windows, counted_accesses;
 };

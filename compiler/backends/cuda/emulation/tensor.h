@@ -55,7 +55,7 @@ template <bool TRANSPOSED, int N> EMULATION inline void load_matrices(unsigned (
   unsigned short elements[8];
   memcpy(elements, row, sizeof elements);
   const emulation::Exchange *all =
-      emulation_runtime->exchange(emulation::TENSOR, 0xffffffffu, elements, sizeof elements, HERE);
+      emulation_runtime->exchange(emulation::LOAD_MATRIX, 0xffffffffu, elements, sizeof elements, HERE);
   const unsigned major = emulation_runtime->lane / 4, minor = emulation_runtime->lane % 4 * 2;
   for (int m = 0; m < 4; m++) {
     unsigned short pair[2];

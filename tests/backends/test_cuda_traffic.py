@@ -1,0 +1,44 @@
+"""Rules that generated CUDA kernels keep, by the counts of the emulator: coalescing, and blocks for all units."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from compiler.backends.cuda import emulation
+from env.suites import load_suite
+from tests.sweeps.cuda_traffic import REASONS, Row, report, rows_of
+
+PROGRAMS = ("softmax_2048x2048", "chain_f32_2048x2048", "row_sums_2048x2048", "bias_gelu_128x256", "adam_64k")
+ROW = Row("kernels", "program", "fusion", "loop", grid=4096, block=256, bytes=1 << 24)
+
+
+@pytest.mark.skipif(not emulation.available(), reason="the emulator needs g++")
+def test_kernels_use_whole_sectors_and_all_multiprocessors() -> None:
+    suite = load_suite("kernels")
+    rows = list(rows_of("kernels", [suite.find(name) for name in PROGRAMS]))
+    assert {r.program for r in rows} == set(PROGRAMS)
+    assert {f"{r.program}/{r.kernel}": r.faults for r in rows if r.faults and not r.reason} == {}
+    for r in rows:
+        assert 0.9 < r.memory < 1.1  # each argument moves once
+        assert r.conflicts < 0.5
+
+
+def test_rows_that_break_a_rule_are_offenders() -> None:
+    assert ROW.faults == []
+    assert replace(ROW, coalescing=0.5).faults == ["coalescing 50%"]
+    assert replace(ROW, grid=16).faults == ["16 blocks for 16.8 MB"]
+    assert replace(ROW, grid=16, bytes=4096).faults == []
+    assert replace(ROW, spills=8).faults == ["8 bytes spilled"]
+    assert replace(ROW, error="fails").faults == ["fails"]
+
+
+def test_the_table_lists_offenders_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    source: dict[str, object] = {"command": "c", "commit": "1", "machine": "m", "date": "d"}
+    rows = [ROW, replace(ROW, program="slow", coalescing=0.25)]
+    assert "## Offenders (1)" in report(rows, source)
+    monkeypatch.setitem(REASONS, "slow/*", "rows of three elements")
+    text = report(rows, source)
+    assert "## Offenders (0)" in text
+    assert "| slow | fusion | coalescing 25% | rows of three elements |" in text
