@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Iterator
 
@@ -12,7 +13,8 @@ from compiler import compile
 from compiler.backends.cuda.emulation import available, stand_in
 from compiler.interpreter import evaluate
 from compiler.text import parse
-from env.reference import Reference
+from env.comparison import difference
+from env.reference import Reference, drawn_reference
 from env.suites import load_suite, random_inputs
 from tests.passes.programs import PROGRAMS, program_inputs, program_text
 
@@ -55,9 +57,21 @@ def test_the_state_of_a_loop_is_read_before_other_blocks_write_it(name: str) -> 
     assert Reference.of(module, args).difference(found, program.tolerance) is None
 
 
-def test_the_stand_in_is_gone_after_the_block() -> None:
-    import sys
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [p.name for p in load_suite("jax").programs])
+def test_programs_of_the_jax_suite_match_the_interpreter(name: str) -> None:
+    program = load_suite("jax").find(name)
+    module = parse(program.text())
+    shapes = [(s.dtype, s.dimensions) for s in module.entry.parameter_shapes]
+    reference = drawn_reference(module, lambda number: random_inputs(program, shapes, number))
+    executable = compile(module, backend="cuda")
+    with stand_in.installed():
+        for _ in range(3):
+            got = [r.get() for r in executable(*reference.inputs)]
+            assert difference(got, reference.outputs, program.tolerance, reference.spread) is None
 
+
+def test_the_stand_in_is_gone_after_the_block() -> None:
     before = sys.modules.get("cupy")
     with stand_in.installed():
         assert sys.modules["cupy"] is not before
