@@ -191,6 +191,18 @@ def test_a_small_layer_is_one_kernel() -> None:
     assert [k.kind for k in compile(LAYER, backend="cuda").kernels] == ["product"]
 
 
+def test_a_product_that_a_library_could_not_read_needs_no_transposes() -> None:
+    text = """HloModule heads
+    ENTRY e {
+      x = f32[128,8,64] parameter(0)
+      y = f32[64,96,8] parameter(1)
+      ROOT d = f32[8,128,96] dot(x, y), lhs_batch_dims={1}, rhs_batch_dims={2}, lhs_contracting_dims={2},
+        rhs_contracting_dims={0}
+    }"""
+
+    assert [k.kind for k in compile(text, backend="cuda", fusion_policy="none").kernels] == ["product"]
+
+
 def test_a_library_is_a_choice_for_a_fused_product() -> None:
     session = CompilationSession(parse(LAYER), backend="cuda")
     (site,) = session.kernel_sites()
