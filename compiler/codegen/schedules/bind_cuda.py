@@ -1,8 +1,8 @@
 """Binding of loop nests to a GPU: blocks, threads, registers, shared memory and barriers.
 
-Each nest of a kernel is bound by the file for its form: loops over single elements (`cuda_flat`), reductions of rows
-and columns (`cuda_rows`), and all others (`cuda_blocks`). Nests that do not depend on each other run at the same time,
-each on blocks of its own.
+Each nest of a kernel is bound by the file for its form: loops over single elements (`cuda_flat`), those that transpose
+(`cuda_tiles`), reductions of rows and columns (`cuda_rows`), and all others (`cuda_blocks`). Nests that do not depend on
+each other run at the same time, each on blocks of its own.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from compiler.codegen.schedules.cuda_blocks import SHARED_BYTES, bind_whole
 from compiler.codegen.schedules.cuda_flat import FlatNest, is_element
 from compiler.codegen.schedules.cuda_rows import RowNest
 from compiler.codegen.schedules.cuda_shapes import COMBINE_BYTES, WARP
+from compiler.codegen.schedules.cuda_tiles import TILE_BYTES, TileNest
 from compiler.codegen.schedules.lanes import column_bytes_bound
 from compiler.codegen.schedules.local_memory import BOUNDED, declared_bytes, reads_along_columns
 from compiler.codegen.schedules.loop_transforms import collapse, without_dead_code
@@ -75,7 +76,8 @@ def bind_cuda(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
         )
     first, parts = _independent(body)
     kernel = replace(kernel, resident=schedule.gpu.resident, in_place=_shared_safely(kernel, body, first, parts))
-    nests = [_nest_of(part, kernel, schedule) for part in parts]
+    room = 0 if any(isinstance(s, lir.Reduce) for s in lir.walk(body)) else TILE_BYTES // max(1, len(parts))
+    nests = [_nest_of(part, kernel, schedule, room) for part in parts]
     if not parts or any(n is None for n in nests):
         if kernel.nests > 1 and any(isinstance(s, lir.Reduce) for s in body):
             raise UnsupportedError(
@@ -85,7 +87,8 @@ def bind_cuda(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
         body, threads = bind_whole(body, schedule)
         return replace(kernel, body=body, threads=threads)
     body, threads = _side_by_side([n for n in nests if n is not None], schedule)
-    return replace(kernel, body=(*first, *body), threads=threads)
+    tiled = kernel.kind == "loop" and any(isinstance(n, TileNest) for n in nests)
+    return replace(kernel, kind="transpose" if tiled else kernel.kind, body=(*first, *body), threads=threads)
 
 
 def _shared_safely(
@@ -146,7 +149,8 @@ def _side_by_side(nests: list[Nest], schedule: Schedule) -> tuple[Body, int]:
     return tuple(n.bind(threads, schedule, may_combine) for n in nests), threads
 
 
-def _nest_of(part: Body, kernel: lir.Kernel, schedule: Schedule) -> Nest | None:
+def _nest_of(part: Body, kernel: lir.Kernel, schedule: Schedule, room: int) -> Nest | None:
+    """Return the nest of some statements, whose tiles have so many bytes of shared memory; None for other forms."""
     types = {a.name: a.type for a in kernel.arguments}
     if any(isinstance(s, lir.Reduce) for s in part):
         return RowNest.of(For(Var("whole", 1), LoopKind.INDEPENDENT, part), types)
@@ -154,7 +158,8 @@ def _nest_of(part: Body, kernel: lir.Kernel, schedule: Schedule) -> Nest | None:
         return FlatNest.of(For(Var("once", 1), LoopKind.INDEPENDENT, part), types, schedule)
     if len(part) != 1:
         return None
-    return FlatNest.of(part[0], types, schedule) or RowNest.of(part[0], types)
+    tiled = TileNest.of(part[0], types, schedule, room)
+    return tiled or FlatNest.of(part[0], types, schedule) or RowNest.of(part[0], types)
 
 
 # ---- nests that do not depend on each other
