@@ -407,6 +407,25 @@ class While:
 
 
 @dataclass(frozen=True, slots=True)
+class ForFound:
+    """A loop of a CUDA block over the iterations for which a pred is true, in order.
+
+    The threads of the block compute the preds of adjacent iterations at a time, and all of them run each body.
+
+    Attributes:
+        var: the loop variable.
+        test: statements that define the pred scalar; they may use the variable and change nothing.
+        condition: name of the pred scalar.
+        body: statements of one iteration.
+    """
+
+    var: Var
+    test: tuple[Stmt, ...]
+    condition: str
+    body: tuple[Stmt, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Barrier:
     """All threads of a CUDA block, or of a warp, wait for each other."""
 
@@ -686,6 +705,7 @@ Stmt = (
     | Reduce
     | For
     | While
+    | ForFound
     | Barrier
     | CombineThreads
     | ScanWarp
@@ -751,6 +771,7 @@ _BODIES: dict[type, Callable[[Any], tuple[Body, ...]]] = {
     Scan: lambda s: (s.body,),
     If: lambda s: (s.then, s.otherwise),
     While: lambda s: (s.test, s.body),
+    ForFound: lambda s: (s.test, s.body),
     SortByKey: lambda s: (s.read, s.body),
     OrderRow: lambda s: (s.read,),
     ForFlagged: lambda s: (s.body, s.ordered),
@@ -772,7 +793,7 @@ def map_bodies(s: Stmt, f: Callable[[Body], Body]) -> Stmt:
         return replace(s, body=f(s.body))
     if isinstance(s, If):
         return replace(s, then=f(s.then), otherwise=f(s.otherwise))
-    if isinstance(s, While):
+    if isinstance(s, While | ForFound):
         return replace(s, test=f(s.test), body=f(s.body))
     if isinstance(s, SortByKey):
         return replace(s, read=f(s.read), body=f(s.body))
@@ -875,7 +896,7 @@ def names_of(s: Stmt) -> Iterator[str]:
         yield s.value
     elif isinstance(s, StorePair):
         yield from (s.first, s.second)
-    elif isinstance(s, If | While):
+    elif isinstance(s, If | While | ForFound):
         yield s.condition
     elif isinstance(s, Reduce):
         yield from (r.value for r in s.reductions)

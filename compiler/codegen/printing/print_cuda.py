@@ -113,6 +113,8 @@ class _CudaPrinter(Printer):
             self._in_lane = before
         elif isinstance(s, lir.CombineThreads):
             self._combine(s.combined, s.team)
+        elif isinstance(s, lir.ForFound):
+            self._found(s)
         elif isinstance(s, lir.ScanWarp | lir.ScanWarps):
             self._scan(s)
         elif isinstance(s, lir.OrderRow):
@@ -312,6 +314,30 @@ class _CudaPrinter(Printer):
             self.emit(f"  const index_t {v} = lane_;")
             self._lanes_body(s.body, True)
             self.emit("}")
+
+    def _found(self, s: lir.ForFound) -> None:
+        v, extent, threads = s.var.name, s.var.extent, self.threads
+        self.emit(f"__shared__ unsigned {v}_found[{threads // 32}];")
+        self.emit(f"for (index_t {v}_first = 0; {v}_first < {extent}; {v}_first += {threads}) {{")
+        self.depth += 1
+        self.emit("bool found_ = false;")
+        self.emit(f"if ({v}_first + (index_t)threadIdx.x < {extent}) {{")
+        self.emit(f"  const index_t {v} = {v}_first + threadIdx.x;")
+        self.indented(s.test)
+        self.emit(f"  found_ = {s.condition};")
+        self.emit("}")
+        self.emit("const unsigned lanes_ = __ballot_sync(0xffffffffu, found_);")
+        self.emit(f"if (threadIdx.x % 32 == 0) {v}_found[threadIdx.x / 32] = lanes_;")
+        self.emit("if (__syncthreads_or(found_)) {")
+        self.depth += 1
+        self.emit(f"for (int warp_ = 0; warp_ < {threads // 32}; warp_++)")
+        self.emit(f"for (unsigned left_ = {v}_found[warp_]; left_; left_ &= left_ - 1) {{")
+        self.emit(f"  const index_t {v} = {v}_first + warp_ * 32 + (__ffs(left_) - 1);")
+        self.indented(s.body)
+        self.emit("}")
+        self.emit("__syncthreads();")
+        self._end()
+        self._end()
 
     def _lanes_body(self, body: lir.Body, lanes: bool) -> None:
         before, self._in_lane = self._in_lane, self._in_lane or lanes

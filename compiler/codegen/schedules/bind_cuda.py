@@ -1,8 +1,8 @@
 """Binding of loop nests to a GPU: blocks, threads, registers, shared memory and barriers.
 
 Each nest of a kernel is bound by the file for its form: loops over single elements (`cuda_flat`), those that transpose
-(`cuda_tiles`), reductions of rows and columns (`cuda_rows`), and all others (`cuda_blocks`). Nests that do not depend on
-each other run at the same time, each on blocks of its own.
+(`cuda_tiles`), reductions of rows and columns (`cuda_rows`), scatters (`cuda_scatters`), and all others
+(`cuda_blocks`). Nests that do not depend on each other run at the same time, each on blocks of its own.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from compiler.codegen.schedules.bind_tiles import bind_tiles, has_tiles
 from compiler.codegen.schedules.cuda_blocks import SHARED_BYTES, bind_whole
 from compiler.codegen.schedules.cuda_flat import FlatNest, is_element
 from compiler.codegen.schedules.cuda_rows import RowNest
+from compiler.codegen.schedules.cuda_scatters import scatter_nest
 from compiler.codegen.schedules.cuda_shapes import COMBINE_BYTES, WARP
 from compiler.codegen.schedules.cuda_tiles import TILE_BYTES, TileNest
 from compiler.codegen.schedules.lanes import column_bytes_bound
@@ -152,6 +153,8 @@ def _side_by_side(nests: list[Nest], schedule: Schedule) -> tuple[Body, int]:
 def _nest_of(part: Body, kernel: lir.Kernel, schedule: Schedule, room: int) -> Nest | None:
     """Return the nest of some statements, whose tiles have so many bytes of shared memory; None for other forms."""
     types = {a.name: a.type for a in kernel.arguments}
+    if kernel.kind == "scatter":
+        return scatter_nest(part, types, schedule)
     if any(isinstance(s, lir.Reduce) for s in part):
         return RowNest.of(For(Var("whole", 1), LoopKind.INDEPENDENT, part), types)
     if is_element(part):

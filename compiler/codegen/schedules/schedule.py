@@ -100,6 +100,7 @@ FIELD_RANGES: Mapping[str, range] = {
     "gpu.waves": range(33),
     "gpu.resident": range(9),
     "gpu.ahead": range(0, 129, 8),
+    "gpu.atomics": range(2),
 }
 """The values that may be chosen for the fields of a `Schedule` and of its parts; a kernel may support fewer."""
 

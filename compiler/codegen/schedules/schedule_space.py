@@ -42,6 +42,8 @@ TYPICAL_VALUES: Mapping[str, tuple[int, ...]] = {
     "gpu.ahead": (0, 8, 16, 32, 64),
 }
 """The values worth trying of fields for which the rule of `typical_values` does not suffice."""
+NEVER_TRIED = frozenset({"gpu.atomics"})
+"""Fields with which results would differ from run to run; they are changed only by who names them."""
 
 
 @dataclass(frozen=True)
@@ -130,10 +132,12 @@ def typical_values(name: str, default: int) -> tuple[int, ...]:
     """Return the values of a field of `Schedule` that are worth trying, in ascending order, with the default.
 
     They are all legal values if those are few, else powers of two, in steps of the range, that are at most 16 times
-    smaller or greater than the default. TYPICAL_VALUES comes first, unless
-    the default is below all that it lists and not 0.
+    smaller or greater than the default. TYPICAL_VALUES comes first, unless the default is below all that it lists and
+    not 0. Of the fields in NEVER_TRIED it is the default alone.
     """
     allowed = FIELD_RANGES[name]
+    if name in NEVER_TRIED:
+        return (default,)
     if len(allowed) <= MAX_VALUES:
         return tuple(allowed)
     if name in TYPICAL_VALUES and (not default or default >= min(TYPICAL_VALUES[name])):

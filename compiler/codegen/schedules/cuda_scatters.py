@@ -1,0 +1,184 @@
+"""Scatters on a GPU: atomic updates where their order does not matter, else parts of the output with one block each.
+
+Integers, maxima and minima give the same result in any order, so the grid runs over all elements of all updates. A sum
+of floats depends on the order, and so does an element that several updates replace. Each block then owns a range of
+rows of the output: its threads look through all updates together, and apply those of its rows in the order of the
+program, each thread to its own elements of the window. Nothing is sorted, and results are the same each time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from compiler.codegen.nest import index as ix
+from compiler.codegen.nest import loop_ir as lir
+from compiler.codegen.nest.index import Runtime, Var
+from compiler.codegen.nest.loop_ir import Body, For, LoopKind, Team
+from compiler.codegen.nest.scalar_ops import binary
+from compiler.codegen.schedules.cuda_flat import FlatNest, flattened
+from compiler.codegen.schedules.cuda_shapes import MAX_THREADS, MULTIPROCESSORS, blocks_of, ceil_power, most_threads
+from compiler.codegen.schedules.schedule import Schedule
+from compiler.ir.opcodes import Opcode
+from compiler.ir.types import PrimitiveType as T
+
+PARTS = 2 * MULTIPROCESSORS
+"""Number of parts of the output by default."""
+THREADS = 256
+"""Least number of threads of a block, which look at as many updates at a time."""
+ATOMIC_BITS = (16, 32, 64)
+"""Sizes of the elements that a GPU updates atomically."""
+_PLAIN = lir.Let | lir.Store | lir.Update
+
+
+@dataclass(frozen=True)
+class _Updates:
+    """The updates of a scatter.
+
+    Attributes:
+        batch: variables of the updates.
+        before: definitions of an update: where its window is, and whether that is within the output.
+        condition: name of the pred that says so.
+        window: variables of the elements of a window.
+        inside: the statements of an element.
+        owner: see `For.owner`.
+    """
+
+    batch: tuple[Var, ...]
+    before: Body
+    condition: str
+    window: tuple[Var, ...]
+    inside: Body
+    owner: tuple[str, int] | None
+
+    @staticmethod
+    def of(part: Body) -> _Updates | None:
+        """Return the updates of some statements, or None if they are no scatter of a known form."""
+        batch, before, owner = [], list[lir.Stmt](), None
+        while len(part) == 1 and isinstance(part[0], For) and part[0].kind is LoopKind.ATOMIC:
+            batch.append(part[0].var)
+            owner = owner or part[0].owner
+            part = part[0].body
+            if len(part) > 1 and isinstance(part[-1], For):
+                before += part[:-1]
+                part = part[-1:]
+        *lets, branch = part or (None,)
+        if (
+            not isinstance(branch, lir.If)
+            or branch.otherwise
+            or not all(isinstance(s, lir.Let) for s in (*before, *lets))
+        ):
+            return None
+        before += [s for s in lets if s is not None]
+        window, inside = [], list[lir.Stmt]()
+        rest = branch.then
+        while rest and isinstance(rest[-1], For) and rest[-1].kind is LoopKind.SERIAL:
+            window.append(rest[-1].var)
+            inside += rest[:-1]
+            rest = rest[-1].body
+        inside += rest
+        written = [s for s in inside if isinstance(s, lir.Store | lir.Update)]
+        if len(written) != 1 or not all(isinstance(s, _PLAIN) for s in inside):
+            return None
+        return _Updates(tuple(batch), tuple(before), branch.condition, tuple(window), tuple(inside), owner)
+
+    @property
+    def written(self) -> lir.Store | lir.Update:
+        """The statement that changes the output."""
+        return next(s for s in self.inside if isinstance(s, lir.Store | lir.Update))
+
+    @property
+    def count(self) -> int:
+        """The number of updates."""
+        return math.prod(v.extent for v in self.batch)
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether different elements of two windows of one owner may be the same element of the output."""
+        moving = {v.name for v in self.written.offset.variables() if isinstance(v, Runtime)}
+        return self.owner is None or not moving <= {self.owner[0]}
+
+
+def scatter_nest(part: Body, types: Mapping[str, T], schedule: Schedule) -> FlatNest | ScatterNest | None:
+    """Return the nest of a scatter, or None for other statements."""
+    updates = _Updates.of(part)
+    if updates is None:
+        return None
+    written = updates.written
+    t = types[written.buffer]
+    if updates.count == 1:  # its elements are different ones
+        return _flat(updates, _in_place(updates.inside, types), types)
+    if isinstance(written, lir.Update) and t.bits in ATOMIC_BITS:
+        exact = t.is_integer or written.combiner in (Opcode.MAXIMUM, Opcode.MINIMUM)
+        if exact or schedule.gpu.atomics:
+            return _flat(updates, updates.inside, types)
+    return ScatterNest(updates, types)
+
+
+def _flat(updates: _Updates, inside: Body, types: Mapping[str, T]) -> FlatNest:
+    body: Body = (*updates.before, lir.If(updates.condition, inside))
+    var, body = flattened((*updates.batch, *updates.window) or (Var("once", 1),), body)
+    return FlatNest(var, body, 1, 1, types)
+
+
+def _in_place(inside: Body, types: Mapping[str, T]) -> Body:
+    """Return the statements of an element with its update as a load and a store."""
+    out: list[lir.Stmt] = []
+    for s in inside:
+        if not isinstance(s, lir.Update):
+            out.append(s)
+            continue
+        t, before, after = types[s.buffer], f"{s.value}_before", f"{s.value}_after"
+        out.append(lir.Let(before, t, lir.Load(s.buffer, s.offset)))
+        out.append(lir.Let(after, t, lir.Apply(binary(s.combiner, t), (before, s.value))))
+        out.append(lir.Store(s.buffer, s.offset, after))
+    return tuple(out)
+
+
+@dataclass(frozen=True)
+class ScatterNest:
+    """A scatter whose updates of one element run in order.
+
+    Attributes:
+        updates: the updates.
+        types: element types of the arguments of the kernel.
+    """
+
+    updates: _Updates
+    types: Mapping[str, T]
+
+    combine_bytes = 0
+
+    def threads(self, schedule: Schedule) -> int:
+        """Return the preferred number of threads of a block."""
+        window = math.prod(v.extent for v in self.updates.window)
+        return most_threads(schedule, min(MAX_THREADS, max(THREADS, ceil_power(window))))
+
+    def bind(self, threads: int, schedule: Schedule, may_combine: bool) -> For:
+        """Return the bound nest for blocks of so many threads."""
+        del may_combine
+        u = self.updates
+        number, before = flattened(u.batch, u.before)
+        _, inside = flattened(u.batch, _in_place(u.inside, self.types))
+        element, inside = flattened(u.window or (Var(f"{number.name}w", 1),), inside)
+        window: Body = (For(element, LoopKind.THREAD, inside),)
+        if u.overlaps:
+            window = (*window, lir.Barrier())
+        test, condition, parts = before, u.condition, 1
+        part = Var(f"{number.name}p", 1)
+        if u.owner is not None:
+            start, rows = u.owner
+            size = -(-rows // min(PARTS, rows))
+            parts = -(-rows // size)
+            part = Var(f"{number.name}p", parts)
+            within = ix.of(Runtime(start, 0, rows - 1)) - ix.of(part) * size
+            mine, both = f"{start}_mine", f"{start}_both"
+            test = (
+                *before,
+                lir.Let(mine, T.PRED, lir.IndexTest(within, 0, size - 1)),
+                lir.Let(both, T.PRED, lir.Apply(binary(Opcode.AND, T.PRED), (condition, mine))),
+            )
+            condition = both
+        search = lir.ForFound(number, test, condition, (*before, *window))
+        return For(part, LoopKind.BLOCK, (search,), team=Team(threads, 1), blocks=blocks_of(parts, schedule))
