@@ -9,7 +9,7 @@ import pytest
 
 from compiler.backends.cuda import emulation
 from compiler.backends.cuda.emulation.counting import KernelCounts
-from compiler.codegen.languages import CUDA
+from compiler.codegen.languages import CUDA, default_schedule
 from compiler.codegen.schedules.schedule import FIELD_RANGES
 from compiler.codegen.schedules.schedule_space import schedule_space, typical_values
 from compiler.errors import UnsupportedError
@@ -110,7 +110,7 @@ def test_the_fields_of_a_gpu_are_knobs_of_its_kernels_alone() -> None:
             except UnsupportedError:
                 return None
 
-        default = CUDA.default_schedule if language == "cuda" else running.default_schedule(language)
+        default = default_schedule(language)
         return {k.name for k in schedule_space(generate, default).knobs}
 
     assert {"block", "cache", "gpu.team", "gpu.resident"} <= knobs("softmax", "cuda")
