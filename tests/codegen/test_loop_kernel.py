@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from compiler.api import compile as compile_hlo
 from compiler.codegen.schedules.schedule import Schedule
 from compiler.codegen.schedules.template_schedules import GpuSchedule
 from compiler.codegen.templates import loop_kernel
-from compiler.interpreter import Context, evaluate_op
+from compiler.interpreter import Context, evaluate, evaluate_op
 from compiler.ir import HloInstruction
 from compiler.text import parse
 from env.reference import Reference
@@ -338,6 +339,39 @@ def test_a_warp_makes_the_state_that_positions_share(tmp_path: Path) -> None:
     for (name, case), run in zip(cases.items(), runs, strict=True):
         assert not run.error, name
         assert running.problem(run.outputs, case) is None, name
+
+
+COUNTED = """
+HloModule m
+body { s = (s32[], f32[70], f32[40,70]) parameter(0)
+  i = s32[] get-tuple-element(s), index=0 x = f32[70] get-tuple-element(s), index=1
+  t = f32[40,70] get-tuple-element(s), index=2
+  two = s32[] constant(2) c0 = s32[] constant(0) n = s32[] add(i, two)
+  row = f32[1,70] dynamic-slice(t, i, c0), dynamic_slice_sizes={1,70} in = f32[70] reshape(row)
+  d = f32[] convert(i) b = f32[70] broadcast(d), dimensions={} m = f32[70] multiply(in, b) y = f32[70] add(x, m)
+  ROOT r = (s32[], f32[70], f32[40,70]) tuple(n, y, t) }
+condition { s = (s32[], f32[70], f32[40,70]) parameter(0) i = s32[] get-tuple-element(s), index=0
+  limit = s32[] constant(40) ROOT r = pred[] compare(i, limit), direction=LT }
+ENTRY main { three = s32[] constant(3) x = f32[70] parameter(0) t = f32[40,70] parameter(1)
+  start = (s32[], f32[70], f32[40,70]) tuple(three, x, t)
+  w = (s32[], f32[70], f32[40,70]) while(start), condition=condition, body=body
+  ROOT y = f32[70] get-tuple-element(w), index=1 }
+"""
+
+
+def test_a_thread_loads_what_the_next_step_reads(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    args = [rng.standard_normal(d).astype(np.float32) for d in ((70,), (40, 70))]
+    (kernel,) = compile_hlo(COUNTED, backend="cuda").kernels
+    table = f"p{[s.dimensions for s in kernel.inputs].index((40, 70))}["
+    assert kernel.source.count(table) == 2  # the row of the first step, and in each step that of the next
+    if running.has_emulator():
+        given = [*args, np.array(3, np.int32)]
+        inputs = tuple(next(a for a in given if a.shape == s.dimensions) for s in kernel.inputs)
+        (run,) = running.run_emulated([running.Case(kernel, inputs, Reference(lambda *_: [], []))], tmp_path)
+        assert not run.error
+        (found,) = [a for a in run.outputs if a.shape == (70,)]
+        np.testing.assert_allclose(found, evaluate(parse(COUNTED), args)[0], rtol=1e-5)
 
 
 @pytest.mark.parametrize(("positions", "block"), [(300, 8), (4096, 8), (1 << 20, 128)])

@@ -17,6 +17,7 @@ from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import IndexExpr, Var
 from compiler.codegen.nest.loop_ir import Body, For, LoopKind, Scope
 from compiler.codegen.nest.scalar_ops import SCALAR_BYTES, binary
+from compiler.codegen.schedules.loads_ahead import load_ahead
 from compiler.ir.opcodes import Opcode
 from compiler.ir.types import PrimitiveType as T
 
@@ -200,7 +201,7 @@ def _cost(s: lir.Let) -> int:
 # ---- the bound loop
 
 
-def run_ahead(state: SharedState, steps: int, block: int, position: Body) -> tuple[Body, int]:
+def run_ahead(state: SharedState, steps: int, block: int, position: Body, unsafe: frozenset[str]) -> tuple[Body, int]:
     """Return the loop over blocks and the number of threads of a block.
 
     Args:
@@ -208,15 +209,16 @@ def run_ahead(state: SharedState, steps: int, block: int, position: Body) -> tup
         steps: number of steps of a round.
         block: number of positions of a block.
         position: the statements of `state.position` as they are bound.
+        unsafe: buffers that the kernel may write.
     """
-    return _Rounds(state, steps, block).blocks(position)
+    return _Rounds(state, steps, block, unsafe).blocks(position)
 
 
 class _Rounds:
     """The rounds of one loop: in round r, shared values of round r are made and positions run round r - 1."""
 
-    def __init__(self, state: SharedState, steps: int, block: int) -> None:
-        self.state, self.steps, self.block = state, steps, block
+    def __init__(self, state: SharedState, steps: int, block: int, unsafe: frozenset[str]) -> None:
+        self.state, self.steps, self.block, self.unsafe = state, steps, block, unsafe
         name = state.loop.var.name
         self.first = -(-block // WARP) * WARP  # the warp that makes the shared values begins here
         self.threads = self.first + WARP
@@ -321,9 +323,10 @@ class _Rounds:
         )  # fmt: skip
         body = (*reads, *self._at_tile(self._at_step((*s.static, *position), base + ix.of(step))))
         loop = For(step, LoopKind.SERIAL, body, base=base, limit=s.loop.var.extent)
+        loops = load_ahead(loop, self.unsafe)
         return (
             lir.Let(begun, T.PRED, lir.IndexTest(ix.of(self.round), 1, None)),
-            lir.If(is_mine, (lir.If(begun, (loop,)),)),
+            lir.If(is_mine, (lir.If(begun, loops),)),
         )
 
 

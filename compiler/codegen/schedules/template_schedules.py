@@ -53,7 +53,8 @@ class GpuSchedule:
             per block.
         resident: number of blocks that a multiprocessor should hold at a time, for which the compiler limits registers.
         ahead: number of steps of a loop kernel for which a warp of its own makes the state that all positions share,
-            while the others run theirs for the steps before; 0 leaves it to each thread.
+            while the others run theirs for the steps before; 0 leaves it to each thread, and loads to the steps that
+            need them.
         atomics: 1 if a scatter adds floats atomically, in an order and with a rounding that differ from run to run; it
             is never chosen by itself, because a plan gives the same results each time.
     """

@@ -19,6 +19,8 @@ from compiler.codegen.nest.index import Var
 from compiler.codegen.nest.loop_ir import Body, For, LoopKind, Scope
 from compiler.codegen.nest.scalar_ops import ScalarOp
 from compiler.codegen.schedules import accumulators
+from compiler.codegen.schedules.counters import with_known_counters
+from compiler.codegen.schedules.loads_ahead import load_ahead
 from compiler.codegen.schedules.loop_transforms import has_loop, without_dead_code
 from compiler.codegen.schedules.rare_analysis import RareWork, find_rare, other_operand
 from compiler.codegen.schedules.schedule import LANES, Schedule
@@ -52,7 +54,7 @@ def bind_thread_loop(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
     shared = frozenset(kernel.arguments[read].name for read, _ in (*kernel.in_place, *kernel.must_alias))
     written = frozenset(a.name for a in kernel.arguments if a.is_output)
     binding = _Threads(schedule, shared, shared | written)
-    body = _with_tiles(kernel.body)
+    body = with_known_counters(_with_tiles(kernel.body))
     tiles = next(s.var.extent for s in body if isinstance(s, For) and s.kind is LoopKind.INDEPENDENT)
     block = schedule.block or _block_of(tiles)
     ahead = binding.ahead(body, block)
@@ -116,7 +118,7 @@ class _Threads:
         state = find_shared(flat, known, self.unsafe, steps)
         if state is None:
             return None
-        loop, threads = run_ahead(state, steps, block, self._with_branches(state.position))
+        loop, threads = run_ahead(state, steps, block, self._with_branches(state.position), self.unsafe)
         return (*first, *loop), threads
 
     def _body(self, body: Body) -> Body:
@@ -130,7 +132,8 @@ class _Threads:
             return self._reduce(s)
         if isinstance(s, For):
             short = s.kind is LoopKind.INDEPENDENT and s.var.extent < LANES
-            return (replace(s, kind=LoopKind.UNROLLED if short else LoopKind.SERIAL, body=self._body(s.body)),)
+            loop = replace(s, kind=LoopKind.UNROLLED if short else LoopKind.SERIAL, body=self._body(s.body))
+            return load_ahead(loop, self.unsafe) if self.schedule.gpu.ahead and not short else (loop,)
         if isinstance(s, lir.While):  # its body may use what the test defines, so nothing of it goes into a branch
             test = tuple(x for t in s.test for x in self._statement(t))
             return (replace(s, test=test, body=self._body(s.body)),)
