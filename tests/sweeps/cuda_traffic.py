@@ -200,18 +200,23 @@ def main() -> None:
     parser.add_argument("--suite", nargs="+", default=SUITES)
     parser.add_argument("--out", type=Path, help="path of the tables without its ending")
     options = parser.parse_args()
-    rows = []
-    for suite in options.suite:
+    source = provenance()
+    rows: list[Row] = []
+    for n, suite in enumerate(options.suite):
         for row in rows_of(suite, load_suite(suite).programs):
             rows.append(row)
             if row.faults and not row.reason:
                 print(f"{suite}/{row.program}/{row.kernel} ({row.kind}): {'; '.join(row.faults)}", flush=True)
-    source = {**provenance(), "command": f"python -m tests.sweeps.cuda_traffic --suite {' '.join(options.suite)}"}
-    if options.out:
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        data = {"provenance": source, "kernels": [asdict(r) for r in rows]}
-        options.out.with_suffix(".json").write_text(json.dumps(data, indent=1) + "\n")
-        options.out.with_suffix(".md").write_text(report(rows, source))
+        done = " ".join(options.suite[: n + 1])
+        if options.out:
+            _write(options.out, rows, {**source, "command": f"python -m tests.sweeps.cuda_traffic --suite {done}"})
+
+
+def _write(out: Path, rows: Sequence[Row], source: dict[str, object]) -> None:
+    out.parent.mkdir(parents=True, exist_ok=True)
+    data = {"provenance": source, "kernels": [asdict(r) for r in rows]}
+    out.with_suffix(".json").write_text(json.dumps(data, indent=1) + "\n")
+    out.with_suffix(".md").write_text(report(rows, source))
 
 
 if __name__ == "__main__":
