@@ -63,7 +63,11 @@ class TrainConfig(PointerSettings):
             batch_size=256, n_epochs=6, learning_rate=5e-4, ent_coef=0.01, hidden=256, eval_suite="jax/validation",
             eval_freq=32768,
         )  # fmt: skip
-        return made if "Measured" in env else replace(made, environments=16, gamma=0.995, gae_lambda=0.95)
+        return (
+            made
+            if "Measured" in env or "Emulated" in env
+            else replace(made, environments=16, gamma=0.995, gae_lambda=0.95)
+        )
 
     def check(self) -> None:
         """Raise an error if a setting is out of its bounds.

@@ -36,7 +36,13 @@ _MODEL, _POLICY = "model", "policy"
 
 def registered_name(env: str) -> str:
     """Return the name under which policies for an environment are registered, such as "hlogym-fusion"."""
-    short = env.removeprefix("env:").removeprefix("hlogym/").partition("-v")[0].removesuffix("Measured")
+    short = (
+        env.removeprefix("env:")
+        .removeprefix("hlogym/")
+        .partition("-v")[0]
+        .removesuffix("Measured")
+        .removesuffix("Emulated")
+    )
     return f"hlogym-{short.lower()}"
 
 

@@ -65,13 +65,17 @@ def report_latest(output: Path, results: Path, runs: Path, as_json: bool = False
     give_answer(facts, lambda: print_fields(facts), as_json)
 
 
+_AGAINST_DEFAULT = ("measured-time", "emulated-time")
+"""Rewards by which a plan is compared with the default plan."""
+
+
 def meaning_of_speedup(config: TrainConfig) -> str:
     """Return the axis label for the speedups that a training run with these settings records."""
     if config.reward == "op-count":
         return "ops of the default passes over ops"
     if "PassOrder" in config.env:
         return "speedup over the default passes"
-    measured = "Measured" in config.env or config.reward == "measured-time"
+    measured = any(k in config.env for k in ("Measured", "Emulated")) or config.reward in _AGAINST_DEFAULT
     decides_fusion = config.env.rpartition("/")[2].startswith(("Fusion", "Compile"))
     return "speedup over no fusion" if decides_fusion and not measured else "speedup over the default"
 

@@ -29,12 +29,16 @@ def make_env(config: TrainConfig, **more: Any) -> Environment:
     Raises:
         UnknownNameError: there is no such environment, suite or reward.
     """
-    known = {f"{n}{m}-v0" for n in environments.ENVIRONMENTS for m in ("", "Measured")}
+    known = {f"{n}{kind}-v0" for n in environments.ENVIRONMENTS for kind in environments.KINDS}
     short = config.env.removeprefix("env:").removeprefix("hlogym/")
     if short not in known:
         raise UnknownNameError("environment", config.env, (f"hlogym/{n}" for n in known))
     if short.startswith("PassOrder"):
         more = {"max_steps": config.budget, "step_cost": config.step_cost, **more}
-    arguments: dict[str, Any] = {"suite": config.suite, "backend": config.backend, "reward": config.reward or None}
-    arguments |= {"workers": config.workers, **more}
+    arguments: dict[str, Any] = {"suite": config.suite, "backend": config.backend, "workers": config.workers}
+    if "Emulated" in short:
+        arguments["backend"] = "cuda"  # needs no GPU
+    if config.reward:
+        arguments["reward"] = config.reward
+    arguments |= more
     return cast(Environment, gym.make(f"hlogym/{short}", **arguments).unwrapped)

@@ -17,6 +17,8 @@ from env.compilation import PlanFailedError
 from env.predicted_time import PlanTimes
 from env.rewards import EmulatedTime
 from env.suites import load_suite
+from experiments.config import TrainConfig
+from experiments.training_env import make_env
 from tests.env.small_programs import write_suite
 
 pytestmark = pytest.mark.skipif(not emulation.available(), reason="the emulator needs g++")
@@ -103,3 +105,9 @@ def test_a_plan_of_another_program_fails(suite: str) -> None:
     other = load_suite(suite).find("loop")
     with pytest.raises(PlanFailedError):
         PlanTimes().seconds(other, CompilationPlan.from_json(info["plan_json"]))
+
+
+def test_training_runs_make_emulated_environments_on_any_machine(suite: str) -> None:
+    env: Any = make_env(TrainConfig(env="hlogym/FusionEmulated-v0", suite=suite, backend="cpu"))
+    assert env.backend == "cuda"
+    assert isinstance(env.reward, EmulatedTime)

@@ -34,7 +34,10 @@ MULTIPROCESSORS = 132
 WORK = 1 << 20
 """Bytes of a launch from which there is work for all multiprocessors: 256 threads of each move 32 bytes."""
 GPU = gpu_model("h100")
-REASONS: dict[str, str] = {}
+REASONS: dict[str, str] = {
+    "take_along_rows_*/*": "each element comes from a random column of its row",
+    "cross_entropy_grad_*/fusion": "one update per row in an array that is otherwise unchanged",
+}
 """Why kernels cannot keep a rule, by patterns of `program/kernel`."""
 
 
