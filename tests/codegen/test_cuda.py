@@ -255,7 +255,8 @@ UNLIKE = """
   q = f32[7,11] abs(y)
   r = f32[5] reduce(z, zero), dimensions={1}, to_apply=add
   k = f32[40] reduce(z, zero), dimensions={0}, to_apply=add
-  ROOT t = (f32[300], f32[7,11], f32[5], f32[40]) tuple(p, q, r, k)
+  s = f32[] reduce(z, zero), dimensions={0,1}, to_apply=add
+  ROOT t = (f32[300], f32[7,11], f32[5], f32[40], f32[]) tuple(p, q, r, k, s)
 """
 
 
