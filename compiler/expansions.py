@@ -44,6 +44,7 @@ class Expansion:
         pass_text: the pass that expands it.
         default_pass: the pass by whose limits the expansion is the default; the same pass if empty.
         only_staged: whether it is only for languages in which large reductions are divided into stages.
+        on_request: whether it is never the default.
     """
 
     name: str
@@ -51,6 +52,7 @@ class Expansion:
     pass_text: str
     default_pass: str = ""
     only_staged: bool = False
+    on_request: bool = False
 
     def is_for(self, language: str | None) -> bool:
         """Check whether the expansion is a choice for kernels in a language."""
@@ -63,6 +65,7 @@ EXPANSIONS: tuple[Expansion, ...] = (
     Expansion("prefix-sums", Opcode.REDUCE_WINDOW, "reduce-window-rewriter"),
     Expansion("product", Opcode.CONVOLUTION, "convolution-to-dot"),
     Expansion("patches", Opcode.CONVOLUTION, "convolution-to-patches"),
+    Expansion("winograd", Opcode.CONVOLUTION, "convolution-winograd", on_request=True),
     Expansion("loop", Opcode.SCATTER, "scatter-expander", "scatter-expander{simple=false}"),
     Expansion("ranks", Opcode.TOPK, "topk-by-rank"),
     Expansion("sort", Opcode.TOPK, "topk-decomposer"),
@@ -197,11 +200,16 @@ def choices_of(i: HloInstruction, backend: Backend) -> tuple[str, ...]:
 
 def _choices_of(i: HloInstruction, alone: HloModule, backend: Backend) -> tuple[str, ...]:
     mine = [e for e in EXPANSIONS if e.opcode is i.opcode and e.is_for(backend.language)]
-    names = [e.name for e in mine if _changes(alone, e.pass_text)]
+    offered = [e for e in mine if _changes(alone, e.pass_text)]
+    names = [e.name for e in offered if not e.on_request]
     in_library = backend.library_refusal(i) is None
     if in_library or i.opcode in _INTERPRETED or implementations_of(i, backend.name) or _has_kernel(i, backend):
         names.append(KEEP)
-    by_limits = (e.name for e in mine if not in_library and _changes(alone, e.default_pass or e.pass_text))
+    if names:
+        names += [e.name for e in offered if e.on_request]
+    by_limits = (
+        e.name for e in offered if not (in_library or e.on_request) and _changes(alone, e.default_pass or e.pass_text)
+    )
     default = next(by_limits, KEEP if KEEP in names else None)
     if default is None or default not in names:
         return tuple(names)

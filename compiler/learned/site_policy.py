@@ -26,6 +26,7 @@ from compiler.learned.features.sites import (
     LOOP_FEATURES,
     Feature,
     default_loop,
+    described,
     expansion_rows,
     loop_rows,
 )
@@ -159,6 +160,7 @@ class SiteExpansions:
 
     def choose_expansion(self, site: ExpansionSite) -> str:
         """Return one of `site.choices`."""
+        site = described(site)
         rows = expansion_rows(site) if len(site.choices) > 1 and not _is_short(site) else None
         return site.default if rows is None else site.choices[self.chooser.pick(site.choices, site.default, rows)]
 
@@ -166,6 +168,7 @@ class SiteExpansions:
         """Return what is chosen for a site and why."""
         if _is_short(site):
             return f"{site.default}, the default: the op has less than {LEAST_FLOPS} flops"
+        site = described(site)
         rows = expansion_rows(site)
         return (
             f"{site.default}: the site is unknown"

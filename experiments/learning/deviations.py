@@ -16,7 +16,7 @@ from typing import Literal, TypeAlias
 from agents.deviations import Deviation, PlanBuilder
 from compiler.errors import HlogymError
 from compiler.ir import HloModule
-from compiler.learned.features.sites import UNROLLED_COLUMN, default_loop, expansion_rows, loop_rows
+from compiler.learned.features.sites import UNROLLED_COLUMN, default_loop, described, expansion_rows, loop_rows
 from compiler.plan import CompilationPlan
 from compiler.session import CompilationSession
 from compiler.text import parse
@@ -71,7 +71,7 @@ def changes_of(module: HloModule, backend: str, instructions: int, longest: floa
     if session.module.instruction_count > instructions or session.cost().seconds > longest:
         return []
     found: dict[tuple[SitePhase, str, str, tuple[float, ...]], list[str]] = {}
-    for site in session.expansions():
+    for site in map(described, session.expansions()):
         for choice, row in zip(site.choices, expansion_rows(site) or (), strict=False):
             if choice != site.default:
                 found.setdefault(("expansions", choice, site.default, tuple(row)), []).append(site.id)

@@ -40,8 +40,9 @@ SUMS = frozenset(
 )
 """Programs in which a pass may change the order in which infinities are added: usual arguments only."""
 
-PADDING = frozenset({"convolution-to-patches"})
-"""Passes that multiply padding by possibly infinite values, as XLA:CPU's convolutions do: usual arguments only."""
+PADDING = frozenset({"convolution-to-patches", "convolution-winograd"})
+"""Passes that multiply padding by possibly infinite values, as XLA:CPU's convolutions do, or subtract such values of
+one tile from each other: usual arguments only."""
 
 LOGGED: list[npt.NDArray[Any]] = []
 """The operands of `log_it`, in order."""

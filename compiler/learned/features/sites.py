@@ -7,7 +7,7 @@ trees, which learn on them, do not depend on the scale and print their condition
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from compiler.analysis.flops import instruction_flops
 from compiler.expansions import ExpansionSite
@@ -111,10 +111,21 @@ _DYNAMIC = frozenset({Opcode.DYNAMIC_SLICE, Opcode.DYNAMIC_UPDATE_SLICE})
 _INDEXED = frozenset({Opcode.GATHER, Opcode.SCATTER})
 
 
+def described(site: ExpansionSite) -> ExpansionSite:
+    """Return a site without the choices that rows do not describe, because they are newer than the features.
+
+    A site whose default they do not describe stays as it is.
+    """
+    return replace(site, choices=tuple(c for c in site.choices if c in _WAYS)) if site.default in _WAYS else site
+
+
 def expansion_rows(site: ExpansionSite) -> list[list[float]] | None:
-    """Return a row for each of `site.choices`, in their order; None if the site does not name its instruction."""
+    """Return a row for each of `site.choices`, in their order.
+
+    None if the site does not name its instruction, or has choices that rows do not describe.
+    """
     i = site.instruction
-    if i is None:
+    if i is None or not set(site.choices) <= set(_WAYS):
         return None
     about = _of_op(i)
     default = [float(site.default == way) for way in _WAYS]
