@@ -2,8 +2,8 @@
 
 The rewards of `Fusion`, `PassOrder`, `Unroll`, `Kernels` and `Compile` are estimated by the cost model, so they are
 deterministic. `FusionMeasured` and so on are rewarded by measured run time and registered as nondeterministic;
-`FusionEmulated` and so on by the predicted time on a GPU, which needs none and is deterministic. The `reward` argument
-takes any other reward; see `env.rewards`.
+`FusionEmulated` and so on are rewarded by predicted time on a GPU, deterministically and without one. The `reward`
+argument takes any other reward; see `env.rewards`.
 
 Where Gymnasium is not installed there are no environments, but programs, references and statistics work.
 """
