@@ -25,18 +25,19 @@ _HALVES = frozenset({T.F16, T.BF16})
 _MOVED = frozenset({Opcode.RESHAPE, Opcode.BITCAST, Opcode.BROADCAST, Opcode.CONSTANT})
 """Opcodes that cost no pass over memory by themselves."""
 UNITS = 132
-"""Multiprocessors of the GPU that the figures are those of: an H100."""
+"""Multiprocessors of an H100, for which all figures here are estimates: none has been measured."""
 RATES = {T.F16: 7e14, T.BF16: 7e14, T.F32: 5e13, T.F64: 5e13}
 """Flops per second of a library. The data sheet of the H100 says 9.9e14, 9.9e14, 6.7e13 and 6.7e13 (tensor cores)."""
 SLOWDOWNS = {T.F16: 1.7, T.BF16: 1.7, T.F32: 1.2, T.F64: 2.0}
-"""How much longer a large generated product takes: it uses `mma` instead of `wgmma`, and no tensor cores for f64."""
+"""Estimated time of a large generated product relative to a library: it uses `mma` instead of `wgmma`, and no tensor
+cores for f64."""
 BANDWIDTH = 2.5e12
 """Bytes per second from memory."""
 LAUNCH = 3e-6
 """Seconds that a kernel takes longer than its work, in a graph."""
 TILE, STEP, STEP_SECONDS = 64, 32, 4e-7
-"""Edge of a tile, steps along the depth that are loaded at a time, and the latency of a load of them: what a product
-with too few tiles for all multiprocessors takes, because nothing else overlaps with it."""
+"""Edge of a tile, elements along the depth that are loaded at a time, and the latency of such a load. A product with
+too few tiles for all multiprocessors takes that long per step, because nothing else overlaps with it."""
 
 
 @dataclass(frozen=True)
