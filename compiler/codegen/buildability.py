@@ -10,9 +10,10 @@ from compiler.codegen.lowering.emission import STATEMENT_LIMIT
 from compiler.codegen.lowering.lower import lower, roots_of
 from compiler.codegen.lowering.plain_reductions import is_certainly_built
 from compiler.codegen.nest.scalar_ops import is_supported_type, is_value_type, scalar_op_of
-from compiler.codegen.templates.products import product_refusal
+from compiler.codegen.templates.dots import dot_refusal
+from compiler.codegen.templates.products import ACCUMULATED_IN
 from compiler.codegen.templates.scatter import scatter_refusal
-from compiler.codegen.templates.tile_products import tile_product_refusal
+from compiler.codegen.templates.tile_products import SUMMED_IN
 from compiler.errors import UnsupportedError
 from compiler.ir.computation import HloComputation
 from compiler.ir.instruction import HloInstruction
@@ -77,7 +78,7 @@ def _template_refusal(i: HloInstruction, target: BuildTarget) -> str | None:
     if not has_kernel:
         return f"%{i.name}: {language.name} has no generated kernel for a {i.opcode.text}, into which others could go"
     if i.opcode is Opcode.DOT:
-        return tile_product_refusal(i) if language.tiles else product_refusal(i)
+        return dot_refusal(i, SUMMED_IN if language.tiles else ACCUMULATED_IN)
     return scatter_refusal(i) if i.opcode is Opcode.SCATTER else None
 
 

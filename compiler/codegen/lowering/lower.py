@@ -33,6 +33,7 @@ from compiler.analysis.kernel_summary import needs_loop
 from compiler.codegen.lowering.emission import STATEMENT_LIMIT
 from compiler.codegen.lowering.emit import Emitter
 from compiler.codegen.lowering.nests import looped_reductions, nests_of
+from compiler.codegen.lowering.outputs import kernel_arguments
 from compiler.codegen.lowering.reductions import Domain, combiner_of, result_index
 from compiler.codegen.lowering.select_regions import update_starts
 from compiler.codegen.lowering.vector_products import with_vector_product_as_sum
@@ -212,15 +213,8 @@ class _Lowering:
     def _finish(
         self, kind: str, must_alias: tuple[tuple[int, int], ...] = (), in_place: tuple[tuple[int, int], ...] = ()
     ) -> lir.Kernel:
-        parameters = self.fused.parameters
-        arguments = [
-            lir.Argument(f"p{n}", p.shape.element_type, p.shape.num_elements, False) for n, p in enumerate(parameters)
-        ]
-        arguments += [
-            lir.Argument(name, r.shape.element_type, r.shape.num_elements, True)
-            for name, r in zip(self.outputs, self.roots, strict=True)
-        ]
-        return lir.Kernel(kind, tuple(arguments), tuple(self.emitter.frames[0].stmts), in_place, must_alias)
+        arguments = kernel_arguments(self.fused.parameters, [r.shape for r in self.roots])
+        return lir.Kernel(kind, arguments, tuple(self.emitter.frames[0].stmts), in_place, must_alias)
 
     # ---- loops
 

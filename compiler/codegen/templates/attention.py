@@ -16,24 +16,23 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from compiler.analysis.attention import Attention
+from compiler.codegen.lowering.outputs import set_source, store_outputs
 from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import Index, IndexExpr, IndexSymbol, Var
 from compiler.codegen.nest.loop_ir import LoopKind
-from compiler.codegen.nest.scalar_ops import ScalarOp, binary, comparison, conversion
+from compiler.codegen.nest.scalar_ops import ScalarOp, binary, comparison
 from compiler.codegen.nest.tile_attention import NEGLIGIBLE
 from compiler.codegen.schedules.template_schedules import AttentionSchedule
 from compiler.codegen.templates.attention_indices import AttentionIndices, substituted
 from compiler.codegen.templates.block_masks import BlockMask, block_mask
 from compiler.codegen.templates.products import (
     best_tile,
-    forward_index,
     operand_in_place,
     pack,
     pack_transposed,
     placed,
 )
-from compiler.errors import UnsupportedError
 from compiler.ir.computation import HloComputation
 from compiler.ir.instruction import HloInstruction
 from compiler.ir.opcodes import Opcode
@@ -195,13 +194,7 @@ class _Lowering(AttentionIndices):
         )  # fmt: skip
         at = ix.of(self.position) * width + here
 
-        def element(index: Index) -> str:
-            if index != self.dot_index:
-                raise UnsupportedError(f"%{self.a.dot.name}: its result is read at other places")
-            value, t = e.let(T.F32, lir.LocalLoad(scores, at)), self.a.dot.shape.element_type
-            return value if t is T.F32 else e.apply(conversion(T.F32, t), value)
-
-        e.sources[self.a.dot] = element
+        set_source(e, self.a.dot, self.dot_index, T.F32, lambda: e.let(T.F32, lir.LocalLoad(scores, at)))
         high = self._array("high", width)
 
         def begin() -> None:
@@ -327,23 +320,13 @@ class _Lowering(AttentionIndices):
         c = Var(e.fresh("c"), self.feature.extent)
         wanted = substituted(self.output_index, {self.feature: ix.of(c)})
 
-        def element(index: Index) -> str:
-            if index != wanted:
-                raise UnsupportedError(f"%{a.output.name}: its result is read at other places")
+        def divided() -> str:
             value = e.let(T.F32, lir.LocalLoad(sums, ix.of(c) * self.width + here))
-            value = e.apply(_MUL, value, e.let(T.F32, lir.LocalLoad(total, here)))
-            t = a.output.shape.element_type
-            return value if t is T.F32 else e.apply(conversion(T.F32, t), value)
+            return e.apply(_MUL, value, e.let(T.F32, lir.LocalLoad(total, here)))
 
-        e.sources[a.output] = element
-        with e.guard() as body:
-            stores = []
-            for r, out in zip(self.roots, self.outputs, strict=True):
-                to = forward_index(a.output, r, wanted)
-                stores.append(lir.Store(out, ix.linearize(to, r.shape.dimensions), e.value(r, to)))
-            for store in stores:
-                e.add(store)
-        inner = lir.For(c, LoopKind.VECTOR, placed(body.stmts, self.at_query))
+        set_source(e, a.output, wanted, T.F32, divided)
+        stmts = store_outputs(e, a.output, wanted, self.roots)
+        inner = lir.For(c, LoopKind.VECTOR, placed(stmts, self.at_query))
         e.add(_loop(self.lane, LoopKind.SERIAL, self.lanes, [inner]))
 
 

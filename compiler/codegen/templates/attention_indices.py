@@ -8,10 +8,12 @@ from collections.abc import Mapping, Sequence
 from compiler.analysis.attention import Attention
 from compiler.codegen.lowering.emission import STATEMENT_LIMIT
 from compiler.codegen.lowering.emit import Emitter
+from compiler.codegen.lowering.outputs import kernel_arguments
 from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import Index, IndexExpr, IndexSymbol, Var
 from compiler.codegen.nest.indexing_maps import INDEXING_MAPS
+from compiler.codegen.templates.dots import contracted_sizes, index_of_groups, operand_indices
 from compiler.errors import UnsupportedError
 from compiler.ir.computation import HloComputation
 from compiler.ir.instruction import HloInstruction
@@ -37,7 +39,6 @@ class AttentionIndices:
     def __init__(self, fused: HloComputation, roots: Sequence[HloInstruction], attention: Attention) -> None:
         self.fused, self.roots, self.a = fused, roots, attention
         self.e = Emitter(fused, STATEMENT_LIMIT)
-        self.outputs = [f"o{k}" for k in range(len(roots))]
         for d in (attention.dot, attention.output):
             if any(x.shape.element_type not in (T.F32, T.BF16, T.F16) for x in (d, *d.operands)):
                 raise UnsupportedError(f"%{d.name}: attention of these types has no kernel")
@@ -50,15 +51,7 @@ class AttentionIndices:
 
     def arguments(self) -> tuple[lir.Argument, ...]:
         """Return the arguments of the kernel."""
-        arguments = [
-            lir.Argument(f"p{n}", p.shape.element_type, p.shape.num_elements, False)
-            for n, p in enumerate(self.fused.parameters)
-        ]
-        arguments += [
-            lir.Argument(name, r.shape.element_type, r.shape.num_elements, True)
-            for name, r in zip(self.outputs, self.roots, strict=True)
-        ]
-        return tuple(arguments)
+        return kernel_arguments(self.fused.parameters, [r.shape for r in self.roots])
 
     def _indices(self) -> None:
         """Find the variables of the whole attention and the indices of its operands in terms of them."""
@@ -79,8 +72,8 @@ class AttentionIndices:
         self.feature = _only(right, "features", e)
         self.outer = [v for v in (*batch, *left) if v is not self.query]
         self.output_index = tuple(ix.of(v) for v in result)
-        at = _at(weights.shape.rank, ((wb, batch), (wf, left), (wc, contracted)))
-        self.value_index = _at(values.shape.rank, ((vb, batch), (vf, right), (vc, contracted)))
+        at = index_of_groups(weights.shape.rank, ((wb, batch), (wf, left), (wc, contracted)))
+        self.value_index = index_of_groups(values.shape.rank, ((vb, batch), (vf, right), (vc, contracted)))
         for i in self.a.chain[:-1]:
             at = INDEXING_MAPS[i.opcode](i, at) if i.opcode in INDEXING_MAPS else at
         self.score_index = at
@@ -102,20 +95,10 @@ class AttentionIndices:
         if len(set(seen)) != 1:
             raise UnsupportedError(f"%{dot.name}: a score is computed from several elements")
         self.dot_index = seen[0]
-        lhs, rhs = dot.operands
-        lb, lc = dot.attr("lhs_batch_dims", ()), dot.attr("lhs_contracting_dims", ())
-        rb, rc = dot.attr("rhs_batch_dims", ()), dot.attr("rhs_contracting_dims", ())
-        lf = [d for d in range(lhs.shape.rank) if d not in lb and d not in lc]
-        rf = [d for d in range(rhs.shape.rank) if d not in rb and d not in rc]
-        sizes = [lhs.shape.dimensions[d] for d in lc]
+        sizes = contracted_sizes(dot)
         self.depth = Var(e.fresh("k"), math.prod(sizes))
-        inner = ix.delinearize(ix.of(self.depth), sizes)
-        batch, left = seen[0][: len(lb)], seen[0][len(lb) : len(lb) + len(lf)]
-        right = seen[0][len(lb) + len(lf) :]
-        sides = (
-            (lhs, _at(lhs.shape.rank, ((lb, batch), (lf, left), (lc, inner)))),
-            (rhs, _at(rhs.shape.rank, ((rb, batch), (rf, right), (rc, inner)))),
-        )
+        indices = operand_indices(dot, self.dot_index, ix.delinearize(ix.of(self.depth), sizes))
+        sides = tuple(zip(dot.operands, indices, strict=True))
         by_key = [self.key in ix.variables_of(index) for _, index in sides]
         by_query = [self.query in ix.variables_of(index) for _, index in sides]
         if sum(by_key) != 1 or any(a and b for a, b in zip(by_key, by_query, strict=True)):
@@ -130,14 +113,6 @@ def _only(found: Sequence[Var], what: str, e: Emitter) -> Var:
     if len(long) > 1:
         raise UnsupportedError(f"attention whose {what} have {len(long)} dimensions has no kernel")
     return long[0] if long else Var(e.fresh("i"), 1)
-
-
-def _at(rank: int, dims: Sequence[tuple[Sequence[int], Sequence[Var | IndexExpr]]]) -> Index:
-    """Return an index of which groups of dimensions are given."""
-    found: dict[int, IndexExpr] = {}
-    for where, what in dims:
-        found.update((d, ix.of(x) if isinstance(x, Var) else x) for d, x in zip(where, what, strict=True))
-    return tuple(found[d] for d in range(rank))
 
 
 def substituted(index: Index, mapping: Mapping[IndexSymbol, IndexExpr]) -> Index:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 
 from compiler.analysis.loop_marks import packed_loop
 from compiler.codegen.lowering.emit import Emitter
+from compiler.codegen.lowering.outputs import kernel_arguments
 from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import Index, IndexExpr
@@ -84,13 +85,7 @@ class _PackedLowering(LoopLowering):
         return value.parameter_number if alone and list(value.users) == [self.start] else None
 
     def _finish(self) -> lir.Kernel:
-        inputs = [
-            lir.Argument(f"p{n}", p.shape.element_type, p.shape.num_elements, False)
-            for n, p in enumerate(self.fused.parameters)
-        ]
-        outputs = [
-            lir.Argument(f"o{n}", r.shape.element_type, r.shape.num_elements, True) for n, r in enumerate(self.roots)
-        ]
+        parameters = self.fused.parameters
         must, may = [], []
         for n, root in enumerate(self.roots):
             k = self._element(root)
@@ -98,11 +93,12 @@ class _PackedLowering(LoopLowering):
             if k in self.state.stacked:
                 if argument is None:
                     raise UnsupportedError(f"%{root.name}: the initial value of a stacked array must be an argument")
-                must.append((argument, len(inputs) + n))
+                must.append((argument, len(parameters) + n))
             elif argument is not None and k in self.state.per_position:
-                may.append((argument, len(inputs) + n))
+                may.append((argument, len(parameters) + n))
         stmts = tuple(self.emitter.frames[0].stmts)
-        return lir.Kernel("loop-kernel", (*inputs, *outputs), stmts, tuple(may), tuple(must))
+        arguments = kernel_arguments(parameters, [r.shape for r in self.roots])
+        return lir.Kernel("loop-kernel", arguments, stmts, tuple(may), tuple(must))
 
     # ---- initial values
 

@@ -11,18 +11,25 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from compiler.codegen.lowering.emission import STATEMENT_LIMIT
 from compiler.codegen.lowering.emit import Emitter
+from compiler.codegen.lowering.outputs import forward_index, kernel_arguments, set_source, store_outputs
 from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import Index, IndexExpr, IndexSymbol, Var
 from compiler.codegen.nest.loop_ir import LoopKind
-from compiler.codegen.nest.scalar_ops import conversion
 from compiler.codegen.schedules.schedule import LOCAL_BYTES
 from compiler.codegen.schedules.template_schedules import ProductSchedule
+from compiler.codegen.templates.dots import (
+    contracted_sizes,
+    dot_refusal,
+    free_dimensions,
+    loads_of,
+    operand_indices,
+)
 from compiler.errors import UnsupportedError
 from compiler.ir.computation import HloComputation
 from compiler.ir.instruction import HloInstruction
@@ -65,18 +72,6 @@ def best_tile(rows: int, vectors: int, accumulators: int) -> tuple[int, int]:
     return best
 
 
-def product_refusal(dot: HloInstruction) -> str | None:
-    """Return why a dot has no generated kernel, or None."""
-    t = ACCUMULATED_IN.get(dot.shape.element_type)
-    types = {ACCUMULATED_IN.get(o.shape.element_type) for o in dot.operands}
-    if t is None or len(dot.operands) != 2 or types != {t}:
-        named = ", ".join(o.shape.element_type.text for o in (*dot.operands, dot))
-        return f"%{dot.name}: a dot of these types has no kernel: {named}"
-    if 0 in dot.shape.dimensions or 0 in dot.operands[0].shape.dimensions:
-        return f"%{dot.name}: an empty dot has no kernel"
-    return None
-
-
 def product_of(fused: HloComputation) -> HloInstruction | None:
     """Return the dot of a fused computation that has exactly one, otherwise None."""
     dots = [i for i in fused.post_order() if i.opcode is Opcode.DOT]
@@ -92,35 +87,6 @@ def lower_product(
         UnsupportedError: the dot has an unsupported type or is too deep, or an output has another number of elements.
     """
     return _Product(fused, roots, dot, schedule).kernel()
-
-
-def forward_index(start: HloInstruction, end: HloInstruction, index: Index) -> Index:
-    """Return the index of the element of `end` that is computed from `start[index]`, through ops that keep elements.
-
-    Raises:
-        UnsupportedError: there is no path of elementwise ops, reshapes and transposes.
-    """
-    paths: dict[HloInstruction, Index] = {start: index}
-    work = [start]
-    while work:
-        i = work.pop()
-        if i is end:
-            return paths[i]
-        for user in i.users:
-            if user not in paths:
-                moved = _forward_step(i, user, paths[i])
-                if moved is not None:
-                    paths[user] = moved
-                    work.append(user)
-    raise UnsupportedError(f"%{end.name} is not computed element by element from %{start.name}")
-
-
-def _forward_step(i: HloInstruction, user: HloInstruction, index: Index) -> Index | None:
-    if user.opcode is Opcode.TRANSPOSE:
-        return tuple(index[d] for d in user.dimensions)
-    if user.opcode in (Opcode.RESHAPE, Opcode.BITCAST):
-        return ix.delinearize(ix.linearize(index, i.shape.dimensions), user.shape.dimensions)
-    return index if user.shape.is_array and user.shape.dimensions == i.shape.dimensions else None
 
 
 @dataclass(frozen=True)
@@ -234,7 +200,7 @@ class _Product:
         self, fused: HloComputation, roots: Sequence[HloInstruction], dot: HloInstruction, schedule: ProductSchedule
     ) -> None:
         self.fused, self.roots, self.dot, self.schedule = fused, roots, dot, schedule
-        refusal = product_refusal(dot)
+        refusal = dot_refusal(dot, ACCUMULATED_IN)
         if refusal is not None:
             raise UnsupportedError(refusal)
         for r in roots:
@@ -242,53 +208,30 @@ class _Product:
                 raise UnsupportedError(f"%{r.name}: {r.shape} does not have one element per element of %{dot.name}")
         self.type = ACCUMULATED_IN[dot.shape.element_type]
         self.emitter = Emitter(fused, STATEMENT_LIMIT)
-        self.outputs = [f"o{k}" for k in range(len(roots))]
         self.epilogue: tuple[lir.Stmt, ...] = ()
 
     def kernel(self) -> lir.Kernel:
         e, dot = self.emitter, self.dot
-        lhs, rhs = dot.operands
-        lb, lc = dot.attr("lhs_batch_dims", ()), dot.attr("lhs_contracting_dims", ())
-        rb, rc = dot.attr("rhs_batch_dims", ()), dot.attr("rhs_contracting_dims", ())
-        lf = [d for d in range(lhs.shape.rank) if d not in lb and d not in lc]
-        rf = [d for d in range(rhs.shape.rank) if d not in rb and d not in rc]
         result = [Var(e.fresh("i"), n) for n in dot.shape.dimensions]
-        at = [ix.of(v) for v in result]
-        sizes = [lhs.shape.dimensions[d] for d in lc]
+        self.at = tuple(ix.of(v) for v in result)
+        sizes = contracted_sizes(dot)
         self.depth = Var(e.fresh("k"), math.prod(sizes))
-        inner = ix.delinearize(ix.of(self.depth), sizes)
-        batch, left, right = at[: len(lb)], at[len(lb) : len(lb) + len(lf)], at[len(lb) + len(lf) :]
-
-        def index_of(rank: int, dims: Sequence[tuple[Sequence[int], Sequence[IndexExpr]]]) -> Index:
-            found = {d: x for where, what in dims for d, x in zip(where, what, strict=True)}
-            return tuple(found[d] for d in range(rank))
-
-        first = _Side(
-            lhs,
-            index_of(lhs.shape.rank, ((lb, batch), (lf, left), (lc, inner))),
-            self._blocked(result[len(lb) : len(lb) + len(lf)]),
+        indices = operand_indices(dot, self.at, ix.delinearize(ix.of(self.depth), sizes))
+        left, right = (len(free) for free in free_dimensions(dot))
+        batch = len(result) - left - right
+        parts = (result[batch : batch + left], result[batch + left :])
+        first, second = (
+            _Side(operand, index, self._blocked(free))
+            for operand, index, free in zip(dot.operands, indices, parts, strict=True)
         )
-        second = _Side(
-            rhs,
-            index_of(rhs.shape.rank, ((rb, batch), (rf, right), (rc, inner))),
-            self._blocked(result[len(lb) + len(lf) :]),
-        )
-        self.at = tuple(at)
         outer = [v for v in result if v not in (first.var, second.var)]
         rows, columns = min(((first, second), (second, first)), key=lambda sides: self._cost(*sides))
         self.outer = math.prod(v.extent for v in outer)
         with e.loops(outer):
             self._blocks(rows, columns)
-        arguments = [
-            lir.Argument(f"p{n}", p.shape.element_type, p.shape.num_elements, False)
-            for n, p in enumerate(self.fused.parameters)
-        ]
-        arguments += [
-            lir.Argument(name, r.shape.element_type, r.shape.num_elements, True)
-            for name, r in zip(self.outputs, self.roots, strict=True)
-        ]
+        arguments = kernel_arguments(self.fused.parameters, [r.shape for r in self.roots])
         body = tuple(e.frames[0].stmts)
-        return lir.Kernel("product", tuple(arguments), body, self._in_place_pairs(body))
+        return lir.Kernel("product", arguments, body, self._in_place_pairs(body))
 
     def _in_place_pairs(self, body: lir.Body) -> tuple[tuple[int, int], ...]:
         """Return the (input, output) argument positions that may share one buffer, such as a sum of products.
@@ -299,9 +242,9 @@ class _Product:
             return ()
         stores = {s.buffer: s.offset for s in self.epilogue if isinstance(s, lir.Store)}
         offsets: dict[str, set[IndexExpr]] = {}
-        for load in _loads(self.epilogue):
+        for load in loads_of(self.epilogue):
             offsets.setdefault(load.buffer, set()).add(load.offset)
-        inside, total = (Counter(load.buffer for load in _loads(b)) for b in (self.epilogue, body))
+        inside, total = (Counter(load.buffer for load in loads_of(b)) for b in (self.epilogue, body))
         for s in lir.walk(body):
             if isinstance(s, lir.MatrixProduct):
                 total.update((s.lhs.array, s.rhs.array))
@@ -309,9 +252,9 @@ class _Product:
                 total[s.buffer] += 1
         pairs = []
         for n, p in enumerate(self.fused.parameters):
-            for k, (out, r) in enumerate(zip(self.outputs, self.roots, strict=True)):
+            for k, r in enumerate(self.roots):
                 same_size = p.shape.element_type.byte_size == r.shape.element_type.byte_size
-                only_here = offsets.get(f"p{n}") == {stores.get(out)} and inside[f"p{n}"] == total[f"p{n}"]
+                only_here = offsets.get(f"p{n}") == {stores.get(f"o{k}")} and inside[f"p{n}"] == total[f"p{n}"]
                 if same_size and only_here:
                     pairs.append((n, len(self.fused.parameters) + k))
         return tuple(pairs)
@@ -482,10 +425,7 @@ class _Product:
         e = self.emitter
         with e.guard() as scratch:
             e.value(side.operand, index)
-        loads = [
-            s.value for s in lir.walk(tuple(scratch.stmts)) if isinstance(s, lir.Let) and isinstance(s.value, lir.Load)
-        ]
-        return any(load.offset.coefficient(side.var) == 1 for load in loads)
+        return any(load.offset.coefficient(side.var) == 1 for load in loads_of(tuple(scratch.stmts)))
 
     def _block(self, rows: _Side, columns: _Side, pieces: _Pieces, left: lir.Matrix, right: lir.Matrix) -> None:
         """Emit the product of one block and its epilogue."""
@@ -504,28 +444,16 @@ class _Product:
         target = lir.Matrix(sums, ix.const(0), width, 1, True)
         e.add(lir.MatrixProduct(target, left, right, self.type, *spans, tile=self.tile, narrow_tile=self.narrow_tile))
 
-        def element(index: Index) -> str:
-            if index != self.at:
-                raise UnsupportedError(f"%{self.dot.name}: its result is read at other places")
-            value, t = e.let(self.type, lir.LocalLoad(sums, ix.of(i) * width + ix.of(j))), self.dot.shape.element_type
-            return value if t is self.type else e.apply(conversion(self.type, t), value)
-
-        e.sources[self.dot] = element
-        with e.guard() as body:
-            stores = []
-            for r, out in zip(self.roots, self.outputs, strict=True):
-                to = forward_index(self.dot, r, self.at)
-                stores.append(lir.Store(out, ix.linearize(to, r.shape.dimensions), e.value(r, to)))
-            for store in stores:
-                e.add(store)
-        self.epilogue = tuple(body.stmts)
+        at = ix.of(i) * width + ix.of(j)
+        set_source(e, self.dot, self.at, self.type, lambda: e.let(self.type, lir.LocalLoad(sums, at)))
+        self.epilogue = store_outputs(e, self.dot, self.at, self.roots)
         offset = ix.linearize(forward_index(self.dot, self.roots[0], self.at), self.roots[0].shape.dimensions)
         loops = [(i, pieces.row_span), (j, pieces.column_span)]
         is_across = offset.coefficient(rows.var) == 1 and offset.coefficient(columns.var) != 1
         if is_across and i.extent >= min(j.extent, NARROW):
             loops.reverse()  # to store adjacent elements
         (outer, outer_span), (inner, inner_span) = loops
-        stmts = placed(body.stmts, pieces.mapping)
+        stmts = placed(self.epilogue, pieces.mapping)
         nest = lir.For(inner, LoopKind.INDEPENDENT, stmts, base=inner_span.base, limit=_limit(inner_span))
         e.add(lir.For(outer, LoopKind.SERIAL, (nest,), base=outer_span.base, limit=_limit(outer_span)))
 
@@ -569,10 +497,6 @@ class _Pieces:
     def at_start(self, offset: IndexExpr) -> IndexExpr:
         """Return an offset at the first row and column of the block."""
         return offset.substitute({self.i: ix.const(0), self.j: ix.const(0)})
-
-
-def _loads(body: lir.Body) -> Iterator[lir.Load]:
-    return (s.value for s in lir.walk(body) if isinstance(s, lir.Let) and isinstance(s.value, lir.Load))
 
 
 def _block(extent: int, preferred: int, multiple: int) -> int:

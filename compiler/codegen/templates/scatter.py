@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from compiler.codegen.lowering.emit import Emitter
+from compiler.codegen.lowering.outputs import kernel_arguments
 from compiler.codegen.lowering.reductions import combiner_of
 from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
@@ -57,13 +58,9 @@ def lower_scatter(fused: HloComputation, scatter: HloInstruction) -> lir.Kernel:
         outermost = e.frames[-1].stmts[-1]
         if isinstance(outermost, lir.For):
             e.frames[-1].stmts[-1] = replace(outermost, owner=_owner(scatter, starts))
-    parameters = fused.parameters
-    arguments = [
-        lir.Argument(f"p{n}", p.shape.element_type, p.shape.num_elements, False) for n, p in enumerate(parameters)
-    ]
-    arguments.append(lir.Argument("o0", scatter.shape.element_type, scatter.shape.num_elements, True))
-    must_alias = ((operand.parameter_number or 0, len(parameters)),) if in_place else ()
-    return lir.Kernel("scatter", tuple(arguments), tuple(e.frames[0].stmts), must_alias=must_alias)
+    must_alias = ((operand.parameter_number or 0, len(fused.parameters)),) if in_place else ()
+    arguments = kernel_arguments(fused.parameters, [scatter.shape])
+    return lir.Kernel("scatter", arguments, tuple(e.frames[0].stmts), must_alias=must_alias)
 
 
 def _fill(e: Emitter, operand: HloInstruction) -> None:

@@ -11,12 +11,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from compiler.codegen.lowering.emit import Emitter
+from compiler.codegen.lowering.outputs import forward_index, kernel_arguments
 from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import Index, IndexExpr, Var
 from compiler.codegen.nest.scalar_ops import is_supported_type, scalar_op_of
 from compiler.codegen.printing.print_order import check_sortable
-from compiler.codegen.templates.products import forward_index
 from compiler.errors import UnsupportedError
 from compiler.ir.computation import HloComputation
 from compiler.ir.instruction import HloInstruction
@@ -124,12 +124,7 @@ def _check_types(i: HloInstruction) -> None:
 
 def finish(e: Emitter, kind: str, outputs: Sequence[Shape]) -> lir.Kernel:
     """Return the kernel of what has been emitted, with array arguments for the parameters and the outputs."""
-    arguments = [
-        lir.Argument(f"p{k}", p.shape.element_type, p.shape.num_elements, False)
-        for k, p in enumerate(e.fused.parameters)
-    ]
-    arguments += [lir.Argument(f"o{k}", s.element_type, s.num_elements, True) for k, s in enumerate(outputs)]
-    return lir.Kernel(kind, tuple(arguments), tuple(e.frames[0].stmts))
+    return lir.Kernel(kind, kernel_arguments(e.fused.parameters, outputs), tuple(e.frames[0].stmts))
 
 
 @dataclass(frozen=True)

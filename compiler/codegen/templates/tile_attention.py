@@ -12,16 +12,15 @@ import math
 from collections.abc import Sequence
 
 from compiler.analysis.attention import Attention
+from compiler.codegen.lowering.outputs import set_source, store_outputs
 from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
-from compiler.codegen.nest.index import Index, IndexExpr, IndexSymbol, Var
-from compiler.codegen.nest.scalar_ops import conversion
+from compiler.codegen.nest.index import IndexExpr, IndexSymbol, Var
 from compiler.codegen.nest.tile_attention import SCALAR_PARTS, AttentionShape, TileAttention, TileMask
 from compiler.codegen.nest.tiles import HALF_TYPES
 from compiler.codegen.schedules.template_schedules import TileAttentionSchedule
 from compiler.codegen.templates.attention_indices import AttentionIndices
 from compiler.codegen.templates.block_masks import block_mask
-from compiler.codegen.templates.products import forward_index
 from compiler.codegen.templates.tile_products import half_of, tile_operand
 from compiler.errors import UnsupportedError
 from compiler.ir.computation import HloComputation
@@ -132,36 +131,16 @@ class _Lowering(AttentionIndices):
 
     def _scoring(self, product: str) -> tuple[tuple[lir.Stmt, ...], str]:
         """Return the statements that compute a score from a product, and its name."""
-        e, t = self.e, self.a.dot.shape.element_type
-
-        def element(index: Index) -> str:
-            if index != self.dot_index:
-                raise UnsupportedError(f"%{self.a.dot.name}: its result is read at other places")
-            return product if t is T.F32 else e.apply(conversion(T.F32, t), product)
-
-        e.sources[self.a.dot] = element
+        e = self.e
+        set_source(e, self.a.dot, self.dot_index, T.F32, lambda: product)
         with e.guard() as body:
             name = e.value(self.a.scores, self.score_index)
         return tuple(body.stmts), name
 
     def _epilogue(self, result: str) -> tuple[lir.Stmt, ...]:
         """Return the statements that compute the outputs from one element of the result."""
-        e, t = self.e, self.a.output.shape.element_type
-
-        def element(index: Index) -> str:
-            if index != self.output_index:
-                raise UnsupportedError(f"%{self.a.output.name}: its result is read at other places")
-            return result if t is T.F32 else e.apply(conversion(T.F32, t), result)
-
-        e.sources[self.a.output] = element
-        with e.guard() as body:
-            stores = []
-            for r, out in zip(self.roots, self.outputs, strict=True):
-                to = forward_index(self.a.output, r, self.output_index)
-                stores.append(lir.Store(out, ix.linearize(to, r.shape.dimensions), e.value(r, to)))
-            for store in stores:
-                e.add(store)
-        return tuple(body.stmts)
+        set_source(self.e, self.a.output, self.output_index, T.F32, lambda: result)
+        return store_outputs(self.e, self.a.output, self.output_index, self.roots)
 
 
 def _up(n: int, to: int) -> int:

@@ -9,18 +9,24 @@ is contiguous becomes the columns, along which adjacent threads store.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from compiler.codegen.lowering.emission import STATEMENT_LIMIT
 from compiler.codegen.lowering.emit import Emitter
+from compiler.codegen.lowering.outputs import forward_index, kernel_arguments, set_source, store_outputs
 from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import Index, IndexExpr, Var
-from compiler.codegen.nest.scalar_ops import conversion
 from compiler.codegen.nest.tiles import HALF_TYPES, TileOperand, TileProduct, TileShape, half_words
 from compiler.codegen.schedules.template_schedules import TileSchedule
-from compiler.codegen.templates.products import forward_index
+from compiler.codegen.templates.dots import (
+    contracted_sizes,
+    dot_refusal,
+    free_dimensions,
+    loads_of,
+    operand_indices,
+)
 from compiler.errors import UnsupportedError
 from compiler.ir.computation import HloComputation
 from compiler.ir.instruction import HloInstruction
@@ -52,18 +58,6 @@ LONG = 32
 """Elements of a dimension from which on it is divided into tiles by itself, if merging it with others costs copies."""
 
 
-def tile_product_refusal(dot: HloInstruction) -> str | None:
-    """Return why a dot has no generated kernel on a GPU, or None."""
-    t = SUMMED_IN.get(dot.shape.element_type)
-    types = {SUMMED_IN.get(o.shape.element_type) for o in dot.operands}
-    if t is None or len(dot.operands) != 2 or types != {t}:
-        named = ", ".join(o.shape.element_type.text for o in (*dot.operands, dot))
-        return f"%{dot.name}: a dot of these types has no kernel: {named}"
-    if 0 in dot.shape.dimensions or 0 in dot.operands[0].shape.dimensions:
-        return f"%{dot.name}: an empty dot has no kernel"
-    return None
-
-
 def lower_tile_product(
     fused: HloComputation, roots: Sequence[HloInstruction], dot: HloInstruction, schedule: TileSchedule
 ) -> lir.Kernel:
@@ -72,7 +66,7 @@ def lower_tile_product(
     Raises:
         UnsupportedError: the dot has an unsupported type, or an output has another number of elements.
     """
-    refusal = tile_product_refusal(dot)
+    refusal = dot_refusal(dot, SUMMED_IN)
     if refusal is not None:
         raise UnsupportedError(refusal)
     for r in roots:
@@ -137,7 +131,6 @@ class _Lowering:
         types = {half_of(o) or o.shape.element_type for o in dot.operands}
         self.type = next(iter(types)) if len(types) == 1 else self.sums
         self.emitter = Emitter(fused, STATEMENT_LIMIT)
-        self.outputs = [f"o{k}" for k in range(len(roots))]
         self.cost = 0.0
 
     def kernel(self) -> lir.Kernel:
@@ -162,16 +155,8 @@ class _Lowering:
         covered = group.extent * row_tile.extent * shape.rows * column_tile.extent * shape.columns
         computed = sum(1.0 for o in (lhs, rhs) if not o.vector)
         self.cost = math.prod(v.extent for v in self.outer) * covered * (1.0 + computed)
-        arguments = [
-            lir.Argument(f"p{k}", p.shape.element_type, p.shape.num_elements, False)
-            for k, p in enumerate(self.fused.parameters)
-        ]
-        arguments += [
-            lir.Argument(name, r.shape.element_type, r.shape.num_elements, True)
-            for name, r in zip(self.outputs, self.roots, strict=True)
-        ]
-        body = tuple(e.frames[0].stmts)
-        return lir.Kernel("product", tuple(arguments), body, self._in_place_pairs(tile))
+        arguments = kernel_arguments(self.fused.parameters, [r.shape for r in self.roots])
+        return lir.Kernel("product", arguments, tuple(e.frames[0].stmts), self._in_place_pairs(tile))
 
     # ---- indices
 
@@ -179,26 +164,17 @@ class _Lowering:
         """Return the sides that become rows and columns, and set the other variables and the index of the result."""
         e, dot = self.emitter, self.dot
         lhs, rhs = dot.operands
-        lb, lc = dot.attr("lhs_batch_dims", ()), dot.attr("lhs_contracting_dims", ())
-        rb, rc = dot.attr("rhs_batch_dims", ()), dot.attr("rhs_contracting_dims", ())
-        lf = [d for d in range(lhs.shape.rank) if d not in lb and d not in lc]
-        rf = [d for d in range(rhs.shape.rank) if d not in rb and d not in rc]
-        sizes = [lhs.shape.dimensions[d] for d in lc]
+        sizes = contracted_sizes(dot)
         self.depth = Var(e.fresh("k"), math.prod(sizes))
         inner = ix.delinearize(ix.of(self.depth), sizes)
-        batch = [Var(e.fresh("i"), lhs.shape.dimensions[d]) for d in lb]
+        batch = [Var(e.fresh("i"), lhs.shape.dimensions[d]) for d in dot.attr("lhs_batch_dims", ())]
         self.outer = list(batch)
+        lf, rf = free_dimensions(dot)
         left, left_at = self._free([lhs.shape.dimensions[d] for d in lf])
         right, right_at = self._free([rhs.shape.dimensions[d] for d in rf])
-        batch_at = [ix.of(v) for v in batch]
-        self.at = (*batch_at, *left_at, *right_at)
-
-        def index_of(rank: int, dims: Sequence[tuple[Sequence[int], Sequence[IndexExpr]]]) -> Index:
-            found = {d: x for where, what in dims for d, x in zip(where, what, strict=True)}
-            return tuple(found[d] for d in range(rank))
-
-        first = _Side(lhs, index_of(lhs.shape.rank, ((lb, batch_at), (lf, left_at), (lc, inner))), left)
-        second = _Side(rhs, index_of(rhs.shape.rank, ((rb, batch_at), (rf, right_at), (rc, inner))), right)
+        self.at = (*map(ix.of, batch), *left_at, *right_at)
+        left_index, right_index = operand_indices(dot, self.at, inner)
+        first, second = _Side(lhs, left_index, left), _Side(rhs, right_index, right)
         root = self.roots[0]
         offset = ix.linearize(forward_index(dot, root, self.at), root.shape.dimensions)
         across = offset.coefficient(left) == 1 and offset.coefficient(right) != 1
@@ -281,22 +257,8 @@ class _Lowering:
 
     def _epilogue(self, result: str) -> tuple[lir.Stmt, ...]:
         """Return the statements that compute the outputs from one sum."""
-        e, t = self.emitter, self.dot.shape.element_type
-
-        def element(index: Index) -> str:
-            if index != self.at:
-                raise UnsupportedError(f"%{self.dot.name}: its result is read at other places")
-            return result if t is self.sums else e.apply(conversion(self.sums, t), result)
-
-        e.sources[self.dot] = element
-        with e.guard() as body:
-            stores = []
-            for r, out in zip(self.roots, self.outputs, strict=True):
-                to = forward_index(self.dot, r, self.at)
-                stores.append(lir.Store(out, ix.linearize(to, r.shape.dimensions), e.value(r, to)))
-            for store in stores:
-                e.add(store)
-        return tuple(body.stmts)
+        set_source(self.emitter, self.dot, self.at, self.sums, lambda: result)
+        return store_outputs(self.emitter, self.dot, self.at, self.roots)
 
     def _in_place_pairs(self, tile: TileProduct) -> tuple[tuple[int, int], ...]:
         """Return the (input, output) argument positions that may share one buffer, such as a sum of products.
@@ -307,21 +269,21 @@ class _Lowering:
             return ()
         stores = {s.buffer: s.offset for s in tile.epilogue if isinstance(s, lir.Store)}
         read: dict[str, set[IndexExpr]] = {}
-        for load in _loads(tile.epilogue):
+        for load in loads_of(tile.epilogue):
             read.setdefault(load.buffer, set()).add(load.offset)
-        outside = {load.buffer for o in (tile.lhs, tile.rhs) for load in _loads(o.body)}
+        outside = {load.buffer for o in (tile.lhs, tile.rhs) for load in loads_of(o.body)}
         outside |= {tile.lhs.buffer, tile.rhs.buffer}
         outside |= {
-            load.buffer for load in _loads(tuple(s for s in self.emitter.frames[0].stmts if isinstance(s, lir.Let)))
+            load.buffer for load in loads_of(tuple(s for s in self.emitter.frames[0].stmts if isinstance(s, lir.Let)))
         }
         first = len(self.fused.parameters)
         return tuple(
             (n, first + k)
             for n, p in enumerate(self.fused.parameters)
-            for k, (out, r) in enumerate(zip(self.outputs, self.roots, strict=True))
+            for k, r in enumerate(self.roots)
             if p.shape.element_type.byte_size == r.shape.element_type.byte_size
             and f"p{n}" not in outside
-            and read.get(f"p{n}") == {stores[out]}
+            and read.get(f"p{n}") == {stores[f"o{k}"]}
         )
 
 
@@ -342,7 +304,7 @@ def tile_operand(e: Emitter, operand: HloInstruction, index: Index, free: Var, d
     copied = None if load is None else _copied(load, free, depth, t)
     if copied is not None:
         return copied
-    offsets = [x.offset for x in _loads(tuple(body.stmts))]
+    offsets = [x.offset for x in loads_of(tuple(body.stmts))]
     along = any(x.coefficient(depth) == 1 for x in offsets)
     across = any(x.coefficient(free) == 1 for x in offsets)
     return TileOperand(tuple(body.stmts), name, along or not across)
@@ -397,10 +359,6 @@ def _plain_load(stmts: Sequence[lir.Stmt], t: T, variables: Sequence[Var]) -> li
     symbols = (s for s, _ in first.value.offset.terms if not isinstance(s, Var))
     inside = {v for s in symbols for v in IndexExpr(((s, 1),)).variables()}
     return first.value if inside.isdisjoint(variables) else None
-
-
-def _loads(body: lir.Body) -> Iterator[lir.Load]:
-    return (s.value for s in lir.walk(body) if isinstance(s, lir.Let) and isinstance(s.value, lir.Load))
 
 
 def _covering(extent: int, most: int, least: int) -> int:
