@@ -47,10 +47,7 @@ def run(job: Job) -> None:
         built = [request["name"] for request, _ in replies]
         requests.sort(key=lambda r: r["name"] not in built)
     for request, reply in job.run(requests, TASK_SECONDS):
-        if "error" in reply:
-            job.fail(request["name"], reply["error"], place=reply.get("where", ""))
-        else:
-            job.add(request["name"], reply)
+        job.record(request, reply)
     job.facts = {"budget": budget, "programs": len(programs)}
 
 

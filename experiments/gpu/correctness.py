@@ -53,10 +53,7 @@ def run(job: Job) -> None:
     for number, (request, reply) in enumerate(
         job.run(requests, CHECK_SECONDS, job.settings.processes, seconds=seconds), start=1
     ):
-        if "error" in reply:
-            job.fail(request["name"], reply["error"], place=reply.get("where", ""))
-        else:
-            job.add(request["name"], reply)
+        job.record(request, reply)
         if "error" in reply or reply["finding"]:
             at_fault.append(request)
         if number % 25 == 0 or number == len(requests):

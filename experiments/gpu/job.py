@@ -93,6 +93,13 @@ class Job:
         self.say(f"{name} failed: {(error.splitlines() or ['?'])[0][:200]}")
         self._save_sometimes()
 
+    def record(self, request: Request, reply: Reply) -> None:
+        """Keep the result of a task, or its error with the place where it was raised."""
+        if "error" in reply:
+            self.fail(request["name"], reply["error"], place=reply.get("where", ""))
+        else:
+            self.add(request["name"], reply)
+
     def run(
         self,
         requests: Iterable[Request],

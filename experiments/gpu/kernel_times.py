@@ -32,10 +32,7 @@ def run(job: Job) -> None:
          "seed": job.settings.seed} for p in chosen_programs(job.settings, SUITES)
     ]  # fmt: skip
     for request, reply in job.run([r for r in requests if r["name"] not in job.done()], TASK_SECONDS):
-        if "error" in reply:
-            job.fail(request["name"], reply["error"], place=reply.get("where", ""))
-        else:
-            job.add(request["name"], reply)
+        job.record(request, reply)
 
 
 def default_kernels(suite: str, program: str, backend: str) -> list[tuple[KernelSite, KernelSpec]]:

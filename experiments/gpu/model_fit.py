@@ -37,10 +37,7 @@ def run(job: Job) -> None:
     requests = [{"op": "kernel_work", "name": r["name"], "measured": r["kernels"]} for r in measured]
     todo = [r for r in requests if r["name"] not in job.done()]
     for request, reply in job.run(todo, TASK_SECONDS, job.settings.processes, stand_in=True):
-        if "error" in reply:
-            job.fail(request["name"], reply["error"], place=reply.get("where", ""))
-        else:
-            job.add(request["name"], reply)
+        job.record(request, reply)
     job.facts = fitted(job.rows, model_of(job))
 
 

@@ -61,10 +61,7 @@ def run(job: Job) -> None:
         job.say(f"the peers have compiled {built} of {len(building)} programs")
     todo = [*requests, *(r for r in _products(job) if r["name"] not in done)]
     for number, (request, reply) in enumerate(job.run(todo, RACE_SECONDS, 1, environment), start=1):
-        if "error" in reply:
-            job.fail(request["name"], reply["error"], place=reply.get("where", ""))
-        else:
-            job.add(request["name"], reply)
+        job.record(request, reply)
         if number % 10 == 0 or number == len(todo):
             job.say(f"{number} of {len(todo)} programs timed")
 

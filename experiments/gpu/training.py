@@ -16,7 +16,7 @@ __all__ = ["NEEDED", "WHEELS", "missing", "run"]
 NEEDED = ("torch", "gymnasium", "stable_baselines3", "sb3_contrib")
 """The modules that the training imports besides those of the compiler."""
 WHEELS = ("gymnasium", "farama-notifications", "stable-baselines3", "sb3-contrib")
-"""The wheels that a machine with NumPy, PyTorch, pandas, Matplotlib and cloudpickle lacks; all are pure Python."""
+"""The wheels that the training needs besides NumPy, PyTorch, pandas, Matplotlib and cloudpickle; all pure Python."""
 PROGRAMS = ("layer_norm_backward", "softmax_cross_entropy_grad", "mlp_train_step", "swiglu")
 SMALL = ("seed_broadcast_add_before",)
 SHARE = 0.3
