@@ -7,6 +7,7 @@ a team are apart. What several sweeps over a row need stays in the registers of 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -172,15 +173,22 @@ def _extent(s: Sweep) -> int:
 
 
 def _is_by_columns(kept: Var, body: Body) -> bool:
-    """Check whether reductions read adjacent elements along the loop around them rather than along their own."""
+    """Check whether reductions read adjacent elements along the loop around them rather than along their own.
+
+    What all results share, such as a mean for each row, comes from the cache in either order: loads count by the
+    number of elements that they read.
+    """
     along = across = 0
     for s in body:
         if not isinstance(s, lir.Reduce):
             continue
         (var,) = s.vars
-        for i in lir.indices_in(s.body):
-            along += i.coefficient(kept) == 1
-            across += _step(i, var) == 1
+        for x in lir.walk(s.body):
+            if isinstance(x, lir.Let) and isinstance(x.value, lir.Load):
+                i = x.value.offset
+                read = math.prod(v.extent for v in set(i.variables()) if isinstance(v, Var))
+                along += read if i.coefficient(kept) == 1 else 0
+                across += read if _step(i, var) == 1 else 0
     return along > across
 
 

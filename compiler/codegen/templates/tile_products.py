@@ -3,7 +3,8 @@
 The free dimensions of each operand are one variable, and so are the contracted ones. A block of threads computes a tile
 of the result, for which tiles of both operands are brought to shared memory: copied in pieces of 16 bytes where the
 elements need no arithmetic and are aligned, otherwise computed one by one. The side of the dot along which the result
-is contiguous becomes the columns, along which adjacent threads store.
+is contiguous becomes the columns, along which adjacent threads store. The sums have the order in which the
+operands are read in fewest sectors of memory, as the kernel of a convolution may be turned against its patches.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from compiler.codegen.templates.dots import (
     loads_of,
     operand_indices,
 )
+from compiler.codegen.templates.warp_reads import SECTOR_BYTES, orders_of, reads_of, sectors_along
 from compiler.errors import UnsupportedError
 from compiler.ir.computation import HloComputation
 from compiler.ir.instruction import HloInstruction
@@ -53,6 +55,8 @@ MANY_TILES = 160
 """Tiles of a result from which on they are large: enough for the multiprocessors of a large GPU."""
 SMALL_INTEGERS = frozenset({T.S8, T.U8, T.S4, T.U4, T.S2, T.U2, T.PRED})
 """Integers that bf16 represents exactly."""
+MOST_ORDERS = 2
+"""Other orders of sums that are tried, each of which takes the time of generating a kernel."""
 _MOVED = frozenset({Opcode.RESHAPE, Opcode.BITCAST, Opcode.TRANSPOSE, Opcode.BROADCAST, Opcode.SLICE, Opcode.COPY})
 LONG = 32
 """Elements of a dimension from which on it is divided into tiles by itself, if merging it with others costs copies."""
@@ -73,7 +77,7 @@ def lower_tile_product(
         if r.shape.num_elements != dot.shape.num_elements:
             raise UnsupportedError(f"%{r.name}: {r.shape} does not have one element per element of %{dot.name}")
     # Dimensions that are not adjacent in memory cost copies as one variable, and their indices may be too complex.
-    plain = [lowering for merged in (True, False) if (lowering := _attempt(fused, roots, dot, schedule, merged))]
+    plain = [lowering for merged in (True, False) if (lowering := _best_order(fused, roots, dot, schedule, merged))]
     if not plain:
         return _Lowering(fused, roots, dot, schedule, False).kernel()
     return min(plain, key=lambda found: found.cost).made
@@ -81,21 +85,46 @@ def lower_tile_product(
 
 @dataclass(frozen=True)
 class _Attempt:
-    """A kernel, and the estimated time that its operands and the edges of its tiles take, to compare two."""
+    """A kernel, and estimates to compare it with others.
+
+    Attributes:
+        made: the kernel.
+        cost: time that its operands and the edges of its tiles take.
+        sectors: what its blocks read of the operands.
+        orders: other orders of its sums, see `_Lowering`.
+    """
 
     made: lir.Kernel
     cost: float
+    sectors: float
+    orders: frozenset[int]
+
+
+def _best_order(
+    fused: HloComputation, roots: Sequence[HloInstruction], dot: HloInstruction, schedule: TileSchedule, merged: bool
+) -> _Attempt | None:
+    """Return the kernel with the order of sums in which it reads least, that of the program if all are equal."""
+    first = _attempt(fused, roots, dot, schedule, merged)
+    if first is None:
+        return None
+    others = [_attempt(fused, roots, dot, schedule, merged, order) for order in sorted(first.orders)[:MOST_ORDERS]]
+    return min([first, *(o for o in others if o is not None)], key=lambda found: found.sectors)
 
 
 def _attempt(
-    fused: HloComputation, roots: Sequence[HloInstruction], dot: HloInstruction, schedule: TileSchedule, merged: bool
+    fused: HloComputation,
+    roots: Sequence[HloInstruction],
+    dot: HloInstruction,
+    schedule: TileSchedule,
+    merged: bool,
+    order: int = 1,
 ) -> _Attempt | None:
-    lowering = _Lowering(fused, roots, dot, schedule, merged)
+    lowering = _Lowering(fused, roots, dot, schedule, merged, order)
     try:
         made = lowering.kernel()
     except UnsupportedError:
         return None
-    return _Attempt(made, lowering.cost)
+    return _Attempt(made, lowering.cost, lowering.sectors, frozenset(lowering.orders))
 
 
 @dataclass(frozen=True)
@@ -116,6 +145,7 @@ class _Lowering:
         dot: its dot.
         schedule: the sizes of the tiles.
         merged: whether all free dimensions of an operand are one variable, and not the last alone.
+        order: the sums take every so many steps of the contracted dimension first, and then those between.
     """
 
     def __init__(
@@ -125,13 +155,16 @@ class _Lowering:
         dot: HloInstruction,
         schedule: TileSchedule,
         merged: bool,
+        order: int = 1,
     ) -> None:
         self.fused, self.roots, self.dot, self.schedule, self.merged = fused, roots, dot, schedule, merged
+        self.order = order
         self.sums = SUMMED_IN[dot.shape.element_type]
         types = {half_of(o) or o.shape.element_type for o in dot.operands}
         self.type = next(iter(types)) if len(types) == 1 else self.sums
         self.emitter = Emitter(fused, STATEMENT_LIMIT)
-        self.cost = 0.0
+        self.cost = self.sectors = 0.0
+        self.orders = set[int]()
 
     def kernel(self) -> lir.Kernel:
         """Return the kernel."""
@@ -155,8 +188,17 @@ class _Lowering:
         covered = group.extent * row_tile.extent * shape.rows * column_tile.extent * shape.columns
         computed = sum(1.0 for o in (lhs, rhs) if not o.vector)
         self.cost = math.prod(v.extent for v in self.outer) * covered * (1.0 + computed)
+        for o, side, size in ((lhs, rows, shape.rows), (rhs, columns, shape.columns)):
+            self.sectors += self._sectors(o, side.var) * covered / (shape.rows * shape.columns) * size
+            self.orders |= orders_of(o.body, self.depth)
         arguments = kernel_arguments(self.fused.parameters, [r.shape for r in self.roots])
         return lir.Kernel("product", arguments, tuple(e.frames[0].stmts), self._in_place_pairs(tile))
+
+    def _sectors(self, operand: TileOperand, free: Var) -> float:
+        """Return the sectors that a block reads per element of an operand."""
+        if operand.vector:
+            return self.type.byte_size / SECTOR_BYTES
+        return reads_of(operand.body, free, self.depth)[1]
 
     # ---- indices
 
@@ -166,7 +208,10 @@ class _Lowering:
         lhs, rhs = dot.operands
         sizes = contracted_sizes(dot)
         self.depth = Var(e.fresh("k"), math.prod(sizes))
-        inner = ix.delinearize(ix.of(self.depth), sizes)
+        step, whole = ix.of(self.depth), self.depth.extent // self.order
+        if self.order > 1:
+            step = step.mod(whole) * self.order + step.floordiv(whole)
+        inner = ix.delinearize(step, sizes)
         batch = [Var(e.fresh("i"), lhs.shape.dimensions[d]) for d in dot.attr("lhs_batch_dims", ())]
         self.outer = list(batch)
         lf, rf = free_dimensions(dot)
@@ -177,7 +222,8 @@ class _Lowering:
         first, second = _Side(lhs, left_index, left), _Side(rhs, right_index, right)
         root = self.roots[0]
         offset = ix.linearize(forward_index(dot, root, self.at), root.shape.dimensions)
-        across = offset.coefficient(left) == 1 and offset.coefficient(right) != 1
+        size = root.shape.element_type.byte_size
+        across = sectors_along(offset, left, size) < sectors_along(offset, right, size)
         return (second, first) if across else (first, second)
 
     def _free(self, sizes: Sequence[int]) -> tuple[Var, Index]:
@@ -304,10 +350,8 @@ def tile_operand(e: Emitter, operand: HloInstruction, index: Index, free: Var, d
     copied = None if load is None else _copied(load, free, depth, t)
     if copied is not None:
         return copied
-    offsets = [x.offset for x in loads_of(tuple(body.stmts))]
-    along = any(x.coefficient(depth) == 1 for x in offsets)
-    across = any(x.coefficient(free) == 1 for x in offsets)
-    return TileOperand(tuple(body.stmts), name, along or not across)
+    along, _ = reads_of(tuple(body.stmts), free, depth)
+    return TileOperand(tuple(body.stmts), name, along)
 
 
 def _copied(load: lir.Load, free: Var, depth: Var, t: T) -> TileOperand | None:
