@@ -9,7 +9,7 @@ from compiler.errors import UnknownNameError
 __all__ = ["GPUS", "GpuModel", "gpu_model", "resident_blocks"]
 
 _REGISTER_UNIT = 256
-"""Registers are given to a warp in units of so many."""
+"""Granularity in which registers are allocated to a warp."""
 _WARP_UNIT = 4
 """A multiprocessor has four parts with registers of their own, which hold equally many warps."""
 _RESERVED_SHARED = 1024

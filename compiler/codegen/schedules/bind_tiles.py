@@ -8,11 +8,9 @@ from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.loop_ir import LoopKind
 from compiler.codegen.nest.tile_attention import TileAttention
 from compiler.codegen.nest.tiles import TileProduct
+from compiler.codegen.schedules.cuda_shapes import MAX_THREADS
 from compiler.codegen.schedules.loop_transforms import without_dead_code
 from compiler.errors import UnsupportedError
-
-MAX_THREADS = 1024
-"""Threads that a block may have on any GPU."""
 
 
 def has_tiles(kernel: lir.Kernel) -> bool:

@@ -1,7 +1,7 @@
 """How many threads, blocks and elements per thread the loops of a GPU kernel get, unless its schedule says so.
 
-The rules are made for a GPU of 132 multiprocessors that needs some thousand threads on each of them, with a few bytes
-under way for each thread, to reach the bandwidth of its memory.
+The rules assume a GPU of 132 multiprocessors that reaches the bandwidth of its memory with about a thousand threads on
+each of them, which load a few bytes each at a time. No rule has been tuned by measurements yet.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Loop kernels in which a warp of each block makes the shared state of the next steps.
+"""Loop kernels in which one warp of each block computes the shared state of the next steps.
 
 All positions of a loop may share some state, such as the key of a random number generator. Every thread would compute
 it for itself in every step, often in a chain that takes longer than the position does. Instead, one more warp per block
@@ -17,11 +17,11 @@ from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import IndexExpr, Var
 from compiler.codegen.nest.loop_ir import Body, For, LoopKind, Scope
 from compiler.codegen.nest.scalar_ops import SCALAR_BYTES, binary
+from compiler.codegen.schedules.cuda_shapes import WARP
 from compiler.codegen.schedules.loads_ahead import load_ahead
 from compiler.ir.opcodes import Opcode
 from compiler.ir.types import PrimitiveType as T
 
-WARP = 32
 MIN_COST = 64
 """Minimum cost of the shared state of a step, in flops, for which a warp and the waiting of a block are worthwhile."""
 MAX_BYTES = 16 * 1024

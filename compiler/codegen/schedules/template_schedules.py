@@ -52,11 +52,11 @@ class GpuSchedule:
         waves: maximum number of blocks per multiprocessor, which then run several iterations each; 0 for one iteration
             per block.
         resident: number of blocks that a multiprocessor should hold at a time, for which the compiler limits registers.
-        ahead: number of steps of a loop kernel for which a warp of its own makes the state that all positions share,
-            while the others run theirs for the steps before; 0 leaves it to each thread, and loads to the steps that
-            need them.
-        atomics: 1 if a scatter adds floats atomically, in an order and with a rounding that differ from run to run; it
-            is never chosen by itself, because a plan gives the same results each time.
+        ahead: number of steps of a loop kernel for which one additional warp computes the state that all positions
+            share, while the other warps run the steps before; 0 if each thread computes this state itself and loads
+            its inputs in the steps that need them.
+        atomics: 1 if a scatter adds floats atomically, in an order and with a rounding that differ from run to run. No
+            rule or search chooses it, because a plan gives the same results each time.
     """
 
     team: int = 0

@@ -20,11 +20,12 @@ from compiler.codegen.nest.loop_ir import Body, For, LoopKind, Scope
 from compiler.codegen.nest.scalar_ops import ScalarOp
 from compiler.codegen.schedules import accumulators
 from compiler.codegen.schedules.counters import with_known_counters
+from compiler.codegen.schedules.cuda_shapes import MAX_THREADS, WARP, floor_power
 from compiler.codegen.schedules.loads_ahead import load_ahead
 from compiler.codegen.schedules.loop_transforms import has_loop, without_dead_code
 from compiler.codegen.schedules.rare_analysis import RareWork, find_rare, other_operand
 from compiler.codegen.schedules.schedule import LANES, Schedule
-from compiler.codegen.schedules.shared_ahead import WARP, find_shared, run_ahead
+from compiler.codegen.schedules.shared_ahead import find_shared, run_ahead
 from compiler.errors import UnsupportedError
 from compiler.ir.opcodes import Opcode
 from compiler.ir.types import PrimitiveType as T
@@ -32,7 +33,6 @@ from compiler.ir.types import PrimitiveType as T
 ENOUGH_BLOCKS, MIN_BLOCK, MAX_BLOCK = 512, 8, 128
 """Number of blocks that occupy a GPU of up to 132 multiprocessors with 4 schedulers each, and the bounds of their
 sizes by default: adjacent threads should read whole sectors of 32 bytes."""
-MAX_THREADS = 1024
 MAX_STATE = 512
 """Maximum number of elements in the local arrays of a thread: those beyond 255 registers are in memory."""
 
@@ -68,7 +68,7 @@ def bind_thread_loop(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
 def _block_of(threads: int) -> int:
     """Return the threads of a block by which so many threads run on all multiprocessors."""
     per_block = threads // ENOUGH_BLOCKS
-    return min(MAX_BLOCK, max(MIN_BLOCK, 1 << max(0, per_block.bit_length() - 1)))
+    return min(MAX_BLOCK, max(MIN_BLOCK, floor_power(max(1, per_block))))
 
 
 def _with_tiles(body: Body) -> Body:

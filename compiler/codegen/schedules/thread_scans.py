@@ -20,17 +20,15 @@ from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import IndexExpr, IndexSymbol, Var
 from compiler.codegen.nest.loop_ir import Body, For, LoopKind, Scan, Scope
 from compiler.codegen.nest.scalar_ops import binary, identity_of
+from compiler.codegen.schedules.cuda_shapes import MAX_THREADS, MULTIPROCESSORS, WARP
 from compiler.codegen.schedules.loop_transforms import without_dead_code
 from compiler.codegen.schedules.schedule import Schedule
 from compiler.ir.opcodes import Opcode
 from compiler.ir.types import PrimitiveType as T
 
-WARP = 32
 SECTOR_COLUMNS = 8
 """Adjacent elements of 4 bytes in a sector, the least that memory delivers."""
-ENOUGH_BLOCKS = 132
-"""Number of blocks that occupy the multiprocessors of a large GPU."""
-BLOCK, MAX_BLOCK = 256, 1024
+BLOCK = 256
 
 
 def bind_scans(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
@@ -110,7 +108,7 @@ class _Simple:
 
 def _in_blocks(threads: int, most: int) -> int:
     """Return the size of blocks of whole warps, at most `most`, of which there are enough for all multiprocessors."""
-    return max(WARP, min(most, threads // ENOUGH_BLOCKS) // WARP * WARP)
+    return max(WARP, min(most, threads // MULTIPROCESSORS) // WARP * WARP)
 
 
 # ---- rows
@@ -123,8 +121,8 @@ def _rows(x: _Simple, schedule: Schedule) -> tuple[Body, int]:
     if steps <= WARP * schedule.chains:
         warps = _in_blocks(rows * WARP, warps * WARP) // WARP
         return _short_rows(x, rows, warps, -(-steps // WARP)), warps * WARP
-    if rows < ENOUGH_BLOCKS:
-        warps = MAX_BLOCK // WARP
+    if rows < MULTIPROCESSORS:
+        warps = MAX_THREADS // WARP
     while warps > 1 and (warps // 2) * WARP * schedule.chains >= steps:
         warps //= 2
     return _long_rows(x, rows, warps, schedule.chains), warps * WARP
@@ -253,9 +251,11 @@ def _columns(x: _Simple, schedule: Schedule) -> tuple[Body, int]:
     """Return the scans of adjacent columns, and the number of threads of a block."""
     outer, inner = x.scan.rows
     width = WARP
-    while width > SECTOR_COLUMNS and (width > inner.extent or outer.extent * -(-inner.extent // width) < ENOUGH_BLOCKS):
+    while width > SECTOR_COLUMNS and (
+        width > inner.extent or outer.extent * -(-inner.extent // width) < MULTIPROCESSORS
+    ):
         width //= 2
-    parts = min(MAX_BLOCK, max(WARP, schedule.block or BLOCK)) // width
+    parts = min(MAX_THREADS, max(WARP, schedule.block or BLOCK)) // width
     while parts > 1 and parts * schedule.chains > x.scan.step.extent:
         parts //= 2
     while parts * width % WARP:

@@ -12,11 +12,11 @@ from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import Runtime
 from compiler.codegen.nest.loop_ir import Body, For, LoopKind, Scope
+from compiler.codegen.schedules.cuda_shapes import MAX_THREADS, WARP, ceil_power
 from compiler.codegen.schedules.schedule import Schedule
 from compiler.errors import UnsupportedError
 from compiler.ir.types import PrimitiveType as T
 
-WARP, MAX_BLOCK = 32, 1024
 MAX_EACH = 32
 """Maximum number of entries in the registers of a thread."""
 LONGEST_SORT = 8192
@@ -54,7 +54,7 @@ def _rows(s: lir.SortByKey, schedule: Schedule) -> tuple[For, int]:
     words = words_of(s.type, n)
     capacity = _capacity(n, k, words)
     each = min(MAX_EACH, 1 << max(1, schedule.chains.bit_length() - 1))
-    each = max(capacity // MAX_BLOCK, min(each, capacity // WARP))
+    each = max(capacity // MAX_THREADS, min(each, capacity // WARP))
     threads = capacity // each
     order, number = f"{s.position.name}_order", f"{s.position.name}_element"
     held = capacity * (words if n > capacity else 1)
@@ -80,8 +80,8 @@ def words_of(t: T, n: int) -> int:
 def _capacity(n: int, k: int, words: int) -> int:
     """Return the number of entries that a block holds: a power of two."""
     if n <= LONGEST_SORT and n <= 4 * max(k, LIST // 4):
-        return max(2 * WARP, 1 << (n - 1).bit_length())
-    capacity = max(LIST, 1 << (4 * k - 1).bit_length())
+        return max(2 * WARP, ceil_power(n))
+    capacity = max(LIST, ceil_power(4 * k))
     longest = LONGEST_WIDE_LIST if words > 2 else LONGEST_LIST
     if n > LONGEST_SORT and k > longest // 2:
         raise UnsupportedError(
@@ -89,5 +89,5 @@ def _capacity(n: int, k: int, words: int) -> int:
             f"elements, or keeps {longest // 2} of a longer row"
         )
     if k > longest // 2:
-        return 1 << (n - 1).bit_length()
+        return ceil_power(n)
     return min(capacity, longest)

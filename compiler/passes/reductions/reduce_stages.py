@@ -1,4 +1,4 @@
-"""Reduction in stages: a large reduction to few results becomes one of chunks and one of what they yield."""
+"""Reduction in stages: a large reduction to few results becomes one of each chunk and one of the chunks' results."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from compiler.passes.infrastructure.registry import register
 WARP = 32
 """Adjacent columns that one multiprocessor reduces together."""
 SINGLE_BYTES = 50e9
-"""Bytes per second that one multiprocessor reads, about twice its share of the bandwidth of the memory."""
+"""Estimated bytes per second that one multiprocessor reads alone: about twice its share of the memory bandwidth."""
 ALL_BYTES = 25e9
-"""Bytes per second that each of all multiprocessors reads."""
+"""Estimated bytes per second that each multiprocessor reads while all of them read."""
 SECOND_STAGE = 3e-6
-"""Seconds that another kernel takes."""
+"""Estimated seconds that the second kernel takes."""
 LEAST_BYTES = 16 * 1024
 """Minimum size of what one multiprocessor reduces of a chunk."""
 CHUNKS_PER_UNIT = 2
