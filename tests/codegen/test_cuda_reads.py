@@ -69,6 +69,23 @@ CASES = {
         """,
         ADD,
     ),
+    "few long columns": running.fused(
+        """
+        x = f32[1024,256] parameter(0)
+        z = f32[] constant(0)
+        ROOT r = f32[256] reduce(x, z), dimensions={0}, to_apply=add
+        """,
+        ADD,
+    ),
+    "few long columns of bf16": running.fused(
+        """
+        x = bf16[1000,240] parameter(0)
+        c = f32[1000,240] convert(x)
+        z = f32[] constant(0)
+        ROOT r = f32[240] reduce(c, z), dimensions={0}, to_apply=add
+        """,
+        ADD,
+    ),
 }
 
 
@@ -90,6 +107,13 @@ def test_they_read_whole_sectors(name: str) -> None:
     counts, error = emulation.build([case.spec]).count(case.spec.symbol, [a.ctypes.data for a in arrays])
     assert error == ""
     assert counts.coalescing > 0.75
+
+
+@pytest.mark.parametrize(("name", "size"), [("few long columns", 4), ("few long columns of bf16", 2)])
+def test_few_columns_are_divided_into_blocks_of_whole_sectors(name: str, size: int) -> None:
+    spec = running.kernel_of(CASES[name], "cuda")
+    columns = spec.outputs[0].dimensions[0]
+    assert spec.grid == -(-columns * size // 32)
 
 
 def _load(offset: ix.IndexExpr) -> lir.Body:

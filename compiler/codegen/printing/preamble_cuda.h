@@ -91,6 +91,16 @@ template <int N, class T, class F> __device__ T lanes_reduce(T value, F combine)
   return value;
 }
 
+// Reduce one value per lane over the lanes of a group of N whose number has the same remainder by TEAMS; all get it.
+template <int TEAMS, int N, class T, class F> __device__ T strided_lanes_reduce(T value, F combine) {
+#pragma unroll
+  for (int step = N / 2; step >= TEAMS; step >>= 1) {
+    T other = __shfl_xor_sync(0xffffffffu, value, step);
+    value = combine(value, other);
+  }
+  return value;
+}
+
 // Reduce one value per thread over the block; every thread gets the result.
 template <class T, class F> __device__ T block_reduce(T value, F combine, T identity) {
   __shared__ T partial[32];

@@ -165,16 +165,31 @@ class _CudaPrinter(Printer):
     def _combine_strided(self, combined: tuple[lir.Combined, ...], team: lir.Team) -> None:
         if team.size == 1:
             return
+        # Threads of a warp that belong to the same result exchange their values; shared memory has one for each warp.
+        lanes = min(32, team.threads)
+        teams = min(team.teams, lanes)
+        if teams < lanes:
+            for c in combined:
+                t, wide = COMPUTE_TYPES[c.type], _exchanged(c.type)
+                function = f"strided_lanes_reduce<{teams}, {lanes}, {wide}>"
+                value = f"{function}(({wide}){c.accumulator}, combine_{c.combiner.text}())"
+                self.emit(f"{c.accumulator} = ({t}){value};")
+        if team.threads == lanes:
+            return
+        size = team.threads // lanes * teams if teams < lanes else team.threads
+        own = "threadIdx.x" if teams == lanes else f"threadIdx.x / {lanes} * {teams} + team_"
+        step = max(teams, team.teams)
         for c in combined:
-            self.emit(f"__shared__ {_exchanged(c.type)} {c.accumulator}_part[{team.threads}];")
+            self.emit(f"__shared__ {_exchanged(c.type)} {c.accumulator}_part[{size}];")
         for c in combined:
-            self.emit(f"{c.accumulator}_part[threadIdx.x] = {c.accumulator};")
+            test = f"if (threadIdx.x % {lanes} < {teams}) " if teams < lanes else ""
+            self.emit(f"{test}{c.accumulator}_part[{own}] = {c.accumulator};")
         self.emit("__syncthreads();")
         for c in combined:
             t, wide = COMPUTE_TYPES[c.type], _exchanged(c.type)
             part = f"({wide}){c.accumulator}_part[team_"
             self.emit(f"{c.accumulator} = ({t}){part}];")
-            self.emit(f"for (int at_ = {team.teams}; at_ < {team.threads}; at_ += {team.teams})")
+            self.emit(f"for (int at_ = {step}; at_ < {size}; at_ += {step})")
             self.emit(f"  {c.accumulator} = ({t})combine_{c.combiner.text}()(({wide}){c.accumulator}, {part} + at_]);")
         self.emit("__syncthreads();")
 

@@ -21,6 +21,7 @@ from compiler.codegen.schedules.cuda_flat import flattened
 from compiler.codegen.schedules.cuda_shapes import (
     MAX_THREADS,
     ROWS_UNROLLED,
+    SECTOR_BYTES,
     UNROLLED_WORK,
     WARP,
     blocks_of,
@@ -100,8 +101,13 @@ class RowNest:
         return max(_extent(s) for s in self._sweeps)
 
     def _team(self, schedule: Schedule) -> Team:
-        rule = column_team if self.by_columns else row_team
-        return rule(self.var.extent, self._elements, schedule)
+        if not self.by_columns:
+            return row_team(self.var.extent, self._elements, schedule)
+        loaded = (x.value for s in self._sweeps for x in lir.walk(s.body) if isinstance(x, lir.Let))
+        sizes = [self.types[x.buffer].byte_size for x in loaded if isinstance(x, lir.Load)]
+        sector = SECTOR_BYTES // min(sizes, default=1)
+        aligned = self.var.extent % sector == 0  # otherwise fewer columns would touch two sectors each
+        return column_team(self.var.extent, self._elements, schedule, sector if aligned else WARP)
 
     def threads(self, schedule: Schedule) -> int:
         """Return the preferred number of threads of a block."""

@@ -23,6 +23,10 @@ COMBINE_BYTES = 40 * 1024
 """Maximum shared memory in which the threads of a block combine their accumulators."""
 ELEMENTS = 8
 """Elements of a row that a thread of a team should reduce, so that several loads are under way."""
+SECTOR_BYTES = 32
+"""Size of what moves at least between memory and the caches."""
+LEAST_ROWS = 4
+"""Elements that each thread of a column should reduce if more threads than those of a warp share it."""
 UNROLLED_WORK = 256
 """Maximum number of statements that one thread executes without a loop."""
 ROWS_UNROLLED = 8
@@ -67,10 +71,19 @@ def row_team(rows: int, elements: int, schedule: Schedule) -> Team:
     return Team(size, threads // size)
 
 
-def column_team(columns: int, rows: int, schedule: Schedule) -> Team:
-    """Return the threads that reduce elements that are not adjacent, so that adjacent threads read adjacent ones."""
+def column_team(columns: int, rows: int, schedule: Schedule, sector: int = WARP) -> Team:
+    """Return the threads that reduce elements that are not adjacent, so that adjacent threads read adjacent ones.
+
+    Args:
+        columns: number of results.
+        rows: number of elements of each.
+        schedule: may set the number of threads.
+        sector: number of adjacent elements below which accesses to memory are not whole.
+    """
     most = most_threads(schedule, MAX_THREADS)
     wide = min(WARP, ceil_power(columns))
+    while wide > sector and -(-columns // wide) < MULTIPROCESSORS and most // wide * LEAST_ROWS <= rows:
+        wide //= 2
     size = 1
     while columns * size < FULL_THREADS and size * 4 <= rows and size * wide < most:
         size *= 2
