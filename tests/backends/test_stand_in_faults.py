@@ -1,4 +1,4 @@
-"""The stand-in for CuPy and a GPU catches what a GPU does not forgive."""
+"""The stand-in for CuPy and a GPU reports what is undefined or an error on a GPU."""
 
 from __future__ import annotations
 

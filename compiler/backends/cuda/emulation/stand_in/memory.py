@@ -23,7 +23,7 @@ QUARANTINE = 256 << 20
 
 
 class FaultError(AssertionError):
-    """The program did what a GPU does not forgive: the message says what, where, and in which order."""
+    """The program did what is undefined or an error on a GPU: the message says what, where, and in which order."""
 
 
 def host_bytes(address: int, size: int) -> NDArray[Any]:
