@@ -34,9 +34,28 @@ def test_rows_that_break_a_rule_are_offenders() -> None:
     assert replace(ROW, error="fails").faults == ["fails"]
 
 
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        pytest.param(replace(ROW, coalescing=0.5, l2=2.0), "", id="sectors are read twice"),
+        pytest.param(replace(ROW, coalescing=0.5, l2=1.0), "each byte comes 1.00 times", id="l1 serves the rest"),
+        pytest.param(replace(ROW, coalescing=0.5, l2=8.0, bytes=4000), "arrays of 4.0 kB", id="small"),
+        pytest.param(replace(ROW, grid=128, memory=1.0), "97% of the multiprocessors", id="nearly all"),
+        pytest.param(replace(ROW, grid=4, memory=1.0), "", id="few blocks"),
+        pytest.param(replace(ROW, grid=4, memory=1 / 1024), "touches 16 kB", id="few updates"),
+        pytest.param(replace(ROW, grid=4, memory=1.0, coalescing=0.5, l2=1.0), "", id="only one fault has a reason"),
+        pytest.param(replace(ROW, coalescing=0.5, l2=1.0, spills=8), "", id="spills have no reason"),
+    ],
+)
+def test_a_reason_follows_from_the_counts(row: Row, reason: str) -> None:
+    assert row.faults
+    assert reason in row.reason
+    assert bool(row.reason) == bool(reason)
+
+
 def test_the_table_lists_offenders_first(monkeypatch: pytest.MonkeyPatch) -> None:
     source: dict[str, object] = {"command": "c", "commit": "1", "machine": "m", "date": "d"}
-    rows = [ROW, replace(ROW, program="slow", coalescing=0.25)]
+    rows = [ROW, replace(ROW, program="slow", coalescing=0.25, l2=4.0)]
     assert "## Offenders (1)" in report(rows, source)
     monkeypatch.setitem(REASONS, "slow/*", "rows of three elements")
     text = report(rows, source)

@@ -5,7 +5,7 @@ python -m tests.sweeps.cuda_traffic [--suite kernels ...] [--out results/cuda/tr
 Rules hold for kernels of the suite "kernels": warps need at least 80% of the bytes in the sectors that they touch
 (coalescing), a launch has at least as many blocks as the GPU has multiprocessors if there is work for them, and no
 registers spill.
-Kernels that break a rule are listed as offenders, unless `REASONS` says why they cannot keep it.
+Kernels that break a rule are listed as offenders, unless their counts or `REASONS` say why that does no harm.
 """
 
 from __future__ import annotations
@@ -33,6 +33,12 @@ MULTIPROCESSORS = 132
 """Those of an H100."""
 WORK = 1 << 20
 """Bytes of a launch from which there is work for all multiprocessors: 256 threads of each move 32 bytes."""
+SMALL = 64 * 1024
+"""Bytes of arrays of which a launch takes longer than their traffic, at any coalescing."""
+ONCE = 1.25
+"""Times that each byte may come from the L2 cache, on average, if the L1 caches serve the rest of the sectors."""
+BUSY = 0.9
+"""Share of the multiprocessors that have blocks from which on more blocks would change little."""
 GPU = gpu_model("h100")
 REASONS: dict[str, str] = {
     "take_along_rows_*/*": "each element comes from a random column of its row",
@@ -101,9 +107,31 @@ class Row:
 
     @property
     def reason(self) -> str:
-        """Why it cannot keep a rule, "" if there is no reason."""
+        """Why it cannot keep its rules, or why that does no harm by its counts; "" if one has no reason."""
         name = f"{self.program}/{self.kernel}"
-        return next((r for pattern, r in REASONS.items() if fnmatch.fnmatchcase(name, pattern)), "")
+        named = next((r for pattern, r in REASONS.items() if fnmatch.fnmatchcase(name, pattern)), "")
+        if named or self.spills or self.error or not self.faults:
+            return named
+        reasons = []
+        if self.coalescing < LEAST_COALESCING:
+            reasons.append(self._reason_for_sectors())
+        if self.grid < MULTIPROCESSORS and self.bytes >= WORK:
+            reasons.append(self._reason_for_blocks())
+        return "; ".join(reasons) if all(reasons) else ""
+
+    def _reason_for_sectors(self) -> str:
+        if self.bytes < SMALL:
+            return f"arrays of {self.bytes / 1e3:.1f} kB"
+        if self.l2 <= ONCE:
+            return f"the L1 caches serve the rest of the sectors: each byte comes {self.l2:.2f} times from the L2 cache"
+        return ""
+
+    def _reason_for_blocks(self) -> str:
+        if self.grid >= BUSY * MULTIPROCESSORS:
+            return f"{self.grid / MULTIPROCESSORS:.0%} of the multiprocessors have a block"
+        if self.memory * self.bytes < WORK:
+            return f"touches {self.memory * self.bytes / 1e3:.0f} kB of its arrays"
+        return ""
 
 
 def rows_of(suite: str, programs: Sequence[Program]) -> Iterator[Row]:
