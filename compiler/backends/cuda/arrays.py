@@ -110,7 +110,7 @@ def _uploaded(xp: Any, array: Any, number: int, shape: Shape, stream: Any) -> Ar
     made = new_array(xp, shape, f"argument {number}")
     if host.nbytes:
         runtime = xp.cuda.runtime
-        # CUDA has read memory that can be paged when this returns.
+        # CUDA has read pageable memory when this returns.
         runtime.memcpyAsync(made.data.ptr, host.ctypes.data, host.nbytes, runtime.memcpyHostToDevice, stream.ptr)
     return Argument(made.data.ptr, host.nbytes, made, made, ours=True)
 

@@ -46,7 +46,7 @@ def _sequence(nodes: Sequence[Node], run: Run) -> None:
 
 
 class PinnedValue:
-    """A number in memory of the host that is not paged, which the GPU writes and the host waits for.
+    """A number in pinned host memory, which the GPU writes and the host waits for.
 
     Args:
         xp: CuPy.

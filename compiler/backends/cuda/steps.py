@@ -162,7 +162,7 @@ class CopyStep:
 
 @dataclass(frozen=True)
 class ReadStep:
-    """A copy of a value to memory of the host that is not paged, where the host reads it once the stream is there.
+    """A copy of a value to pinned host memory, where the host reads it once the stream has run the copy.
 
     Attributes:
         name: see `Step`.
