@@ -107,7 +107,7 @@ def merge_sort_order(less: ArrayFunction, lines: Sequence[Array]) -> Array:
 
     A bottom-up merge sort that does all merges of a level at once. The position of an element in a merged run is its
     position in its own run plus the number of elements of the other run that precede it, found by binary search. The
-    comparator is called O(log(n)^2) times.
+    comparator is called O(log(n)^2) times. If it is no strict weak order, the result is some permutation.
     """
     n = lines[0].shape[-1]
     shape = lines[0].shape
@@ -135,9 +135,8 @@ def merge_sort_order(less: ArrayFunction, lines: Sequence[Array]) -> Array:
             high = np.where(open_ & ~before, middle, high)
         start = run // 2 * 2 * width
         target = start + (place - run * width) + (low - other)
-        merged = np.empty_like(order)
-        np.put_along_axis(merged, target, order, -1)
-        order = merged
+        # The positions are distinct, unless the comparator contradicts itself, as one of floats does where NaN occurs.
+        order = np.take_along_axis(order, np.argsort(target, axis=-1, kind="stable"), -1)
         width *= 2
     return order
 
