@@ -14,7 +14,7 @@ from compiler.codegen.languages import C, default_schedule, find_language
 from compiler.codegen.lowering.lower import SCHEDULED_KINDS, lower, roots_of
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.schedules.local_memory import local_bytes_bound
-from compiler.codegen.schedules.observed import StageMemo, bind_in_stages
+from compiler.codegen.schedules.observed import ObservedSchedule, StageMemo, bind_in_stages
 from compiler.codegen.schedules.schedule import COMPILER_FLAGS, LOCAL_BYTES, Schedule
 from compiler.codegen.templates.loop_state import default_loop_schedule
 from compiler.errors import UnsupportedError
@@ -142,8 +142,11 @@ class LoweredKernel:
 
     def bound_nest(self, schedule: Schedule) -> lir.Kernel:
         """Return the loop nest that `bind` prints, bound with a schedule; errors are those of `bind`."""
+        bind = find_language(self.language).bind
+        if isinstance(schedule, ObservedSchedule):
+            return bind(self._nest(schedule), schedule)  # looking it up would read all of its fields
         if schedule not in self._bound:
-            nest = find_language(self.language).bind(self._nest(schedule), schedule)
+            nest = bind(self._nest(schedule), schedule)
             self._bound.clear()  # only the last one is asked for again
             self._bound[schedule] = nest
         return self._bound[schedule]

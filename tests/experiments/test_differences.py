@@ -168,7 +168,7 @@ def test_an_expansion_has_the_reason_of_its_policy() -> None:
     default = side_of("default", module, "cpu")
     found = find_differences(module, "cpu", Side("mine", session.plan, policy), default)[0]
     assert (found.phase, found.where, found.first, found.second) == ("expansions", "%e/c", "keep", "patches")
-    assert found.reason == "keep of 2 choices: predicted 1.5x"
+    assert found.reason == "keep of 3 choices: predicted 1.5x"
     assert found.without is not None
     assert not found.without.expansions  # patches, the default, need no decision
     assert found.without.fusions == default.plan.fusions
@@ -179,7 +179,7 @@ def test_reasons_of_every_choice() -> None:
     session = CompilationSession(module)
     decide_all(session, policy := Policy("mine", expansions=_Keep(), loops=KernelLoops()))
     (reason,) = policy_reasons(module, "cpu", Side("mine", session.plan, policy))
-    assert reason == ("expansions", "%e/c", "keep of 2 choices: predicted 1.5x")
+    assert reason == ("expansions", "%e/c", "keep of 3 choices: predicted 1.5x")
     assert policy_reasons(module, "cpu", Side("recorded", session.plan)) == []
 
 

@@ -287,7 +287,7 @@ def test_an_error_in_a_host_op_is_raised_by_the_call(monkeypatch: pytest.MonkeyP
         raise ValueError("failed on purpose")
 
     with monkeypatch.context() as patch:
-        patch.setattr(executable, "evaluate_host", broken)
+        patch.setattr(executable, "transform", broken)
         for _ in range(2):
             with pytest.raises(ValueError, match="failed on purpose"):
                 exe(x)
