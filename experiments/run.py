@@ -20,6 +20,7 @@ from compiler.errors import HlogymError
 from compiler.fusion.policies import DEFAULT_POLICY, RuledFusion, make_policy
 from compiler.fusion.protocol import as_policy
 from compiler.policy import resolve_policy
+from compiler.support.display import counted
 from env.reference import Reference, drawn_reference, on_host, unchecked_outputs
 from experiments.call_time import time_calls
 from experiments.console import duration, error_console, stdout
@@ -174,7 +175,7 @@ def compile_ahead(
     if as_json:
         print(json.dumps({"folder": str(output), "backend": executable.backend, "kernels": len(executable.kernels)}))
     else:
-        stdout.print(f"{output}: {len(executable.kernels)} kernels")
+        stdout.print(f"{output}: {counted(len(executable.kernels), 'kernel')}")
 
 
 def _check(program: Program, module: HloModule, reference: Reference, outputs: Sequence[npt.NDArray[Any]]) -> list[str]:

@@ -26,7 +26,7 @@ from compiler.runtime.thunks import (
     Thunk,
     WhileThunk,
 )
-from compiler.support.display import time_text
+from compiler.support.display import counted, time_text
 
 __all__ = ["Explanation", "KernelExplanation", "steps_of_fusions"]
 
@@ -189,7 +189,8 @@ class Explanation:
 
     def _summary(self) -> Iterator[str]:
         reasons = Counter(b.kind_of_reason for b in self.boundaries)
-        yield f"{self._module.name}: {len(self.kernels)} kernels, {time_text(self.seconds)} per call by the cost model"
+        kernels = counted(len(self.kernels), "kernel")
+        yield f"{self._module.name}: {kernels}, {time_text(self.seconds)} per call by the cost model"
         yield from self._decisions()
         if self.kernels:
             kinds = Counter(k.implementation for k in self.kernels)

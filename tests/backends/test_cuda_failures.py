@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from compiler import CompileOptions, compile
+from compiler.backends.cuda import nvrtc
 from compiler.backends.cuda.blas import CublasError
 from compiler.backends.cuda.emulation import available, stand_in
 from compiler.backends.cuda.failures import translated
@@ -63,8 +64,19 @@ def test_without_driver_or_device(error: Exception | None, message: str, monkeyp
 
 def test_without_cupy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cupy", None)  # importing it fails
-    with pytest.raises(BackendError, match=r"needs CuPy: install hlogym\[cuda12\] or hlogym\[cuda13\]"):
+    with pytest.raises(BackendError, match=r"needs CuPy: install hlogym\[cuda12\] or hlogym\[cuda13\].*exe\.kernels"):
         compile(CHAIN, backend="cuda")(np.zeros(64, np.float32))
+
+
+def test_without_nvrtc_the_error_is_the_only_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing() -> None:
+        raise BackendError("NVRTC is not installed")
+
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    monkeypatch.setattr(nvrtc, "_library", missing)
+    with pytest.raises(BackendError, match="NVRTC is not installed") as raised:
+        nvrtc.compiler()
+    assert raised.value.__context__ is None  # a traceback would begin with the failed import of CuPy
 
 
 @needs_emulator

@@ -202,7 +202,9 @@ def test_run_prints_json(hlogym: Shell, chain: Path) -> None:
 def test_compile_writes_a_program_that_load_runs(hlogym: Shell, chain: Path, tmp_path: Path) -> None:
     from compiler import load
 
-    assert hlogym("compile", chain, "-o", "chain.aot", "--backend", "cpu").status == 0
+    reply = hlogym("compile", chain, "-o", "chain.aot", "--backend", "cpu")
+    assert reply.status == 0
+    assert "1 kernel\n" in reply.out
     x = np.full((64, 48), 0.5, np.float32)
     (out,) = load(tmp_path / "chain.aot")(x, x)
     np.testing.assert_allclose(out, np.full((64, 48), 1 / 48), rtol=1e-5)

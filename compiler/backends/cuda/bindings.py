@@ -28,11 +28,11 @@ def cupy() -> Any:
     except ImportError as e:
         raise BackendError(
             "the cuda backend needs CuPy: install hlogym[cuda12] or hlogym[cuda13] to match the driver "
-            f"(import failed: {e}), or use backend='cpu'"
+            f"(import failed: {e}), or use backend='cpu'; without a GPU, exe.kernels has the sources of the kernels"
         ) from e
     problem = _no_device(module)
     if problem is not None:
-        raise BackendError(f"CuPy finds no GPU here ({problem}); use backend='cpu'")
+        raise BackendError(f"CuPy finds no GPU here ({problem}); use backend='cpu', or read the kernels in exe.kernels")
     return module
 
 

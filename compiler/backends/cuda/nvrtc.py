@@ -51,8 +51,8 @@ def compiler() -> Compiler:
         bound = importlib.import_module("cupy.cuda").nvrtc
         bound.getVersion()
     except Exception:  # CuPy is missing, or its binding finds no library; the types cannot be named without CuPy
-        return _library()
-    return _CupyNvrtc(bound)
+        bound = None
+    return _library() if bound is None else _CupyNvrtc(bound)
 
 
 class _CupyNvrtc:
