@@ -33,6 +33,7 @@ from compiler.api import CompileOptions
 from compiler.api import compile as compile_program
 from compiler.codegen.build_target import C_TARGET, CUDA_TARGET
 from compiler.codegen.buildability import kernel_refusal
+from compiler.codegen.languages import find_language
 from compiler.codegen.lowering.lower import lower
 from compiler.errors import UnsupportedError
 from compiler.fusion.actions import KINDS
@@ -109,6 +110,7 @@ def walk(seed: int, tally: Tally, native: int = 0) -> None:
     module = module_of(seed)
     original = module.clone()
     target = CUDA_TARGET if seed % 3 == 0 else C_TARGET
+    tiles = find_language(target.language).tiles
     state = FusionState(module, target=target)
     start, fingerprint = str(state.module), state.fingerprint
     former: list[str] = []
@@ -129,7 +131,7 @@ def walk(seed: int, tally: Tally, native: int = 0) -> None:
     for f in state.fusions():
         assert kernel_refusal(body_of(f), target) is None, f"%{f.name} has no kernel in {target.language}"
         tally.templates.update({i.opcode.text for i in body_of(f).instructions if i.opcode in TEMPLATE_OPS})
-        tally.templates["unlike shapes"] += lower(body_of(f)).nests > 1
+        tally.templates["unlike shapes"] += lower(body_of(f), tiles=tiles).nests > 1
     _compare(original, state.module, rng, tally)
     if native and seed % 4 == 3 and seed // 4 % native == 0:
         _compare_native(state.module, rng, tally)
