@@ -95,6 +95,10 @@ class TopologicalOrder:
             work += [(u, start) for u in self._successors(node)]
         return None
 
+    def has_path_around(self, first: HloInstruction, last: HloInstruction) -> bool:
+        """Check whether `path_around` returns an instruction, without finding it."""
+        return self._is_between(first, last)
+
     def reaches(self, first: HloInstruction, last: HloInstruction) -> bool:
         """Check whether `last` depends on `first`, directly or indirectly."""
         if first is last:

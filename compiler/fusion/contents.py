@@ -95,7 +95,8 @@ class Contents:
             if own is not None and (first := met.setdefault(class_of[own], v)) != v:
                 self._exclude((first, v))  # a fusion of both computes one of them
         self._originals = originals
-        self._is_constant = sum(1 << v for v, i in enumerate(originals) if i is not None and is_inlined_constant(i))
+        self._constant_values = {v for v, i in enumerate(originals) if i is not None and is_inlined_constant(i)}
+        self._is_constant = sum(1 << v for v in self._constant_values)
         self._kernels: dict[Content, _Kernel] = {}
         self._uses = 0
         self._known: dict[int, int | None] = {}  # by revision
@@ -142,27 +143,32 @@ class Contents:
         if kind != "sibling":
             for v in nodes.values[first]:
                 replaced |= 1 << v
-        if (self.reads(a) | self.reads(b)) & inside & ~replaced:
+        read = self.reads(a) | self.reads(b)
+        if read & inside & ~replaced:
             return None  # one reads what the other computes without yielding it
         if kind != "producer-consumer":
             outputs = (*outputs, *nodes.values[first])
         elif is_multi_output(first):
             inside = self._needed(outputs, inside)
+        if inside == a | b and inside not in self._read_by:
+            self._read_by[inside] = read & ~inside
         return Content(inside, outputs)
 
-    def note(self, node: HloInstruction, inside: int | None, nodes: Nodes) -> None:
+    def note(self, node: HloInstruction, inside: int | None, nodes: Nodes, has_lost: bool = True) -> None:
         """Note what a node computes that was made of others, as far as it needs it for what it yields.
 
         Args:
             node: the node.
             inside: values with all those that it computes; None if it has no content.
             nodes: the nodes of the sequence.
+            has_lost: whether it may have lost outputs, and what only they needed.
         """
         if inside is not None:
             values = nodes.values[node]
-            # A fusion with one output may have lost others, and what only they needed.
-            is_constant = any(self._is_constant >> v & 1 for v in values)
-            inside = None if is_constant else self._needed(values, inside)
+            if any(v in self._constant_values for v in values):
+                inside = None
+            elif has_lost:
+                inside = self._needed(values, inside)
         self._remember(nodes.revision(node), inside)
 
     def _remember(self, revision: int, inside: int | None) -> None:
@@ -178,11 +184,9 @@ class Contents:
         return found
 
     def _find_reads(self, inside: int) -> int:
-        found, rest, reads = 0, inside, self._reads
-        while rest:
-            low = rest & -rest
-            found |= reads[low.bit_length() - 1]
-            rest ^= low
+        found, reads = 0, self._reads
+        for v in _values(inside):
+            found |= reads[v]
         return found & ~inside
 
     def _needed(self, outputs: Sequence[int], inside: int) -> int:
@@ -233,19 +237,29 @@ class Contents:
 
     def _instructions(self, content: Content) -> tuple[list[HloInstruction], list[HloInstruction]]:
         """Return the instructions of a kernel before fusion, operands first, and its outputs."""
-        mask, rest = content.inside, content.inside
-        while rest:
-            low = rest & -rest
-            mask |= self._constants[low.bit_length() - 1]
-            rest ^= low
-        for v in content.outputs:
-            mask |= 1 << v | self._constants[v]
+        values = set(_values(content.inside))
+        values.update(content.outputs)
+        for v in list(values):
+            if self._constants[v]:
+                values.update(_values(self._constants[v]))
         found: list[HloInstruction] = []
-        while mask:
-            low = mask & -mask
-            i = self._originals[low.bit_length() - 1]
+        for v in sorted(values):
+            i = self._originals[v]
             assert i is not None  # noqa: S101 - contents have no other values
             found.append(i)
-            mask ^= low
         outputs = [self._originals[v] for v in content.outputs]
         return found, [o for o in outputs if o is not None]
+
+
+def _values(bits: int) -> list[int]:
+    """Return the numbers of the bits that are set, in order."""
+    if not bits:
+        return []
+    # Values of one kernel have numbers near each other, so most of the integer is zeros below them.
+    start = (bits & -bits).bit_length() - 1
+    rest, found = bits >> start, []
+    while rest:
+        low = rest & -rest
+        found.append(start + low.bit_length() - 1)
+        rest ^= low
+    return found

@@ -200,6 +200,7 @@ class FusionRewriter:
 
     def _may_repeat(self) -> bool:
         """Check whether a copy may be equal to another instruction, without looking at the whole body."""
+        ids = StructuralIds()
         leaves = False
         for i in self.copies:
             if i.parent is not self.body:
@@ -207,12 +208,14 @@ class FusionRewriter:
             if not i.operands:
                 leaves = True
                 continue
+            key = None
             for u in i.operands[0].users:
-                if u is not i and u.opcode is i.opcode and set(u.operands) == set(i.operands):
-                    return True
+                if u is not i and u.opcode is i.opcode and u.operands == i.operands:
+                    key = key or ids.key(i, ())
+                    if ids.key(u, ()) == key:
+                        return True
         if not leaves:
             return False
-        ids = StructuralIds()
         found = [ids.key(i, ()) for i in self.body.instructions if not i.operands and i.opcode is not Opcode.PARAMETER]
         return len(set(found)) < len(found)
 

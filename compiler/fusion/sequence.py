@@ -263,7 +263,7 @@ class SequenceState:
     def has_path_around(self, first: HloInstruction, last: HloInstruction) -> bool:
         """Check whether a path other than the direct edge leads from one node to another."""
         if self.reach is None:
-            return self.order.path_around(first, last) is not None
+            return self.order.has_path_around(first, last)
         return self.reach.has_path_around(first, last, self.consumers(first))
 
     def depends(self, first: HloInstruction, last: HloInstruction) -> bool:

@@ -65,7 +65,7 @@ def fuse(s: SequenceState, producer: HloInstruction, consumer: HloInstruction) -
     if s.reach is not None:
         s.reach.set_bits(result.fusion, bits[1] if producer in s.nodes else bits[0] | bits[1])
     trials.note_origin(result.fusion, pair, None)
-    trials.note_content(result.fusion, None if content is None else content.inside)
+    trials.note_content(result.fusion, None if content is None else content.inside, has_lost=False)
     if several and producer in s.nodes:
         trials.note_content(producer, left)
     return result.fusion
@@ -101,7 +101,7 @@ def merge(s: SequenceState, first: HloInstruction, second: HloInstruction, rewri
         s.reach.set_bits(result.fusion, bits[0] | bits[1])
     if pair is not None:
         trials.note_origin(result.fusion, pair, result.kept)
-        trials.note_content(result.fusion, None if content is None else content.inside)
+        trials.note_content(result.fusion, None if content is None else content.inside, result.kept is not None)
     return result.fusion
 
 

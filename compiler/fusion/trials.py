@@ -147,10 +147,10 @@ class Trials:
         """Return the content of the fused computation of two nodes, or None if it has none."""
         return None if self._contents is None else self._contents.pair(kind, first, second, self._nodes)
 
-    def note_content(self, node: HloInstruction, inside: int | None) -> None:
+    def note_content(self, node: HloInstruction, inside: int | None, has_lost: bool = True) -> None:
         """Note what a node computes, see `Contents.note`."""
         if self._contents is not None:
-            self._contents.note(node, inside, self._nodes)
+            self._contents.note(node, inside, self._nodes, has_lost)
 
     def inside(self, node: HloInstruction) -> int | None:
         """Return the values inside a node, or None if it has no content."""

@@ -34,7 +34,6 @@ class HloComputation:
         name: unique within the module.
         parent: the module, or None if the computation belongs to none.
         attributes: attributes after the body in HLO text (execution_thread="...").
-        order_is_known: True if insertion order is known to be topological; any change of operands resets it.
         may_have_control_edges: False if no instruction has ever had control predecessors.
     """
 
@@ -42,7 +41,8 @@ class HloComputation:
         self.name = name
         self.parent: HloModule | None = None
         self.attributes: dict[str, str] = {}
-        self.order_is_known = True
+        self._order_is_known = True
+        self._post_order: list[HloInstruction] | None = None  # while nothing changes, if it is another order
         self.may_have_control_edges = False
         self._instructions: dict[HloInstruction, int] = {}  # with their places, which increase in insertion order
         self._next_place = 0
@@ -64,6 +64,15 @@ class HloComputation:
         return instruction in self._instructions
 
     # ---- queries
+
+    @property
+    def order_is_known(self) -> bool:
+        """Whether insertion order is known to be topological; it must be set to False when operands change."""
+        return self._order_is_known
+
+    @order_is_known.setter
+    def order_is_known(self, known: bool) -> None:
+        self._order_is_known, self._post_order = known, None
 
     @property
     def instructions(self) -> list[HloInstruction]:
@@ -123,8 +132,10 @@ class HloComputation:
             ValueError: the graph has a cycle.
         """
         listed = self._listed()
-        if self.order_is_known:
+        if self._order_is_known:
             return list(listed)
+        if self._post_order is not None:
+            return list(self._post_order)
         done: set[HloInstruction] = set()
         order: list[HloInstruction] = []
         for start in listed:
@@ -135,7 +146,10 @@ class HloComputation:
                 order.append(start)
             else:
                 self._visit(start, done, order)
-        self.order_is_known = order == list(listed)
+        self._order_is_known = order == list(listed)
+        if not self._order_is_known:
+            self._post_order = order
+            return list(order)
         return order
 
     def _visit(self, start: HloInstruction, done: set[HloInstruction], order: list[HloInstruction]) -> None:
@@ -193,6 +207,7 @@ class HloComputation:
         """Add an existing instruction (the parser makes its own); its name is made unique."""
         instruction.name = self.unique_name(instruction.name)
         instruction.parent = self
+        self._post_order = None
         self._instructions[instruction] = self._next_place
         self._next_place += 1
         if instruction.opcode is Opcode.PARAMETER:
@@ -292,6 +307,7 @@ class HloComputation:
             self._forward_control_edges(instruction)
         for o in instruction.operands:
             o.users.pop(instruction, None)
+        self._post_order = None
         del self._instructions[instruction]
         self._parameters.pop(instruction, None)
         self._notable.pop(instruction, None)
@@ -383,7 +399,7 @@ class HloComputation:
         for i in self._instructions:
             i.users, i.operands, i.parent = {}, (), None
         self._instructions, self._notable, self._parameters, self._by_name = {}, {}, {}, {}
-        self._root = self._successors = None
+        self._root = self._successors = self._post_order = None
 
     def reorder(self) -> None:
         """Sort the stored instructions into post order."""
@@ -438,7 +454,7 @@ class HloComputation:
         copy._next_place = self._next_place
         copy._parameters = dict.fromkeys(map(image, self._parameters))
         copy._notable = dict.fromkeys(map(image, self._notable))
-        copy.order_is_known = self.order_is_known
+        copy._order_is_known = self._order_is_known
         copy.may_have_control_edges = self.may_have_control_edges
         copy._by_name = {i.name: i for i in copy._instructions}
         copy._next_suffix = dict(self._next_suffix)

@@ -8,6 +8,7 @@ common with its gradient.
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -34,10 +35,13 @@ def store_in_reductions(kernel: lir.Kernel, body: Body) -> tuple[lir.Kernel, Bod
     """
     must_alias = {kernel.arguments[n].name for _, n in kernel.must_alias}
     out = list(body)
+    loops = [n for n, s in enumerate(out) if isinstance(s, For)]  # most other statements are scalars
     done: set[int] = set()
-    for first in range(len(out)):
-        for second in range(first + 1, len(out)):
-            merged = None if {first, second} & done else _merged(out, first, second, must_alias)
+    for first, s in enumerate(body):
+        if first in done or not (isinstance(s, lir.Reduce) or _reduces_columns(s)):
+            continue
+        for second in loops[bisect_right(loops, first) :]:
+            merged = None if second in done else _merged(out, first, second, must_alias)
             if merged is not None:
                 out[first] = merged
                 done.add(second)
@@ -47,6 +51,10 @@ def store_in_reductions(kernel: lir.Kernel, body: Body) -> tuple[lir.Kernel, Bod
     moved = {s.buffer: s.offset for s in _stores_in_reductions(kept)}
     in_place = tuple(p for p in kernel.in_place if _may_share(kernel, kept, moved, *p))
     return replace(kernel, in_place=in_place), kept
+
+
+def _reduces_columns(s: lir.Stmt) -> bool:
+    return isinstance(s, For) and s.var.extent >= MIN_COLUMNS and is_column_loop(s)
 
 
 def _merged(body: Sequence[lir.Stmt], first: int, second: int, must_alias: set[str]) -> lir.Stmt | None:
@@ -120,7 +128,7 @@ def _renamed(s: lir.Stmt, names: Mapping[str, str]) -> lir.Stmt:
 def _merged_columns(body: Sequence[lir.Stmt], first: int, second: int, must_alias: set[str]) -> For | None:
     """Return a loop over columns that also does what a nest that follows does; None if they differ too much."""
     columns, stores = body[first], body[second]
-    if not isinstance(columns, For) or columns.var.extent < MIN_COLUMNS or not is_column_loop(columns):
+    if not isinstance(columns, For) or not _reduces_columns(columns):
         return None
     reductions = [s for s in columns.body if isinstance(s, lir.Reduce)]
     nest = perfect_nest(stores)
