@@ -10,11 +10,12 @@ from pathlib import Path
 
 from compiler.errors import BackendError, HlogymError, UnknownNameError
 from compiler.support.files import check_folder, write_file
+from env.suites import load_suite
 from experiments.gpu.job import GpuResultError, Job
 from experiments.gpu.page import page
 from experiments.gpu.parts import PARTS, Part
 from experiments.gpu.pool import Worker
-from experiments.gpu.settings import Settings
+from experiments.gpu.settings import SUITES, Settings
 
 __all__ = ["main", "run_parts"]
 
@@ -45,7 +46,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if o.action == "page":
         write_page(o.out)
         return
+    if not o.seconds > 0:
+        parser.error(f"--seconds must be positive, not {o.seconds:g}")
     programs = tuple(filter(None, (o.programs or "").split(",")))
+    check_programs(programs)
     settings = Settings(o.out.absolute(), o.seconds, o.stand_in, programs, o.wheels, o.workers, o.seed, o.commit)
     parts = chosen_parts(o.parts)
     check_folder(settings.out)
@@ -53,6 +57,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         check_device(settings)
     run_parts(settings, parts)
     write_page(settings.out)
+
+
+def check_programs(names: Sequence[str]) -> None:
+    """Raise UnknownNameError, which suggests similar names, if no suite has a program of one of these names."""
+    known = {p.name: p for suite in SUITES for p in load_suite(suite).programs} if names else {}
+    for name in names:
+        if name not in known:
+            raise UnknownNameError("program", name, known)
 
 
 def chosen_parts(names: str | None) -> list[Part]:

@@ -96,6 +96,16 @@ def test_parts_are_named() -> None:
         chosen_parts("race")
 
 
+def test_programs_are_named_and_the_limit_is_positive(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "results"
+    with pytest.raises(UnknownNameError, match="softmax"):
+        main(["--out", str(out), "--stand-in", "--programs", "softmx"])
+    with pytest.raises(SystemExit):
+        main(["--out", str(out), "--stand-in", "--seconds", "-4"])
+    assert "--seconds must be positive, not -4" in capsys.readouterr().err
+    assert not out.exists()
+
+
 def test_it_imports_only_what_a_gpu_machine_has() -> None:
     code = """
 import importlib, pkgutil, sys
