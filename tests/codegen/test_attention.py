@@ -7,6 +7,7 @@ import pytest
 
 from compiler.codegen.lowering.lower import lower
 from compiler.codegen.nest import loop_ir as lir
+from compiler.codegen.nest.traversal import walk
 from compiler.codegen.schedules.schedule import Schedule
 from compiler.codegen.schedules.template_schedules import AttentionSchedule
 from tests.codegen.attentions import AttentionForm, random_attention
@@ -97,5 +98,5 @@ def test_blocks_above_the_diagonal_are_skipped() -> None:
     with_mask = lower(AttentionForm([2], 256, 256, 16, 16, "causal -inf").computation())
     without = lower(AttentionForm([2], 256, 256, 16, 16, "given").computation())
 
-    assert any(isinstance(s, lir.If) for s in lir.walk(with_mask.body))
-    assert not any(isinstance(s, lir.If) for s in lir.walk(without.body))
+    assert any(isinstance(s, lir.If) for s in walk(with_mask.body))
+    assert not any(isinstance(s, lir.If) for s in walk(without.body))

@@ -9,6 +9,7 @@ import pytest
 
 from compiler.codegen.lowering.lower import lower
 from compiler.codegen.nest import loop_ir as lir
+from compiler.codegen.nest.traversal import walk
 from compiler.codegen.schedules.bind_c import bind_c
 from compiler.codegen.schedules.edges import MAX_STATEMENTS
 from compiler.codegen.schedules.schedule import Schedule
@@ -111,9 +112,9 @@ def test_a_pad_keeps_the_bits_of_narrow_floats(dtype: str) -> None:
 def loops_of(text: str, schedule: Schedule | None = None) -> list[tuple[int, bool]]:
     """Return, for each loop over single elements, its extent and whether it tests an index."""
     body = bind_c(lower(running.fused(text)), schedule or Schedule()).body
-    loops = [s for s in lir.walk(body) if isinstance(s, lir.For)]
-    leaves = [s for s in loops if not any(isinstance(x, lir.For) for x in lir.walk(s.body))]
-    return [(s.var.extent, any(_is_test(x) for x in lir.walk(s.body))) for s in leaves]
+    loops = [s for s in walk(body) if isinstance(s, lir.For)]
+    leaves = [s for s in loops if not any(isinstance(x, lir.For) for x in walk(s.body))]
+    return [(s.var.extent, any(_is_test(x) for x in walk(s.body))) for s in leaves]
 
 
 def _is_test(s: lir.Stmt) -> bool:
@@ -146,5 +147,5 @@ def test_only_the_middle_rows_of_a_large_window_are_split() -> None:
 
 def test_copies_of_large_windows_are_bounded() -> None:
     kernel = lower(running.fused(window(40, 50, 7)))
-    whole = sum(1 for _ in lir.walk(bind_c(kernel, Schedule(edges=0)).body))
-    assert sum(1 for _ in lir.walk(bind_c(kernel, Schedule()).body)) <= max(MAX_STATEMENTS, whole)
+    whole = sum(1 for _ in walk(bind_c(kernel, Schedule(edges=0)).body))
+    assert sum(1 for _ in walk(bind_c(kernel, Schedule()).body)) <= max(MAX_STATEMENTS, whole)

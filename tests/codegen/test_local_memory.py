@@ -8,6 +8,7 @@ import pytest
 from compiler.codegen.lowering.lower import lower
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.scalar_ops import COMPUTE_BYTES
+from compiler.codegen.nest.traversal import walk
 from compiler.codegen.schedules.bind_c import bind_c
 from compiler.codegen.schedules.local_memory import local_bytes_bound
 from compiler.codegen.schedules.schedule import FIELD_RANGES, LOCAL_BYTES, Schedule
@@ -27,7 +28,7 @@ def _held(kernel: lir.Kernel, schedule: Schedule) -> float:
         body = bind_c(kernel, schedule).body
     except UnsupportedError:
         return float("inf")
-    return sum(s.size * COMPUTE_BYTES[s.type] for s in lir.walk(body) if isinstance(s, lir.LocalArray))
+    return sum(s.size * COMPUTE_BYTES[s.type] for s in walk(body) if isinstance(s, lir.LocalArray))
 
 
 def _random_schedule(rng: np.random.Generator) -> Schedule:

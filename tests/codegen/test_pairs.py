@@ -8,6 +8,7 @@ import pytest
 
 from compiler.codegen.lowering.lower import lower
 from compiler.codegen.nest import loop_ir as lir
+from compiler.codegen.nest.traversal import walk
 from compiler.codegen.schedules.bind_c import bind_c
 from compiler.codegen.schedules.schedule import Schedule
 from tests.codegen import running
@@ -80,7 +81,7 @@ WHOLE = {
 
 def has_pairs(text: str) -> bool:
     body = bind_c(lower(running.fused(text)), Schedule()).body
-    return any(isinstance(s, lir.StorePair) for s in lir.walk(body))
+    return any(isinstance(s, lir.StorePair) for s in walk(body))
 
 
 def test_loops_over_adjacent_elements_run_over_pairs() -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from compiler.codegen.lowering.lower import lower
 from compiler.codegen.nest import loop_ir as lir
+from compiler.codegen.nest.traversal import walk
 from compiler.codegen.schedules import rare_analysis, rare_work
 from compiler.codegen.schedules.bind_c import bind_c
 from compiler.codegen.schedules.schedule import Schedule
@@ -38,7 +39,7 @@ y = f32[{{n}}] negate(x)
 def flagged(text: str, schedule: Schedule = BLOCKS) -> int:
     """Return the number of loops over flagged positions in the C kernel of a computation."""
     kernel = bind_c(lower(running.fused(text)), schedule)
-    return sum(isinstance(s, lir.ForFlagged) for s in lir.walk(kernel.body))
+    return sum(isinstance(s, lir.ForFlagged) for s in walk(kernel.body))
 
 
 def check(text: str, args: Sequence[Array], schedule: Schedule = BLOCKS) -> None:

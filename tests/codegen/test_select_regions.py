@@ -11,6 +11,7 @@ import pytest
 from compiler.codegen import buildability
 from compiler.codegen.lowering.lower import BASE_STATEMENTS, STATEMENTS_PER_INSTRUCTION, lower
 from compiler.codegen.nest import loop_ir as lir
+from compiler.codegen.nest.traversal import walk
 from tests.codegen import running
 
 
@@ -81,7 +82,7 @@ CHAINS = [doubled, three_pieces, updates_in_place, updates_elsewhere, padded]
 
 def statements(text: str) -> int:
     """Return the number of statements in the kernel of a fused computation."""
-    return sum(1 for _ in lir.walk(lower(running.fused(text)).body))
+    return sum(1 for _ in walk(lower(running.fused(text)).body))
 
 
 @pytest.mark.parametrize("chain", CHAINS, ids=lambda c: c.__name__)
@@ -127,7 +128,7 @@ def test_regions_known_at_compile_time_need_no_branch() -> None:
     ROOT r = f32[1,8] add(s, t)
     """
     kernel = lower(running.fused(text))
-    assert not any(isinstance(s, lir.If) for s in lir.walk(kernel.body))
+    assert not any(isinstance(s, lir.If) for s in walk(kernel.body))
     case = running.case_of(running.fused(text), [np.arange(32, dtype=np.float32).reshape(4, 8)], "c")
     assert running.problem(running.run_c([case])[0], case) is None
 

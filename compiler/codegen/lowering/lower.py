@@ -41,6 +41,7 @@ from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import Index, Var
 from compiler.codegen.nest.scalar_ops import is_value_type
+from compiler.codegen.nest.traversal import walk
 from compiler.codegen.schedules.schedule import Schedule
 from compiler.codegen.templates.attention import lower_attention
 from compiler.codegen.templates.packed_loop import lower_packed_loop, packed_loop
@@ -177,7 +178,7 @@ class _Lowering:
         self.roots, self.outputs = roots, outputs
         self.emitter.frames[0].stmts = [s for body in bodies for s in body]
         read = [
-            {s.value.buffer for s in lir.walk(body) if isinstance(s, lir.Let) and isinstance(s.value, lir.Load)}
+            {s.value.buffer for s in walk(body) if isinstance(s, lir.Let) and isinstance(s.value, lir.Load)}
             for body in bodies
         ]
         pairs = tuple(
@@ -354,7 +355,7 @@ def in_place_pairs(lowering: _Lowering) -> tuple[tuple[int, int], ...]:
     body = tuple(lowering.emitter.frames[0].stmts)
     loads: dict[str, set[ix.IndexExpr]] = {}
     stores: dict[str, ix.IndexExpr] = {}
-    for s in lir.walk(body):
+    for s in walk(body):
         if isinstance(s, lir.If):
             return ()
         if isinstance(s, lir.Let) and isinstance(s.value, lir.Load):

@@ -14,6 +14,7 @@ from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import IndexExpr, Quotient, Remainder, Var
 from compiler.codegen.nest.loop_ir import Body, For, LoopKind, Stmt
 from compiler.codegen.nest.scalar_ops import SCALAR_BYTES, ScalarOp
+from compiler.codegen.nest.traversal import names_of
 from compiler.ir.opcodes import Opcode
 from compiler.ir.types import PrimitiveType
 
@@ -102,7 +103,7 @@ class _Counter:
             self._statement(s, place)
             if isinstance(s, lir.Let):
                 latency = 8 if isinstance(s.value, lir.Apply) and s.value.op.is_expensive else 1
-                chains[s.name] = latency + max((chains.get(n, 0) for n in lir.names_of(s)), default=0)
+                chains[s.name] = latency + max((chains.get(n, 0) for n in names_of(s)), default=0)
         longest = max(chains.values(), default=0)
         if place.depth:
             found["longest chain"] = max(found["longest chain"], longest)

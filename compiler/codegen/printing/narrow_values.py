@@ -11,6 +11,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from compiler.codegen.nest import loop_ir as lir
+from compiler.codegen.nest.traversal import walk
 from compiler.ir.opcodes import Opcode
 from compiler.ir.types import PrimitiveType as T
 
@@ -27,7 +28,7 @@ def narrow_values(kernel: lir.Kernel) -> frozenset[tuple[str, T]]:
     types = {a.name: a.type for a in kernel.arguments}
     if not any(t in _NARROW for t in types.values()):
         return frozenset()
-    statements = list(lir.walk(kernel.body))
+    statements = list(walk(kernel.body))
     found = {(n, t) for s in statements for n in _defined_by(s) for t in _NARROW}
     found -= {(m.array, t) for s in statements if isinstance(s, lir.MatrixProduct) for m in s.matrices for t in _NARROW}
     while True:  # what a loop carries may depend on itself, so everything is narrow until the contrary is found

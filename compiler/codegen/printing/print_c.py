@@ -17,6 +17,7 @@ from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import IndexExpr
 from compiler.codegen.nest.loop_ir import LoopKind
 from compiler.codegen.nest.scalar_ops import binary
+from compiler.codegen.nest.traversal import names_defined, names_used
 from compiler.codegen.printing.narrow_values import narrow_values
 from compiler.codegen.printing.print_order import index_mask, key_text, order_functions
 from compiler.codegen.printing.print_products import product_call, product_function, span_size
@@ -487,6 +488,6 @@ def _clause(c: lir.Combined) -> str:
 
 def _captured_names(loop: lir.For, types: Mapping[str, str]) -> dict[str, str]:
     """Return the names from outside that a loop uses, with their C types."""
-    used = dict.fromkeys(lir.names_used((loop,)))
-    inside = set(lir.names_defined((loop,)))
+    used = dict.fromkeys(names_used((loop,)))
+    inside = set(names_defined((loop,)))
     return {name: types[name] for name in used if name in types and name not in inside}

@@ -16,6 +16,7 @@ from compiler.codegen.nest.loop_ir import LoopKind, Scope
 from compiler.codegen.nest.scalar_ops import identity_of
 from compiler.codegen.nest.tile_attention import TileAttention
 from compiler.codegen.nest.tiles import TileProduct
+from compiler.codegen.nest.traversal import walk
 from compiler.codegen.printing import print_sorts, print_tiles
 from compiler.codegen.printing.printer import Printer
 from compiler.codegen.printing.scalar import COMPUTE_TYPES, STORAGE_TYPES, constant_text
@@ -76,7 +77,7 @@ class _CudaPrinter(Printer):
         self._is_whole = True  # whether every team has an iteration of its own
         self._first_block, self._step = "blockIdx.x", "gridDim.x"
         self._registers = {
-            a.name for a in lir.walk(kernel.body) if isinstance(a, lir.LocalArray) and a.scope is Scope.REGISTER
+            a.name for a in walk(kernel.body) if isinstance(a, lir.LocalArray) and a.scope is Scope.REGISTER
         }
 
     def kernel_body(self, body: lir.Body) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import IndexExpr
+from compiler.codegen.nest.traversal import indices_in, walk
 from compiler.codegen.printing.scalar import COMPUTE_TYPES, SMALL_INTEGERS, constant_text, expression_of, wrapped
 from compiler.errors import UnsupportedError
 from compiler.ir.types import PrimitiveType as T
@@ -19,8 +20,8 @@ class Printer:
         self.kernel = kernel
         self.types = {a.name: a.type for a in kernel.arguments}
         wide = any(a.elements >= INT32_LIMIT for a in kernel.arguments)
-        wide |= any(i.magnitude >= INT32_LIMIT for i in lir.indices_in(kernel.body))
-        wide |= any(s.var.extent >= INT32_LIMIT for s in lir.walk(kernel.body) if isinstance(s, lir.For))
+        wide |= any(i.magnitude >= INT32_LIMIT for i in indices_in(kernel.body))
+        wide |= any(s.var.extent >= INT32_LIMIT for s in walk(kernel.body) if isinstance(s, lir.For))
         self.index_type = "int64_t" if wide else "int32_t"
         self.lines: list[str] = []
         self.depth = 1

@@ -12,8 +12,10 @@ from dataclasses import replace
 from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import IndexExpr, Var
-from compiler.codegen.nest.loop_ir import Body, For, LoopKind, work_of
+from compiler.codegen.nest.loop_ir import Body, For, LoopKind
 from compiler.codegen.nest.scalar_ops import SCALAR_BYTES
+from compiler.codegen.nest.traversal import map_bodies, map_indices, walk
+from compiler.codegen.nest.work import work_of
 from compiler.codegen.schedules import accumulators, lane_accumulators, stages, streams
 from compiler.codegen.schedules.edges import split_edges
 from compiler.codegen.schedules.halves import LANES as HALVES
@@ -143,9 +145,7 @@ def _with_vectors(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
     body = kernel.body
     if schedule.narrow and schedule.vector == FIELD_RANGES["vector"][-1]:
         body = split_tails(body, schedule.vector // 8 // LANE_BYTES)
-    has_vectors = any(
-        s.kind.is_vector if isinstance(s, For) else isinstance(s, lir.MatrixProduct) for s in lir.walk(body)
-    )
+    has_vectors = any(s.kind.is_vector if isinstance(s, For) else isinstance(s, lir.MatrixProduct) for s in walk(body))
     bits = _vector_bits(body, schedule) if has_vectors else 0
     flags = schedule.flags if has_loop(body) else 0  # a few scalars are not worth a choice
     return replace(kernel, body=body, vector_bits=bits, flags=flags)
@@ -171,9 +171,9 @@ def _vector_bits(body: Body, schedule: Schedule) -> int:
     elements takes six steps with 16 lanes and four with 8.
     """
     lanes = schedule.vector // 8 // LANE_BYTES
-    if any(isinstance(s, lir.MatrixProduct) for s in lir.walk(body)):  # which masks what its last vectors lack
+    if any(isinstance(s, lir.MatrixProduct) for s in walk(body)):  # which masks what its last vectors lack
         return schedule.vector
-    extents = [s.var.extent for s in lir.walk(body) if isinstance(s, For) and s.kind is LoopKind.VECTOR]
+    extents = [s.var.extent for s in walk(body) if isinstance(s, For) and s.kind is LoopKind.VECTOR]
     extents = [n for n in extents if n >= lanes // 2]  # shorter ones, such as those of halved lanes, take equal time
     if not schedule.narrow or lanes < 16 or not extents or max(extents) >= SHORT_VECTORS * lanes:
         return schedule.vector
@@ -194,7 +194,7 @@ def check_binding(kernel: lir.Kernel, schedule: Schedule) -> None:
 
 def check_local_bytes(body: Body) -> None:
     """Raise UnsupportedError if the local arrays of a kernel need more than LOCAL_BYTES."""
-    held = sum(s.size * SCALAR_BYTES[s.type] for s in lir.walk(body) if isinstance(s, lir.LocalArray))
+    held = sum(s.size * SCALAR_BYTES[s.type] for s in walk(body) if isinstance(s, lir.LocalArray))
     if held > LOCAL_BYTES:
         raise UnsupportedError(f"the kernel needs {held} bytes of local arrays, more than {LOCAL_BYTES}")
 
@@ -315,7 +315,7 @@ class _Binder:
             return self._leaves(s) if is_leaf else [self._loop(s)]
         if isinstance(s, lir.While):
             s = replace(s, poll=max(1, SLICE_WORK // max(1, work_of((*s.test, *s.body)))))
-        return [lir.map_bodies(s, self._body)]
+        return [map_bodies(s, self._body)]
 
     def _loop(self, s: For) -> For:
         kind = LoopKind.SERIAL if s.kind in (LoopKind.INDEPENDENT, LoopKind.ATOMIC) else s.kind
@@ -420,7 +420,7 @@ class _Binder:
 
 def _moved(s: For, var: Var, at: IndexExpr) -> For:
     """Return the loop with another variable, given the index that the old one stands for."""
-    return replace(s, var=var, body=lir.map_indices(s.body, lambda i: i.substitute({s.var: at})))
+    return replace(s, var=var, body=map_indices(s.body, lambda i: i.substitute({s.var: at})))
 
 
 def _poll(s: For) -> int:

@@ -16,6 +16,7 @@ from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import Var
 from compiler.codegen.nest.loop_ir import Body, For, LoopKind
 from compiler.codegen.nest.scalar_ops import SCALAR_BYTES
+from compiler.codegen.nest.traversal import names_of, names_used, walk
 from compiler.codegen.schedules.bind_tiles import bind_tiles, has_tiles
 from compiler.codegen.schedules.cuda_blocks import SHARED_BYTES, bind_whole
 from compiler.codegen.schedules.cuda_flat import FlatNest, is_element
@@ -77,7 +78,7 @@ def bind_cuda(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
         )
     first, parts = _independent(body)
     kernel = replace(kernel, resident=schedule.gpu.resident, in_place=_shared_safely(kernel, body, first, parts))
-    room = 0 if any(isinstance(s, lir.Reduce) for s in lir.walk(body)) else TILE_BYTES // max(1, len(parts))
+    room = 0 if any(isinstance(s, lir.Reduce) for s in walk(body)) else TILE_BYTES // max(1, len(parts))
     nests = [_nest_of(part, kernel, schedule, room) for part in parts]
     if not parts or any(n is None for n in nests):
         if kernel.nests > 1 and any(isinstance(s, lir.Reduce) for s in body):
@@ -105,7 +106,7 @@ def _shared_safely(
             tuple(s for s in body if isinstance(s, lir.Let)),
             [(s,) for s in body if not isinstance(s, lir.Let)],
         )
-    if len(parts) == 1 and not any(isinstance(s, For) for s in lir.walk(parts[0])):
+    if len(parts) == 1 and not any(isinstance(s, For) for s in walk(parts[0])):
         return kernel.in_place  # one thread writes, and what the others read is not used
     early = set(_loaded(first))
     names = [a.name for a in kernel.arguments]
@@ -119,14 +120,14 @@ def _shared_safely(
 
 def _loaded(body: Body) -> Iterator[str]:
     """Yield the arguments that statements load."""
-    for s in lir.walk(body):
+    for s in walk(body):
         if isinstance(s, lir.Let) and isinstance(s.value, lir.Load):
             yield s.value.buffer
 
 
 def _stored(body: Body) -> Iterator[str]:
     """Yield the arguments that statements store."""
-    for s in lir.walk(body):
+    for s in walk(body):
         if isinstance(s, lir.Store):
             yield s.buffer
 
@@ -180,14 +181,14 @@ def _independent(body: Body) -> tuple[Body, list[Body]]:
     rest: list[lir.Stmt] = []
     top = {n for s in body for n in _results(s)}
     for s in body:
-        if isinstance(s, lir.Let) and top.intersection(lir.names_of(s)) <= known:
+        if isinstance(s, lir.Let) and top.intersection(names_of(s)) <= known:
             first.append(s)
             known.add(s.name)
         else:
             rest.append(s)
     parts: list[tuple[set[str], list[lir.Stmt]]] = []
     for s in rest:
-        names = {*_results(s), *(top.intersection(lir.names_used((s,))) - known)}
+        names = {*_results(s), *(top.intersection(names_used((s,))) - known)}
         joined = [p for p in parts if not names.isdisjoint(p[0])]
         parts = [p for p in parts if names.isdisjoint(p[0])]
         found = names.union(*(p[0] for p in joined))
@@ -210,7 +211,7 @@ def _results(s: lir.Stmt) -> Iterator[str]:
 
 def binds_surely(kernel: lir.Kernel, schedule: Schedule) -> bool:
     """Check whether a nest surely has a kernel, without making it; False where only binding and printing show it."""
-    statements = list(lir.walk(kernel.body))
+    statements = list(walk(kernel.body))
     if kernel.nests > 1 or not all(isinstance(s, BOUNDED) for s in statements):
         return False
     # Not every scatter has a loop over its updates: there may be one window alone.

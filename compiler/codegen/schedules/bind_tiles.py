@@ -8,6 +8,7 @@ from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.loop_ir import LoopKind
 from compiler.codegen.nest.tile_attention import TileAttention
 from compiler.codegen.nest.tiles import TileProduct
+from compiler.codegen.nest.traversal import walk
 from compiler.codegen.schedules.cuda_shapes import MAX_THREADS
 from compiler.codegen.schedules.loop_transforms import without_dead_code
 from compiler.errors import UnsupportedError
@@ -15,7 +16,7 @@ from compiler.errors import UnsupportedError
 
 def has_tiles(kernel: lir.Kernel) -> bool:
     """Check whether a nest consists of tiles."""
-    return any(isinstance(s, TileProduct | TileAttention) for s in lir.walk(kernel.body))
+    return any(isinstance(s, TileProduct | TileAttention) for s in walk(kernel.body))
 
 
 def bind_tiles(kernel: lir.Kernel, shared_bytes: int) -> lir.Kernel:
@@ -29,7 +30,7 @@ def bind_tiles(kernel: lir.Kernel, shared_bytes: int) -> lir.Kernel:
         UnsupportedError: a tile needs more threads or shared memory than a block has.
     """
     body = without_dead_code(kernel.body)
-    (tile,) = (s for s in lir.walk(body) if isinstance(s, TileProduct | TileAttention))
+    (tile,) = (s for s in walk(body) if isinstance(s, TileProduct | TileAttention))
     if tile.threads > MAX_THREADS:
         raise UnsupportedError(f"a tile needs {tile.threads} threads, more than {MAX_THREADS}")
     if tile.shared_bytes > shared_bytes:

@@ -9,6 +9,7 @@ from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import IndexExpr
 from compiler.codegen.nest.loop_ir import Body, For, LoopKind
 from compiler.codegen.nest.scalar_ops import binary
+from compiler.codegen.nest.traversal import map_bodies, walk
 from compiler.ir.opcodes import Opcode
 
 LIMIT = 1 << 31
@@ -47,7 +48,7 @@ def _counters(loop: For, starts: dict[str, str], known: dict[str, int]) -> dict[
     lets = {s.name: s for s in loop.body if isinstance(s, lir.Let)}
     known = known | _constants(loop.body)
     found: dict[str, IndexExpr] = {}
-    assigns = [s for s in lir.walk(loop.body) if isinstance(s, lir.Assign)]
+    assigns = [s for s in walk(loop.body) if isinstance(s, lir.Assign)]
     for name in starts:
         mine = [s for s in assigns if s.name == name]
         growth = _growth(lets.get(mine[0].value), name, lets, known) if len(mine) == 1 else None
@@ -79,5 +80,5 @@ def _replaced(body: Body, starts: dict[str, str], counters: dict[str, IndexExpr]
             grown, accumulator = f"{s.name}_grown", s.value.name
             out.append(lir.Let(grown, s.type, lir.IndexValue(counters[accumulator])))
             s = replace(s, value=lir.Apply(binary(Opcode.ADD, s.type), (starts[accumulator], grown)))
-        out.append(lir.map_bodies(s, lambda inner: _replaced(inner, starts, counters)))
+        out.append(map_bodies(s, lambda inner: _replaced(inner, starts, counters)))
     return tuple(out)

@@ -14,6 +14,7 @@ from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.loop_ir import Body, For, LoopKind, Scope
 from compiler.codegen.nest.scalar_ops import SCALAR_BYTES
+from compiler.codegen.nest.traversal import map_bodies, walk
 from compiler.codegen.schedules import accumulators
 from compiler.codegen.schedules.bind_c import check_local_bytes
 from compiler.codegen.schedules.lanes import tile_columns
@@ -57,10 +58,10 @@ def _top(s: lir.Stmt, whole: bool) -> Body:
 
 def _is_leaf(s: For) -> bool:
     """Check whether the iterations of a loop are single elements; sequential loops may be inside."""
-    inside = [x for x in lir.walk(s.body) if isinstance(x, For)]
+    inside = [x for x in walk(s.body) if isinstance(x, For)]
     independent = any(f.kind is LoopKind.INDEPENDENT for f in inside)
     others = any(
-        isinstance(x, lir.Reduce | lir.LocalArray | lir.While | lir.Sort | lir.SortByKey) for x in lir.walk(s.body)
+        isinstance(x, lir.Reduce | lir.LocalArray | lir.While | lir.Sort | lir.SortByKey) for x in walk(s.body)
     )
     return not independent and not others
 
@@ -105,7 +106,7 @@ def _inner(s: lir.Stmt) -> Body:
         if _is_leaf(s):
             return (replace(s, kind=LoopKind.THREAD if s.kind is LoopKind.INDEPENDENT else LoopKind.SERIAL),)
         return (replace(s, kind=LoopKind.SERIAL, body=_body(s.body)),)
-    return (lir.map_bodies(s, _body),)
+    return (map_bodies(s, _body),)
 
 
 def _reduce(s: lir.Reduce) -> Body:
@@ -119,7 +120,7 @@ def _reduce(s: lir.Reduce) -> Body:
 def _threads_for(body: Body, requested: int) -> int:
     """Return the threads per block: whole warps, at most `requested` threads and as many as the longest loop needs."""
     longest = 1
-    for s in lir.walk(body):
+    for s in walk(body):
         innermost = (
             isinstance(s, For)
             and s.kind is LoopKind.GRID
@@ -135,7 +136,7 @@ def _threads_for(body: Body, requested: int) -> int:
 
 def _with_scopes(body: Body, threads: int) -> Body:
     """Return the statements with a scope for each local array, and with barriers."""
-    arrays = [x for x in lir.walk(body) if isinstance(x, lir.LocalArray)]
+    arrays = [x for x in walk(body) if isinstance(x, lir.LocalArray)]
     owners = _owners(body)
     scopes: dict[str, Scope] = {}
     for a in arrays:
@@ -158,7 +159,7 @@ def _placed(body: Body, scopes: dict[str, Scope], exchanged: set[str]) -> Body:
         if isinstance(s, lir.LocalArray):
             s = replace(s, scope=scopes[s.name])
         elif not isinstance(s, For) or s.kind not in (LoopKind.THREAD, LoopKind.GRID):
-            s = lir.map_bodies(s, lambda inner: _placed(inner, scopes, exchanged))
+            s = map_bodies(s, lambda inner: _placed(inner, scopes, exchanged))
         out.append(s)
         combines = n + 1 < len(body) and isinstance(body[n + 1], lir.CombineThreads)
         if isinstance(s, For) and not combines and any(name in exchanged for name, _, _ in _accesses((s,), None)):
@@ -172,7 +173,7 @@ def _owners(body: Body) -> dict[str, set[int]]:
     n > 0: lane e mod n of a loop of n lanes accesses element e. EVERY_THREAD: an access outside of loops over lanes, by
     every thread. ANY_THREAD: any other access.
     """
-    found: dict[str, set[int]] = {x.name: set() for x in lir.walk(body) if isinstance(x, lir.LocalArray)}
+    found: dict[str, set[int]] = {x.name: set() for x in walk(body) if isinstance(x, lir.LocalArray)}
     for name, offset, lane in _accesses(body, None):
         found[name].add(EVERY_THREAD if lane is None else _owner(offset, lane))
     return found

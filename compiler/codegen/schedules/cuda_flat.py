@@ -9,6 +9,8 @@ from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import IndexExpr, IndexSymbol, Var
 from compiler.codegen.nest.loop_ir import Body, For, LoopKind, Team
+from compiler.codegen.nest.traversal import map_indices, walk
+from compiler.codegen.nest.work import work_of
 from compiler.codegen.schedules.cuda_shapes import (
     ACCESS_BYTES,
     FULL_THREADS,
@@ -35,7 +37,7 @@ def flattened(vars_: tuple[Var, ...], body: Body) -> tuple[Var, Body]:
     var = Var(f"{vars_[-1].name}f", total)
     parts = ix.delinearize(ix.of(var), [v.extent for v in vars_])
     mapping: dict[IndexSymbol, IndexExpr] = dict(zip(vars_, parts, strict=True))
-    return var, lir.map_indices(body, lambda i: i.substitute(mapping))
+    return var, map_indices(body, lambda i: i.substitute(mapping))
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,7 @@ def is_element(body: Body) -> bool:
     """Check whether statements compute one element, with nothing that threads could share; loops may be inside."""
     allowed = lir.Let | lir.Store | lir.If | lir.Accumulator | lir.Assign | For | lir.While
     return all(
-        isinstance(s, allowed) and not (isinstance(s, For) and s.kind is not LoopKind.SERIAL) for s in lir.walk(body)
+        isinstance(s, allowed) and not (isinstance(s, For) and s.kind is not LoopKind.SERIAL) for s in walk(body)
     )
 
 
@@ -102,13 +104,13 @@ def _items(var: Var, body: Body, width: int, types: Mapping[str, PrimitiveType],
         return schedule.gpu.items
     if any(isinstance(s, For | lir.While) for s in body):
         return 1
-    stores = [types[s.buffer].byte_size for s in lir.walk(body) if isinstance(s, lir.Store)]
+    stores = [types[s.buffer].byte_size for s in walk(body) if isinstance(s, lir.Store)]
     most = min(MOST_ITEMS, ACCESS_BYTES // (width * max(stores, default=ACCESS_BYTES)))
     items = 1
     while (
         items * 2 <= most
         and var.extent // width >= 4 * items * FULL_THREADS
-        and 2 * items * width * lir.work_of(body) <= UNROLLED_WORK
+        and 2 * items * width * work_of(body) <= UNROLLED_WORK
     ):
         items *= 2
     return items

@@ -16,6 +16,8 @@ from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import IndexExpr, Var
 from compiler.codegen.nest.loop_ir import Body, For, LoopKind, Team
 from compiler.codegen.nest.scalar_ops import SCALAR_BYTES
+from compiler.codegen.nest.traversal import names_used, walk
+from compiler.codegen.nest.work import work_of
 from compiler.codegen.schedules import accumulators
 from compiler.codegen.schedules.cuda_flat import flattened
 from compiler.codegen.schedules.cuda_shapes import (
@@ -103,7 +105,7 @@ class RowNest:
     def _team(self, schedule: Schedule) -> Team:
         if not self.by_columns:
             return row_team(self.var.extent, self._elements, schedule)
-        loaded = (x.value for s in self._sweeps for x in lir.walk(s.body) if isinstance(x, lir.Let))
+        loaded = (x.value for s in self._sweeps for x in walk(s.body) if isinstance(x, lir.Let))
         sizes = [self.types[x.buffer].byte_size for x in loaded if isinstance(x, lir.Load)]
         sector = SECTOR_BYTES // min(sizes, default=1)
         aligned = self.var.extent % sector == 0  # otherwise fewer columns would touch two sectors each
@@ -163,7 +165,7 @@ def _is_serial(body: Body) -> bool:
     """Check whether every thread of a team may execute statements by itself."""
     allowed = lir.Let | lir.Store | lir.If | lir.Accumulator | lir.Assign | For | lir.While
     return all(
-        isinstance(s, allowed) and not (isinstance(s, For) and s.kind is not LoopKind.SERIAL) for s in lir.walk(body)
+        isinstance(s, allowed) and not (isinstance(s, For) and s.kind is not LoopKind.SERIAL) for s in walk(body)
     )
 
 
@@ -189,7 +191,7 @@ def _is_by_columns(kept: Var, body: Body) -> bool:
         if not isinstance(s, lir.Reduce):
             continue
         (var,) = s.vars
-        for x in lir.walk(s.body):
+        for x in walk(s.body):
             if isinstance(x, lir.Let) and isinstance(x.value, lir.Load):
                 i = x.value.offset
                 read = math.prod(v.extent for v in set(i.variables()) if isinstance(v, Var))
@@ -257,7 +259,7 @@ class _Sweeps:
         words, size = var.extent // self.width, self.team.size
         whole, rest = divmod(words, size)
         number, thread = Var(f"{var.name}k", whole), Var(f"{var.name}t", size)
-        in_registers = any(name in kept for name in lir.names_used(body))
+        in_registers = any(name in kept for name in names_used(body))
         out: list[lir.Stmt] = []
         if whole:
             loop: lir.Stmt = For(thread, LoopKind.THREAD, self._elements(var, body, ix.of(number), ix.of(thread), kept))
@@ -277,7 +279,7 @@ class _Sweeps:
     def _unroll(self, body: Body, iterations: int, in_registers: bool) -> int:
         if in_registers:
             return iterations
-        work = self.width * lir.work_of(body)
+        work = self.width * work_of(body)
         if has_loop(body) or LINES * work > UNROLLED_WORK:
             return 1
         return iterations if iterations <= ROWS_UNROLLED and iterations * work <= UNROLLED_WORK else LINES

@@ -16,6 +16,7 @@ from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import IndexExpr, IndexSymbol, Var
 from compiler.codegen.nest.loop_ir import Body, For, LoopKind, Scope, Team
 from compiler.codegen.nest.scalar_ops import SCALAR_BYTES, binary
+from compiler.codegen.nest.traversal import map_indices, names_defined
 from compiler.codegen.schedules.cuda_flat import is_element
 from compiler.codegen.schedules.cuda_shapes import blocks_of, most_threads
 from compiler.codegen.schedules.loop_transforms import flat_nest
@@ -98,7 +99,7 @@ class TileNest:
             a_in, b_in = (fast, slow) if reads else (slow, fast)
             a, b = a_first + a_in, b_first + b_in
             inside = _in_tile(body, b_in * (edge + 1) + a_in)
-            inside = lir.map_indices(inside, lambda i: i.substitute({**around, self.across: a, self.along: b}))
+            inside = map_indices(inside, lambda i: i.substitute({**around, self.across: a, self.along: b}))
             inside = _within(inside, [(a, self.across.extent), (b, self.along.extent)], edge, f"{name}{label}")
             loop = For(thread, LoopKind.THREAD, inside)
             if edge * edge % threads:
@@ -136,12 +137,12 @@ def _tile_of(x: lir.Let) -> str:
 
 
 def _in_tile(body: Body, place: IndexExpr) -> Body:
-    return lir.map_indices(body, lambda i: place if i == ix.of(_POINT) else i)
+    return map_indices(body, lambda i: place if i == ix.of(_POINT) else i)
 
 
 def _staged(body: Body, across: Var, along: Var) -> tuple[lir.Let, ...]:
     """Return the loads that are contiguous along one loop and far apart along another; branches are left out."""
-    defined = set(lir.names_defined(body))
+    defined = set(names_defined(body))
     found = []
     for s in body:
         if isinstance(s, lir.Let) and isinstance(s.value, lir.Load):

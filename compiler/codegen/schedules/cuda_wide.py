@@ -13,6 +13,8 @@ from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import IndexExpr, Quotient, Remainder, Var
 from compiler.codegen.nest.loop_ir import Body, For, LoopKind
+from compiler.codegen.nest.traversal import bodies_of, map_indices, names_defined, names_of
+from compiler.codegen.nest.work import work_of
 from compiler.codegen.schedules.cuda_shapes import ACCESS_BYTES, UNROLLED_WORK, floor_power
 from compiler.codegen.schedules.schedule import Schedule
 from compiler.ir.types import PrimitiveType
@@ -101,7 +103,7 @@ def width_of(
     most = ACCESS_BYTES // max(sizes)
     if schedule.gpu.width:
         most = min(floor_power(schedule.gpu.width), ACCESS_BYTES // min(sizes))
-    work = max((lir.work_of(body) for _, body in sweeps), default=1)
+    work = max((work_of(body) for _, body in sweeps), default=1)
     width = floor_power(max(1, min(most, elements, UNROLLED_WORK // max(1, work))))
     while width > 1 and not all(_all_wide(var, body, width) for var, body in sweeps):
         width //= 2
@@ -112,7 +114,7 @@ def _all_wide(var: Var, body: Body, width: int) -> bool:
     if var.extent % width:
         return False
     lane = Lane.of(var, ix.of(Var(f"{var.name}w", var.extent // width)), width)
-    placed = lir.map_indices(body, lane.place)
+    placed = map_indices(body, lane.place)
     return all(
         lane.is_uniform(at) or (is_certain and lane.is_wide(at) and _definitions(placed, at, lane) is not None)
         for _, at, is_certain in _accesses(placed)
@@ -125,7 +127,7 @@ def _definitions(placed: Body, offset: IndexExpr, lane: Lane) -> list[lir.Let] |
     None if they may differ between the elements of the group.
     """
     lets = {s.name: s for s in placed if isinstance(s, lir.Let)}
-    inside = set(lir.names_defined(placed))
+    inside = set(names_defined(placed))
     found: set[str] = set()
     work = [v.name for v in offset.variables() if isinstance(v, ix.Runtime)]
     while work:
@@ -139,7 +141,7 @@ def _definitions(placed: Body, offset: IndexExpr, lane: Lane) -> list[lir.Let] |
         if index is not None and not lane.is_uniform(index):
             return None
         found.add(name)
-        work += lir.names_of(s)
+        work += names_of(s)
     return [s for s in lets.values() if s.name in found]
 
 
@@ -151,7 +153,7 @@ def _accesses(body: Body, is_certain: bool = True) -> Iterator[tuple[str, IndexE
         elif isinstance(s, lir.Store):
             yield s.buffer, s.offset, is_certain
         else:
-            for inner in lir.bodies_of(s):
+            for inner in bodies_of(s):
                 yield from _accesses(inner, False)
 
 
@@ -206,5 +208,5 @@ def _placed(s: lir.Stmt, lane: Lane, slots: Mapping[str, IndexExpr]) -> lir.Stmt
         return replace(s, offset=slots[s.array] + ix.of(lane.u))
     if isinstance(s, lir.Let) and isinstance(s.value, lir.LocalLoad) and s.value.array in slots:
         return replace(s, value=replace(s.value, offset=slots[s.value.array] + ix.of(lane.u)))
-    (mapped,) = lir.map_indices((s,), lane.place)
+    (mapped,) = map_indices((s,), lane.place)
     return mapped

@@ -17,6 +17,7 @@ from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import Var
 from compiler.codegen.nest.loop_ir import Body, For, LoopKind, Scope
 from compiler.codegen.nest.scalar_ops import SCALAR_BYTES
+from compiler.codegen.nest.traversal import indices_in, names_used, walk
 from compiler.codegen.schedules.loop_transforms import flat_nest, has_loop, perfect_nest
 from compiler.ir.types import PrimitiveType
 
@@ -37,8 +38,8 @@ def is_by_rows(nest: Sequence[For], sweeps: Sequence[lir.Stmt]) -> bool:
     """Check whether the elements that each iteration of a nest sweeps over are adjacent in memory."""
     outer = [f.var for f in nest]
     for s in sweeps:
-        inner = [v for x in lir.walk((s,)) for v in _variables(x)]
-        for i in lir.indices_in((s,)):
+        inner = [v for x in walk((s,)) for v in _variables(x)]
+        for i in indices_in((s,)):
             steps = [abs(i.coefficient(v)) for v in outer if i.coefficient(v)]
             if steps and min(steps) < max((abs(i.coefficient(v)) for v in inner), default=0):
                 return False
@@ -124,11 +125,11 @@ class _Distribution:
 
         def visit(name: str) -> None:
             if name in self._copies:
-                for used in lir.names_used((self._copies[name],)):
+                for used in names_used((self._copies[name],)):
                     visit(used)
             found.setdefault(name)
 
-        for name in lir.names_used(stage):
+        for name in names_used(stage):
             visit(name)
         return list(found)
 
@@ -160,7 +161,7 @@ class _Distribution:
     def _outputs(self, s: For) -> lir.Stmt:
         """Return the nest of the outputs in the order of memory, with each value as far out as its index allows."""
         inner, statements = flat_nest(s) or ((s.var,), s.body)
-        offset = next(x.offset for x in lir.walk(statements) if isinstance(x, lir.Store))
+        offset = next(x.offset for x in walk(statements) if isinstance(x, lir.Store))
         vars_ = sorted((*(f.var for f in self.nest), *inner), key=lambda v: -abs(offset.coefficient(v)))
         depth: dict[str, int] = {v.name: k for k, v in enumerate(vars_)}
         levels: list[list[lir.Stmt]] = [[] for _ in vars_]
@@ -168,7 +169,7 @@ class _Distribution:
             level = len(vars_) - 1
             if isinstance(x, lir.Let):
                 if not isinstance(x.value, lir.Current):
-                    level = max((depth.get(name, 0) for name in lir.names_used((x,))), default=0)
+                    level = max((depth.get(name, 0) for name in names_used((x,))), default=0)
                 depth[x.name] = level
             levels[level].append(x)
         body: Body = ()

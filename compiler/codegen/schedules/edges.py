@@ -28,6 +28,8 @@ from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import IndexExpr, IndexSymbol, Quotient, Remainder, Var
 from compiler.codegen.nest.loop_ir import Body, For, LoopKind
 from compiler.codegen.nest.scalar_ops import binary
+from compiler.codegen.nest.traversal import map_bodies, walk
+from compiler.codegen.nest.work import work_of
 from compiler.codegen.schedules.known_tests import COPYABLE, Facts, copy_with
 from compiler.codegen.schedules.loop_transforms import has_loop, without_dead_code
 from compiler.codegen.schedules.schedule import Schedule
@@ -62,7 +64,7 @@ def split_edges(kernel: lir.Kernel, body: Body, schedule: Schedule) -> Body:
     """Return the unbound statements of a kernel with the edges of its loops split where it is worthwhile."""
     if not schedule.edges or not schedule.vector or kernel.kind not in KINDS:
         return body
-    if not all(isinstance(s, COPYABLE) for s in lir.walk(body)):
+    if not all(isinstance(s, COPYABLE) for s in walk(body)):
         return body
     return _Edges().body(body)
 
@@ -97,7 +99,7 @@ class _Edges:
     def _top(self, s: lir.Stmt) -> Body:
         """Split an outermost loop, with branches for as many outcomes as there is room for."""
         if not isinstance(s, For):
-            return (lir.map_bodies(s, self.body),)
+            return (map_bodies(s, self.body),)
         for branches in _Branches:
             self.room = COPIED * MAX_STATEMENTS
             with contextlib.suppress(_TooManyError):
@@ -113,7 +115,7 @@ class _Edges:
                 return self._ranges(s, tests) or (s,)
             if branches is not _Branches.NONE and tests and self._has_ranges(s.body):
                 return (self._branches(s, tests, branches),)
-        return (lir.map_bodies(s, lambda inner: self._body(inner, branches)),)
+        return (map_bodies(s, lambda inner: self._body(inner, branches)),)
 
     def _body(self, body: Body, branches: _Branches) -> Body:
         return tuple(x for s in body for x in self._statement(s, branches))
@@ -128,7 +130,7 @@ class _Edges:
     @staticmethod
     def _has_ranges(body: Body) -> bool:
         """Check whether a loop over single elements is split; short ones are faster whole, and without branches."""
-        loops = (s for s in lir.walk(body) if isinstance(s, For) and s.kind is LoopKind.INDEPENDENT and s.base is None)
+        loops = (s for s in walk(body) if isinstance(s, For) and s.kind is LoopKind.INDEPENDENT and s.base is None)
         return any(not has_loop(s.body) and _worthwhile_ranges(s, _tests_of(s)) for s in loops)
 
     def _suffix(self) -> str:
@@ -217,12 +219,12 @@ def _worthwhile_ranges(s: For, tests: Sequence[lir.IndexTest]) -> list[_Range] |
     ranges = _ranges_of(tests, s.var.extent, group)
     if ranges is None or max(r.last - r.first for r in ranges) * group < MIN_RANGE:
         return None
-    if not any(isinstance(x, lir.Let) and _is_function(x.value) for x in lir.walk(s.body)):
+    if not any(isinstance(x, lir.Let) and _is_function(x.value) for x in walk(s.body)):
         return ranges
     # What remains over after whole vectors is computed one by one, where a function takes as long as in a vector. A
     # test takes as long as a few statements, and a vector takes both branches.
-    divided = sum(_steps((r.last - r.first) * group) for r in ranges) * lir.work_of(s.body)
-    both = sum(lir.work_of((x,)) for x in lir.walk(s.body) if not isinstance(x, lir.If))
+    divided = sum(_steps((r.last - r.first) * group) for r in ranges) * work_of(s.body)
+    both = sum(work_of((x,)) for x in walk(s.body) if not isinstance(x, lir.If))
     return ranges if divided < _steps(s.var.extent) * (both + TEST_WORK * len(tests)) else None
 
 
@@ -252,7 +254,7 @@ def _ranges_of(tests: Sequence[lir.IndexTest], extent: int, group: int) -> list[
 
 
 def _size(body: Body) -> int:
-    return sum(1 for _ in lir.walk(body))
+    return sum(1 for _ in walk(body))
 
 
 def _columns(values: Outcomes) -> tuple[tuple[bool, ...], ...]:
@@ -263,7 +265,7 @@ def _tests_of(s: For) -> list[lir.IndexTest]:
     """Return the tests in a loop that depend on its variable alone."""
     if s.var.extent > MAX_EXTENT:
         return []
-    found = (x.value for x in lir.walk(s.body) if isinstance(x, lir.Let) and isinstance(x.value, lir.IndexTest))
+    found = (x.value for x in walk(s.body) if isinstance(x, lir.Let) and isinstance(x.value, lir.IndexTest))
     return list(dict.fromkeys(t for t in found if set(t.value.variables()) == {s.var}))
 
 

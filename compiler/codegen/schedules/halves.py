@@ -15,6 +15,7 @@ from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import IndexExpr, Var
 from compiler.codegen.nest.loop_ir import Body, For, LoopKind
+from compiler.codegen.nest.traversal import map_indices, names_of, walk
 from compiler.codegen.schedules.loop_transforms import map_vector_loops
 from compiler.ir.opcodes import Opcode
 from compiler.ir.types import PrimitiveType as T
@@ -43,8 +44,8 @@ def halves_bytes_bound(kernel: lir.Kernel) -> int:
     types = {a.name: a.type for a in kernel.arguments}
     if T.F16 not in types.values():
         return 0
-    reads = [s.value.buffer for s in lir.walk(kernel.body) if isinstance(s, lir.Let) and isinstance(s.value, lir.Load)]
-    written = [s.buffer for s in lir.walk(kernel.body) if isinstance(s, lir.Store)]
+    reads = [s.value.buffer for s in walk(kernel.body) if isinstance(s, lir.Let) and isinstance(s.value, lir.Load)]
+    written = [s.buffer for s in walk(kernel.body) if isinstance(s, lir.Store)]
     return COPIES * LONGEST_ROW * T.F32.byte_size * sum(types.get(name) is T.F16 for name in (*reads, *written))
 
 
@@ -108,7 +109,7 @@ def _bounded_blocks(s: For, base: IndexExpr, limit: int, types: Mapping[str, T],
 
 
 def _moved(s: For, at: IndexExpr) -> Body:
-    return lir.map_indices(s.body, lambda i: i.substitute({s.var: at}))
+    return map_indices(s.body, lambda i: i.substitute({s.var: at}))
 
 
 def _block(s: For, lane: Var, at: IndexExpr, types: Mapping[str, T], number: int) -> Body:
@@ -160,6 +161,6 @@ def _rounded_values(body: Body) -> dict[str, str]:
 
 def _without_unread(body: list[lir.Stmt]) -> Body:
     """Return the statements without the roundings that are not read any more."""
-    read = {name for x in body for name in lir.names_of(x)}
+    read = {name for x in body for name in names_of(x)}
     rounded = _rounded_values(tuple(body))
     return tuple(x for x in body if not isinstance(x, lir.Let) or x.name in read or x.name not in rounded)

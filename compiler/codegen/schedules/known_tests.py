@@ -9,6 +9,7 @@ from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import IndexExpr, IndexSymbol, Runtime, Var
 from compiler.codegen.nest.loop_ir import Body, For
 from compiler.codegen.nest.scalar_ops import ScalarOp
+from compiler.codegen.nest.traversal import map_bodies, walk
 from compiler.ir.opcodes import Opcode
 from compiler.ir.types import PrimitiveType as T
 
@@ -29,14 +30,14 @@ def copy_with(body: Body, facts: Facts, at: Mapping[IndexSymbol, IndexExpr], suf
         suffix: makes the names that the copy defines different from those of other copies.
     """
     copied = _Copy(facts, at, suffix).body(body)
-    read = {s.value.name for s in lir.walk(copied) if isinstance(s, lir.Let) and isinstance(s.value, lir.Current)}
+    read = {s.value.name for s in walk(copied) if isinstance(s, lir.Let) and isinstance(s.value, lir.Current)}
     return _without_unread(copied, read)
 
 
 def _without_unread(body: Body, read: set[str]) -> Body:
     """Return the statements without the accumulators that are not read."""
     unread = [s for s in body if isinstance(s, lir.Accumulator | lir.Assign) and s.name not in read]
-    return tuple(lir.map_bodies(s, lambda inner: _without_unread(inner, read)) for s in body if s not in unread)
+    return tuple(map_bodies(s, lambda inner: _without_unread(inner, read)) for s in body if s not in unread)
 
 
 @dataclass
@@ -150,4 +151,4 @@ class _Copy:
 
 
 def _assigned(s: lir.Stmt) -> set[str]:
-    return {x.name for x in lir.walk((s,)) if isinstance(x, lir.Assign)}
+    return {x.name for x in walk((s,)) if isinstance(x, lir.Assign)}

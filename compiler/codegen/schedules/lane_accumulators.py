@@ -8,6 +8,7 @@ from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import IndexExpr, Var
 from compiler.codegen.nest.loop_ir import Body, For, LoopKind
+from compiler.codegen.nest.traversal import map_indices
 from compiler.codegen.schedules import accumulators
 from compiler.codegen.schedules.schedule import Schedule
 
@@ -133,5 +134,5 @@ def _moved_lanes(s: lir.Reduce, arrays: dict[str, str], lanes: int, fewer: int) 
 def _lane_step(s: lir.Reduce, arrays: dict[str, str], lane: Var, at: IndexExpr) -> For:
     """Return the loop over lanes that combines one element per lane."""
     step = [x for r in s.reductions for x in accumulators.combine_in_array(r, arrays[r.name], ix.of(lane))]
-    body = lir.map_indices(s.body, lambda i: i.substitute({s.vars[-1]: at}))
+    body = map_indices(s.body, lambda i: i.substitute({s.vars[-1]: at}))
     return For(lane, LoopKind.VECTOR, (*body, *step))

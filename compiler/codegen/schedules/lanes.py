@@ -17,6 +17,8 @@ from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import IndexExpr, Var
 from compiler.codegen.nest.loop_ir import Body, For, LoopKind
 from compiler.codegen.nest.scalar_ops import SCALAR_BYTES
+from compiler.codegen.nest.traversal import indices_in, map_bodies, map_indices, names_used
+from compiler.codegen.nest.work import work_of
 from compiler.codegen.schedules import accumulators
 from compiler.codegen.schedules.loop_transforms import flat_nest, has_loop
 from compiler.codegen.schedules.schedule import Schedule
@@ -45,7 +47,7 @@ def tile_columns(body: Body, schedule: Schedule, in_vectors: bool = False) -> Bo
             values = _values_held(s) if in_vectors else (1, 0)
             out += _tiled(s, schedule.column_tile(s.var.extent, *values))
         else:
-            out.append(lir.map_bodies(s, lambda inner: tile_columns(inner, schedule, in_vectors)))
+            out.append(map_bodies(s, lambda inner: tile_columns(inner, schedule, in_vectors)))
     return tuple(out)
 
 
@@ -63,7 +65,7 @@ def is_column_loop(s: For) -> bool:
             continue
         if has_loop(r.body):
             return False
-        for i in lir.indices_in(r.body):
+        for i in indices_in(r.body):
             step, last = abs(i.coefficient(s.var)), abs(i.coefficient(r.vars[-1]))
             along += step == 1 or 0 < step <= NEAR < last
             across += i.coefficient(s.var) != 0 and abs(i.coefficient(r.vars[-1])) == 1
@@ -82,7 +84,7 @@ def column_bytes_bound(s: For, width: int, schedule: Schedule, stages: int = 1) 
     held = sum(SCALAR_BYTES[r.type] for x in s.body if isinstance(x, lir.Reduce) for r in x.reductions)
     parts = list(_parts(s.body))
     defined = {x.name: n for n, part in enumerate(parts) for x in part if isinstance(x, lir.Let)}
-    used = {name for n, part in enumerate(parts) for name in lir.names_used(part) if defined.get(name, n) != n}
+    used = {name for n, part in enumerate(parts) for name in names_used(part) if defined.get(name, n) != n}
     lets = [x for x in s.body if isinstance(x, lir.Let)]
     held += sum(SCALAR_BYTES[x.type] for x in lets if stages > 1 or x.name in used)
     return stages * lanes_of_tiles(width, schedule) * held
@@ -105,8 +107,8 @@ def _values_held(s: For) -> tuple[int, int]:
     held = [(1, 0)]
     for r in s.body:
         if isinstance(r, lir.Reduce) and len(r.reductions) <= MAX_HELD:
-            is_light = lir.work_of(r.body) <= LIGHT_WORK
-            held.append((len(r.reductions), len(known & set(lir.names_used(r.body))) if is_light else 0))
+            is_light = work_of(r.body) <= LIGHT_WORK
+            held.append((len(r.reductions), len(known & set(names_used(r.body))) if is_light else 0))
     return max(held, key=sum)
 
 
@@ -176,7 +178,7 @@ class _Lanes:
                 elif isinstance(s, lir.Reduce):
                     found |= {r.name: r.type for r in s.reductions}
         for n, part in enumerate(parts):
-            for name in lir.names_used(part):
+            for name in names_used(part):
                 if defined.get(name, n) != n and self._recomputation(name, found) is None:
                     found[name] = self.definitions[name].type
         return found
@@ -198,7 +200,7 @@ class _Lanes:
             return False
         if isinstance(let.value, lir.Current | lir.LocalLoad):
             return False
-        if not all(self._can_recompute(n, kept, order) for n in lir.names_used((let,))):
+        if not all(self._can_recompute(n, kept, order) for n in names_used((let,))):
             return False
         order[name] = let
         return len(order) <= MAX_RECOMPUTED
@@ -227,12 +229,12 @@ class _Lanes:
         """Return a loop over the lanes that runs the part, after loading or recomputing what it uses."""
         inside = {s.name for s in part if isinstance(s, lir.Let)}
         before: dict[str, lir.Let] = {}
-        for name in lir.names_used(part):
+        for name in names_used(part):
             if name in inside:
                 continue
             if name in self.definitions and name not in self.arrays:
                 for let in self._recomputation(name, self.arrays) or ():
-                    for used in lir.names_used((let,)):
+                    for used in names_used((let,)):
                         self._load(used, before)
                     before[let.name] = let
             self._load(name, before)
@@ -244,7 +246,7 @@ class _Lanes:
         position = self.base + self._lane_index
         body = _used_definitions((*before.values(), *part, *after))
         return For(
-            self.lane, LoopKind.INDEPENDENT, lir.map_indices(body, lambda i: i.substitute({self.loop.var: position}))
+            self.lane, LoopKind.INDEPENDENT, map_indices(body, lambda i: i.substitute({self.loop.var: position}))
         )
 
     def _load(self, name: str, before: dict[str, lir.Let]) -> None:
@@ -259,7 +261,7 @@ def _used_definitions(body: Body) -> Body:
     kept: list[lir.Stmt] = []
     for s in reversed(body):
         if not isinstance(s, lir.Let) or s.name in used:
-            used.update(lir.names_used((s,)))
+            used.update(names_used((s,)))
             kept.append(s)
     return tuple(reversed(kept))
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.loop_ir import Body, For
+from compiler.codegen.nest.traversal import map_indices, names_of, walk
 from compiler.ir.types import PrimitiveType as T
 
 MAX_LOADS = 8
@@ -33,7 +34,7 @@ def load_ahead(loop: For, unsafe: frozenset[str]) -> Body:
         return (loop,)
     var = loop.var
     more, inside = f"{var.name}_more", f"{var.name}_inside"
-    following = lir.map_indices(made, lambda i: i.substitute({var: ix.of(var) + 1}))
+    following = map_indices(made, lambda i: i.substitute({var: ix.of(var) + 1}))
     ahead: Body = (
         lir.Let(more, T.PRED, lir.IndexTest(ix.of(var) + 1, None, var.extent - 1)),
         lir.If(more, (*following, *(lir.Assign(_next(n), n) for n in wanted))),
@@ -47,7 +48,7 @@ def load_ahead(loop: For, unsafe: frozenset[str]) -> Body:
         *(s for s in loop.body if not (isinstance(s, lir.Let) and s.name in wanted)),
     )
     return (
-        *lir.map_indices(made, lambda i: i.substitute({var: ix.const(0)})),
+        *map_indices(made, lambda i: i.substitute({var: ix.const(0)})),
         *(lir.Accumulator(_next(n), lets[n].type, n) for n in wanted),
         replace(loop, body=body),
     )
@@ -59,19 +60,19 @@ def _next(name: str) -> str:
 
 def _loads(loop: For, lets: dict[str, lir.Let], unsafe: frozenset[str]) -> tuple[list[str], set[str]]:
     """Return the loads that depend on the step and on no state, and all definitions that these need."""
-    stored = {s.array for s in lir.walk(loop.body) if isinstance(s, lir.LocalStore)}
+    stored = {s.array for s in walk(loop.body) if isinstance(s, lir.LocalStore)}
     free: dict[str, set[str]] = {}  # what each definition without state needs of the loop, itself included
     varying = {loop.var.name}
     wanted: list[str] = []
     for name, s in lets.items():
         v = s.value
-        inside = [n for n in lir.names_of(s) if n in lets]
+        inside = [n for n in names_of(s) if n in lets]
         is_state = isinstance(v, lir.Current) or (isinstance(v, lir.LocalLoad) and v.array in stored)
         is_state |= isinstance(v, lir.Load) and v.buffer in unsafe
         if is_state or any(n not in free for n in inside):
             continue
         free[name] = {name}.union(*(free[n] for n in inside))
-        if not varying.isdisjoint(lir.names_of(s)):
+        if not varying.isdisjoint(names_of(s)):
             varying.add(name)
             if isinstance(v, lir.Load):
                 wanted.append(name)

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.loop_ir import For
 from compiler.codegen.nest.scalar_ops import SCALAR_BYTES
+from compiler.codegen.nest.traversal import bodies_of, indices_in, names_of, walk
 from compiler.codegen.schedules import edges, stages, streams
 from compiler.codegen.schedules.distribution import VALUE_BYTES
 from compiler.codegen.schedules.halves import halves_bytes_bound
@@ -48,7 +49,7 @@ def local_bytes_bound(kernel: lir.Kernel, schedule: Schedule) -> float:
 
     It is infinite for statements and schedules whose rewrites are not counted, such as scans and rare work.
     """
-    statements = list(lir.walk(kernel.body))
+    statements = list(walk(kernel.body))
     if schedule.rare or not all(isinstance(s, BOUNDED) for s in statements):
         return math.inf
     total: float = declared_bytes(statements) + kept_bytes_bound(kernel.body, schedule.cache)
@@ -73,10 +74,7 @@ def declared_bytes(statements: Sequence[lir.Stmt]) -> int:
 def reads_along_columns(s: For) -> bool:
     """Check whether a loop around reductions may be one over columns, see `lanes.is_column_loop`."""
     return any(
-        0 < abs(i.coefficient(s.var)) <= NEAR
-        for x in s.body
-        if isinstance(x, lir.Reduce)
-        for i in lir.indices_in(x.body)
+        0 < abs(i.coefficient(s.var)) <= NEAR for x in s.body if isinstance(x, lir.Reduce) for i in indices_in(x.body)
     )
 
 
@@ -99,14 +97,14 @@ def _shareable(s: For) -> list[lir.Let]:
     """Return the values inside a loop that do not depend on its variable."""
     found: list[lir.Let] = []
     own: set[str] = set()  # names that depend on it, or are not known to be independent of it
-    for x in lir.walk(s.body):
+    for x in walk(s.body):
         if isinstance(x, lir.Reduce):
             own.update(r.name for r in x.reductions)
         elif isinstance(x, lir.Let):
             index = lir.index_of(x.value)
             if (
                 s.var in (index.variables() if index is not None else ())
-                or not own.isdisjoint(lir.names_of(x))
+                or not own.isdisjoint(names_of(x))
                 or isinstance(x.value, lir.Current | lir.LocalLoad)
             ):
                 own.add(x.name)
@@ -118,12 +116,12 @@ def _shareable(s: For) -> list[lir.Let]:
 def _depth(s: lir.Stmt) -> int:
     """Return the most loops that are inside each other."""
     own = len(s.vars) if isinstance(s, lir.Reduce) else int(isinstance(s, For))
-    return own + max((_depth(x) for inner in lir.bodies_of(s) for x in inner), default=0)
+    return own + max((_depth(x) for inner in bodies_of(s) for x in inner), default=0)
 
 
 def _edge_copies(kind: str, s: lir.Stmt, schedule: Schedule) -> int:
     """Return the most copies of the loops of a nest that the split of its edges makes: each has two statements."""
-    tests = any(isinstance(x, lir.Let) and isinstance(x.value, lir.IndexTest) for x in lir.walk((s,)))
+    tests = any(isinstance(x, lir.Let) and isinstance(x.value, lir.IndexTest) for x in walk((s,)))
     return edges.MAX_STATEMENTS // 2 if tests and schedule.edges and kind in edges.KINDS else 1
 
 
@@ -139,7 +137,7 @@ def _nest_bytes(s: lir.Stmt, copies: int, schedule: Schedule) -> float:
         copies *= SPLIT_COPIES
     if nest and sweeps > 1:
         total += min(VALUE_BYTES, results * _bytes_of(body))
-    for x in lir.walk((s,)):
+    for x in walk((s,)):
         if isinstance(x, lir.Reduce):
             total += copies * lane_bytes_bound(len(x.reductions), schedule)
         elif isinstance(x, For) and any(isinstance(y, lir.Reduce) for y in x.body):

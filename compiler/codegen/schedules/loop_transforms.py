@@ -11,6 +11,7 @@ from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import IndexExpr, IndexSymbol, Var
 from compiler.codegen.nest.loop_ir import Body, For, LoopKind
 from compiler.codegen.nest.scalar_ops import SCALAR_BYTES
+from compiler.codegen.nest.traversal import indices_in, map_bodies, map_indices, names_of, walk
 
 MAX_STAGED = 8
 """Maximum number of arrays whose tiles one nest transposes."""
@@ -34,19 +35,19 @@ def without_dead_code(body: Body) -> Body:
     """
     definitions: dict[str, list[lir.Stmt]] = defaultdict(list)  # of values and, by stores, of local arrays
     work: list[str] = []
-    for s in lir.walk(body):
+    for s in walk(body):
         if isinstance(s, lir.Let):
             definitions[s.name].append(s)
         elif isinstance(s, lir.LocalStore):
             definitions[s.array].append(s)
         elif not isinstance(s, lir.LocalArray):
-            work.extend(lir.names_of(s))
+            work.extend(names_of(s))
     used: set[str] = set()
     while work:
         name = work.pop()
         if name not in used:
             used.add(name)
-            work.extend(n for s in definitions.get(name, ()) for n in lir.names_of(s))
+            work.extend(n for s in definitions.get(name, ()) for n in names_of(s))
     return _keep(body, used)
 
 
@@ -57,7 +58,7 @@ def _keep(body: Body, used: set[str]) -> Body:
             isinstance(s, lir.LocalStore) and s.array not in used
         )
         if not dead:
-            out.append(lir.map_bodies(s, lambda inner: _keep(inner, used)))
+            out.append(map_bodies(s, lambda inner: _keep(inner, used)))
     return tuple(out)
 
 
@@ -70,7 +71,7 @@ def collapse(body: Body) -> Body:
 
 
 def _collapse(s: lir.Stmt) -> lir.Stmt:
-    s = lir.map_bodies(s, collapse)
+    s = map_bodies(s, collapse)
     if isinstance(s, lir.Reduce):
         return _collapse_reduce(s)
     if not isinstance(s, For) or len(s.body) != 1 or not isinstance(s.body[0], For):
@@ -95,12 +96,12 @@ def _collapse_reduce(s: lir.Reduce) -> lir.Reduce:
 
 def _merge(a: Var, b: Var, body: Body) -> tuple[Var, Body] | None:
     """Return one variable for a nest over a and b, and the body with it; None if some index uses them separately."""
-    if not all(_is_merged_index(i, a, b) for i in lir.indices_in(body)):
+    if not all(_is_merged_index(i, a, b) for i in indices_in(body)):
         return None
     merged = Var(b.name, a.extent * b.extent)
     # The merged variable is a * extent(b) + b, the only use of both: drop the term of a and let b stand for the sum.
     mapping: dict[IndexSymbol, IndexExpr] = {a: IndexExpr(), b: ix.of(merged)}
-    return merged, lir.map_indices(body, lambda i: i.substitute(mapping))
+    return merged, map_indices(body, lambda i: i.substitute(mapping))
 
 
 def _is_merged_index(i: IndexExpr, a: Var, b: Var) -> bool:
@@ -165,8 +166,8 @@ class Tiling:
         return found
 
     def _is_large(self, body: Body) -> bool:
-        read = [s.value.buffer for s in lir.walk(body) if isinstance(s, lir.Let) and isinstance(s.value, lir.Load)]
-        written = {s.buffer for s in lir.walk(body) if isinstance(s, lir.Store)}
+        read = [s.value.buffer for s in walk(body) if isinstance(s, lir.Let) and isinstance(s.value, lir.Load)]
+        written = {s.buffer for s in walk(body) if isinstance(s, lir.Store)}
         return len(read) <= MAX_LARGE and sum(self.array_bytes.get(n, 0) for n in {*read, *written}) >= LARGE_BYTES
 
 
@@ -179,7 +180,7 @@ def staged_bytes_bound(s: lir.Stmt, tiling: Tiling) -> int:
     """Return an upper bound of the bytes of the tiles that a nest of at least two loops stages."""
     if not isinstance(s, For) or not has_loop(s.body):
         return 0
-    loads = [SCALAR_BYTES[x.type] for x in lir.walk((s,)) if isinstance(x, lir.Let) and isinstance(x.value, lir.Load)]
+    loads = [SCALAR_BYTES[x.type] for x in walk((s,)) if isinstance(x, lir.Let) and isinstance(x.value, lir.Load)]
     return max(elements * sum(sorted(loads)[-count:]) for elements, count in tiling.most_elements())
 
 
@@ -201,7 +202,7 @@ def _tile(s: lir.Stmt, tiling: Tiling) -> lir.Stmt:
     mapping: dict[IndexSymbol, IndexExpr] = {
         a: ix.of(a_out) * height + ix.of(a_in), b: ix.of(b_out) * width + ix.of(b_in)
     }  # fmt: skip
-    inside = lir.map_indices(lane.body, lambda i: i.substitute(mapping))
+    inside = map_indices(lane.body, lambda i: i.substitute(mapping))
     staged: Body = ()
     if tiling.stage:
         staged, inside = _staged(inside, (a_out, a_in, a.extent), (b_out, b_in, b.extent))
@@ -287,7 +288,7 @@ def flat_nest(s: For) -> tuple[tuple[Var, ...], Body] | None:
 def has_loop(body: Body) -> bool:
     """Check whether the statements contain a loop of any kind or a matrix product."""
     kinds = For | lir.While | lir.Reduce | lir.Sort | lir.SortByKey | lir.ForFlagged | lir.MatrixProduct
-    return any(isinstance(s, kinds) for s in lir.walk(body))
+    return any(isinstance(s, kinds) for s in walk(body))
 
 
 def map_vector_loops(body: Body, f: Callable[[For], Body]) -> Body:
@@ -296,7 +297,7 @@ def map_vector_loops(body: Body, f: Callable[[For], Body]) -> Body:
     def statement(s: lir.Stmt) -> Body:
         if isinstance(s, For) and s.kind.is_vector and not has_loop(s.body):
             return f(s)
-        return (lir.map_bodies(s, lambda inner: map_vector_loops(inner, f)),)
+        return (map_bodies(s, lambda inner: map_vector_loops(inner, f)),)
 
     return tuple(x for s in body for x in statement(s))
 
@@ -310,4 +311,4 @@ def bounded(loop: For, tile: Var, extent: int, size: int) -> For:
 
 def is_transposed(body: Body, a: Var, b: Var) -> bool:
     """Check whether some access is contiguous in `a` and strided in `b`."""
-    return any(i.coefficient(a) == 1 and abs(i.coefficient(b)) > 1 for i in lir.indices_in(body))
+    return any(i.coefficient(a) == 1 and abs(i.coefficient(b)) > 1 for i in indices_in(body))

@@ -16,6 +16,7 @@ from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import Var
 from compiler.codegen.nest.loop_ir import Body, For, LoopKind
 from compiler.codegen.nest.scalar_ops import NEAR_ANGLE, ScalarOp, binary, comparison, conversion
+from compiler.codegen.nest.traversal import map_bodies, map_indices, names_defined, names_used
 from compiler.codegen.schedules.loop_transforms import has_loop
 from compiler.codegen.schedules.schedule import Schedule
 from compiler.ir.opcodes import Opcode
@@ -37,7 +38,7 @@ def select_near_angles(kernel: lir.Kernel, body: Body, schedule: Schedule) -> Bo
 def _statement(s: lir.Stmt) -> Body:
     if isinstance(s, For) and s.kind is LoopKind.INDEPENDENT and not has_loop(s.body):
         return _loop(s)
-    return (lir.map_bodies(s, lambda body: tuple(x for inner in body for x in _statement(inner))),)
+    return (map_bodies(s, lambda body: tuple(x for inner in body for x in _statement(inner))),)
 
 
 def _loop(s: For) -> Body:
@@ -50,7 +51,7 @@ def _loop(s: For) -> Body:
     tag = f"{s.var.name}_far"
     at = Var(tag, s.var.extent)
     limit, number, found, zero, some = (f"{tag}_{part}" for part in ("limit", "number", "found", "zero", "some"))
-    test = [*lir.map_indices(work, lambda i: i.substitute({s.var: ix.of(at)}))]
+    test = [*map_indices(work, lambda i: i.substitute({s.var: ix.of(at)}))]
     far: list[str] = []
     for k, angle in enumerate(angles):
         size, is_far = f"{tag}_size{k}", f"{tag}_is{k}"
@@ -102,8 +103,8 @@ def _work_of(s: For, names: Sequence[str]) -> Body | None:
         if isinstance(x.value, lir.LocalLoad) and stored.get(x.value.array, n) < n:
             return None
         needed.add(n)
-        work += lir.names_used((x,))
-    inside = set(lir.names_defined(s.body)) - set(places)
-    if any(not inside.isdisjoint(lir.names_used((s.body[n],))) for n in needed):
+        work += names_used((x,))
+    inside = set(names_defined(s.body)) - set(places)
+    if any(not inside.isdisjoint(names_used((s.body[n],))) for n in needed):
         return None
     return tuple(s.body[n] for n in sorted(needed))

@@ -14,6 +14,7 @@ from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import IndexExpr, IndexSymbol, Var
 from compiler.codegen.nest.loop_ir import Body, For, LoopKind
+from compiler.codegen.nest.traversal import map_bodies
 from compiler.codegen.schedules.known_tests import copy_with
 from compiler.ir.types import PrimitiveType as T
 
@@ -35,7 +36,7 @@ def _paired(body: Body, types: Mapping[str, T]) -> Body:
         if isinstance(s, For) and _suits(s, types):
             out += _loop(s, types)
         else:
-            out.append(lir.map_bodies(s, lambda inner: _paired(inner, types)))
+            out.append(map_bodies(s, lambda inner: _paired(inner, types)))
     return tuple(out)
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import IndexExpr
 from compiler.codegen.nest.loop_ir import For
+from compiler.codegen.nest.traversal import names_defined, names_used, walk
 from compiler.ir.opcodes import Opcode
 
 MIN_COST = 64
@@ -66,12 +67,12 @@ class Graph:
         self.statements = s.body
         self.shared = shared
         self.lets = {x.name: n for n, x in enumerate(s.body) if isinstance(x, lir.Let)}
-        self.uses = [frozenset(lir.names_used((x,))) for x in s.body]
+        self.uses = [frozenset(names_used((x,))) for x in s.body]
         self.users: dict[str, list[int]] = {}
         for n, names in enumerate(self.uses):
             for name in names:
                 self.users.setdefault(name, []).append(n)
-        stored = {x.array for x in lir.walk(s.body) if isinstance(x, lir.LocalStore)}
+        stored = {x.array for x in walk(s.body) if isinstance(x, lir.LocalStore)}
         self.pure = [isinstance(x, lir.Let) and self._is_pure(x.value, stored) for x in s.body]
         self.total = sum(map(self._cost, range(len(s.body))))
 
@@ -171,7 +172,7 @@ class Graph:
                 continue
             if not names.isdisjoint(self.uses[n]):
                 late.add(n)
-                names.update(lir.names_defined((s,)))
+                names.update(names_defined((s,)))
         return frozenset(stores), frozenset(late)
 
     def _is_store_of(self, user: int, name: str) -> bool:

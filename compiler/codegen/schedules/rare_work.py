@@ -21,6 +21,7 @@ from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import IndexExpr, Var
 from compiler.codegen.nest.loop_ir import Body, For, LoopKind
 from compiler.codegen.nest.scalar_ops import SCALAR_BYTES, ScalarOp, conversion
+from compiler.codegen.nest.traversal import map_bodies, map_indices, names_used, walk
 from compiler.codegen.schedules import rare_analysis
 from compiler.codegen.schedules.loop_transforms import has_loop
 from compiler.codegen.schedules.rare_analysis import RareWork, find_rare, other_operand
@@ -42,7 +43,7 @@ def separate_rare_work(kernel: lir.Kernel, body: Body, schedule: Schedule) -> Bo
         return body
     arguments = kernel.arguments
     shared = frozenset(arguments[read].name for read, _ in (*kernel.in_place, *kernel.must_alias))
-    held = sum(s.size * SCALAR_BYTES[s.type] for s in lir.walk(body) if isinstance(s, lir.LocalArray))
+    held = sum(s.size * SCALAR_BYTES[s.type] for s in walk(body) if isinstance(s, lir.LocalArray))
     return _Separation(schedule, shared, LOCAL_BYTES - held).body(body)
 
 
@@ -67,7 +68,7 @@ class _Separation:
     def _statement(self, s: lir.Stmt) -> Body:
         if isinstance(s, For) and s.kind is LoopKind.INDEPENDENT and not has_loop(s.body):
             return self._loop(s)
-        return (lir.map_bodies(s, self.body),)
+        return (map_bodies(s, self.body),)
 
     def _loop(self, s: For) -> Body:
         """Return a loop over single elements in blocks of positions, each split; or the loop itself."""
@@ -107,7 +108,7 @@ class _Separation:
 
 def _renamed(s: For, var: Var, base: IndexExpr) -> For:
     at = base + ix.of(var)
-    return replace(s, var=var, body=lir.map_indices(s.body, lambda i: i.substitute({s.var: at})))
+    return replace(s, var=var, body=map_indices(s.body, lambda i: i.substitute({s.var: at})))
 
 
 # ---- the split
@@ -228,7 +229,7 @@ class _Splitter:
 
     def _at(self, body: Iterable[lir.Stmt], var: Var) -> Body:
         """Return statements with the position of the loop replaced."""
-        return lir.map_indices(tuple(body), lambda i: i.substitute({self.loop.var: ix.of(var)}))
+        return map_indices(tuple(body), lambda i: i.substitute({self.loop.var: ix.of(var)}))
 
     # ---- the last loop
 
@@ -237,7 +238,7 @@ class _Splitter:
             return None
         late = [s for n, s in enumerate(self.graph.statements) if n in self.rare.late]
         defined = {s.name for s in late if isinstance(s, lir.Let)}
-        needed = dict.fromkeys(name for s in late for name in lir.names_used((s,)) if name not in defined)
+        needed = dict.fromkeys(name for s in late for name in names_used((s,)) if name not in defined)
         given = self._values(list(needed), lambda name: None)
         return replace(self.loop, body=(*given, *late))
 
@@ -262,7 +263,7 @@ class _Splitter:
                 at = self.position if resolved == self._resolved else self.loop.var
                 out[n] = lir.Let(name, self.types[name], lir.LocalLoad(array, ix.of(at)))
             s = out[n]
-            work += [u for u in lir.names_used((s,)) if u != name]
+            work += [u for u in names_used((s,)) if u != name]
         return tuple(out[n] for n in sorted(out))
 
     def _is_recomputed(self, name: str) -> bool:

@@ -12,6 +12,7 @@ from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import Var
 from compiler.codegen.nest.loop_ir import Body, For, LoopKind
 from compiler.codegen.nest.scalar_ops import SCALAR_BYTES
+from compiler.codegen.nest.traversal import bodies_of, map_bodies, names_defined, names_used
 from compiler.codegen.schedules.lanes import is_column_loop
 from compiler.codegen.schedules.loop_transforms import perfect_nest
 from compiler.ir.opcodes import Opcode
@@ -40,9 +41,7 @@ def cache_rows(body: Body, level: int, room: int = ROW_CACHE_BYTES) -> Body:
     """
     if level == 0:
         return body
-    body = tuple(
-        s if _is_by_columns(s) else lir.map_bodies(s, lambda inner: cache_rows(inner, level, room)) for s in body
-    )
+    body = tuple(s if _is_by_columns(s) else map_bodies(s, lambda inner: cache_rows(inner, level, room)) for s in body)
     sweeps = [s for s in body if _var_of(s) is not None]
     for extent in dict.fromkeys(v.extent for s in sweeps if (v := _var_of(s)) is not None):
         body = _cache_one(body, extent, level, room)
@@ -53,7 +52,7 @@ def kept_bytes_bound(body: Body, level: int) -> int:
     """Return an upper bound of the bytes that `cache_rows` keeps, also if nests are merged before."""
     if level == 0:
         return 0
-    total = sum(kept_bytes_bound(inner, level) for s in body for inner in lir.bodies_of(s))
+    total = sum(kept_bytes_bound(inner, level) for s in body for inner in bodies_of(s))
     values: dict[int, list[int]] = {}
     costly: set[int] = set()
     for s in body:
@@ -131,7 +130,7 @@ class _Numbers:
     def values(self, body: Body, var: Var) -> dict[str, int]:
         """Return the numbers of the values that a loop defines and that depend on its variable."""
         marker = ix.of(Var("element", var.extent))
-        local, found = set(lir.names_defined(body)), dict[str, int]()
+        local, found = set(names_defined(body)), dict[str, int]()
         for s in body:
             if not isinstance(s, lir.Let):
                 continue
@@ -185,7 +184,7 @@ def _cache_one(body: Body, extent: int, level: int, room: int) -> Body:
                 if n in kept:
                     replaced[let.name] = kept[n]
                     continue
-            needed.update(lir.names_used((let,)))
+            needed.update(names_used((let,)))
         if replaced:
             rewritten[at] = replace(s, body=tuple(_from_cache(s.body, replaced, var)))
         for x in s.body:
@@ -211,7 +210,7 @@ def _rebuilt(body: Body, arrays: dict[str, tuple[int, lir.Let]], rewritten: dict
 
 def _sinks(s: Sweep) -> Iterator[str]:
     """Yield the names that the loop uses in anything but definitions."""
-    yield from lir.names_used(tuple(x for x in s.body if not isinstance(x, lir.Let)))
+    yield from names_used(tuple(x for x in s.body if not isinstance(x, lir.Let)))
     if isinstance(s, lir.Reduce):
         yield from (r.value for r in s.reductions)
 

@@ -15,6 +15,8 @@ from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import IndexExpr, IndexSymbol, Var
 from compiler.codegen.nest.loop_ir import Body, For, LoopKind, Scan
 from compiler.codegen.nest.scalar_ops import binary
+from compiler.codegen.nest.traversal import indices_in, map_indices, names_defined
+from compiler.codegen.nest.work import work_of
 from compiler.codegen.schedules.loop_transforms import without_dead_code
 from compiler.codegen.schedules.schedule import Schedule
 from compiler.ir.opcodes import Opcode
@@ -52,7 +54,7 @@ def _expand(s: Scan, schedule: Schedule) -> Body:
     s = _moved(s, {outer: ix.of(row).floordiv(inner.extent), inner: ix.of(row).mod(inner.extent)})
     tracks = schedule.splits or min(s.step.extent // MIN_TRACK, -(-ENOUGH_TASKS // row.extent))
     tracks = min(tracks, s.step.extent)
-    is_light = lir.work_of(s.body) == lir.work_of(s.body, expensive=1)
+    is_light = work_of(s.body) == work_of(s.body, expensive=1)
     chains = max(1, schedule.chains // (LIGHT_ALIASED if is_aliased else LIGHT)) if is_light else schedule.chains
     if s.combiner is not None and row.extent < 2 * schedule.chains and tracks > 1:
         return _tracks(s, row, s.combiner, tracks, chains)
@@ -61,13 +63,13 @@ def _expand(s: Scan, schedule: Schedule) -> Body:
 
 def _is_aliased(s: Scan, var: Var, distance: int) -> bool:
     """Check whether the elements of adjacent values of a variable are a multiple of a distance in bytes apart."""
-    steps = [i.coefficient(var) * ELEMENT_BYTES for i in lir.indices_in(s.body)]
+    steps = [i.coefficient(var) * ELEMENT_BYTES for i in indices_in(s.body)]
     return any(step and step % distance == 0 for step in steps)
 
 
 def _moved(s: Scan, at: dict[IndexSymbol, IndexExpr]) -> Scan:
     """Return the scan with index expressions in place of some variables."""
-    return replace(s, body=lir.map_indices(s.body, lambda i: i.substitute(at)))
+    return replace(s, body=map_indices(s.body, lambda i: i.substitute(at)))
 
 
 # ---- adjacent columns in vectors
@@ -144,7 +146,7 @@ def _advance(s: Scan, row: Var, rows: list[IndexExpr], start: tuple[str, IndexEx
 
 def _renamed(s: Scan, suffix: str) -> Scan:
     """Return the scan with a suffix on the names of its carries and on those that its body defines."""
-    own = {*lir.names_defined(s.body), *(c.name for c in s.carries)}
+    own = {*names_defined(s.body), *(c.name for c in s.carries)}
 
     def new(name: str) -> str:
         return name + suffix if name in own else name

@@ -14,6 +14,7 @@ from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import Runtime, Var
 from compiler.codegen.nest.loop_ir import Body, For, LoopKind
 from compiler.codegen.nest.scalar_ops import binary
+from compiler.codegen.nest.traversal import map_bodies
 from compiler.codegen.schedules.loop_transforms import has_loop
 from compiler.codegen.schedules.schedule import Schedule
 from compiler.ir.opcodes import Opcode
@@ -44,7 +45,7 @@ def _vectors(body: Body) -> Body:
         if isinstance(s, For) and s.kind is LoopKind.SERIAL and not has_loop(s.body):
             out.append(replace(s, kind=LoopKind.INDEPENDENT))
         else:
-            out.append(lir.map_bodies(s, _vectors))
+            out.append(map_bodies(s, _vectors))
     return tuple(out)
 
 
@@ -58,5 +59,5 @@ def _only(mine: lir.Let, body: Body) -> Body:
             out.append(lir.Let(both, T.PRED, lir.Apply(binary(Opcode.AND, T.PRED), (s.condition, mine.name))))
             out.append(replace(s, condition=both))
         else:
-            out.append(lir.map_bodies(s, lambda inner: _only(mine, inner)))
+            out.append(map_bodies(s, lambda inner: _only(mine, inner)))
     return tuple(out)

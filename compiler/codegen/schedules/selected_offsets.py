@@ -15,6 +15,7 @@ from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import IndexExpr, Runtime
 from compiler.codegen.nest.loop_ir import Body, For
 from compiler.codegen.nest.scalar_ops import binary
+from compiler.codegen.nest.traversal import indices_in, names_defined, names_used
 from compiler.codegen.schedules.loop_transforms import map_vector_loops
 from compiler.ir.opcodes import Opcode
 from compiler.ir.types import PrimitiveType as T
@@ -45,13 +46,13 @@ class _Selection:
             if isinstance(s, lir.If):
                 self._changes((*s.then, *s.otherwise))
             elif not isinstance(s, lir.Let) or not self._is_same(s):
-                self._changing.update(lir.names_defined((s,)))
+                self._changing.update(names_defined((s,)))
 
     def _is_same(self, s: lir.Let) -> bool:
         if not isinstance(s.value, lir.Apply | lir.Constant | lir.IndexTest):
             return False
-        indices = any(self._loop.var in set(i.variables()) for i in lir.indices_in((s,)))
-        return not indices and self._changing.isdisjoint(lir.names_used((s,)))
+        indices = any(self._loop.var in set(i.variables()) for i in indices_in((s,)))
+        return not indices and self._changing.isdisjoint(names_used((s,)))
 
     def _changes_with(self, distance: IndexExpr) -> bool:
         return any(v == self._loop.var or v.name in self._changing for v in distance.variables())

@@ -14,6 +14,8 @@ from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import IndexExpr, Runtime, Var
 from compiler.codegen.nest.loop_ir import Body, For
+from compiler.codegen.nest.traversal import map_bodies, walk
+from compiler.codegen.nest.work import work_of
 from compiler.codegen.schedules.loop_transforms import map_vector_loops
 from compiler.ir.types import PrimitiveType as T
 
@@ -31,7 +33,7 @@ def separate_columns(body: Body) -> Body:
 
 def _loop(s: For) -> Body:
     groups = {key: group for key, group in _groups(s).items() if len(group) > 1}
-    if not groups or lir.work_of(s.body) < MIN_WORK * sum(map(len, groups.values())):
+    if not groups or work_of(s.body) < MIN_WORK * sum(map(len, groups.values())):
         return (s,)
     columns = {c for group in groups.values() for c in group if c != min(group)}
     names = {c: Runtime(f"{s.var.name}_column{n}", c, c) for n, c in enumerate(sorted(columns))}
@@ -51,7 +53,7 @@ def _loop(s: For) -> Body:
             return replace(x, offset=hidden(x.offset, x.buffer))
         if isinstance(x, lir.LocalStore):
             return replace(x, offset=hidden(x.offset, x.array))
-        return lir.map_bodies(x, lambda inner: tuple(map(statement, inner)))
+        return map_bodies(x, lambda inner: tuple(map(statement, inner)))
 
     lets = (lir.Let(name.name, T.S32, lir.Opaque(c)) for c, name in names.items())
     return *lets, replace(s, body=tuple(map(statement, s.body)))
@@ -75,7 +77,7 @@ def _key(i: IndexExpr, row: Var, array: str) -> Hashable | None:
 
 
 def _accesses(body: Body) -> Iterator[tuple[IndexExpr, str]]:
-    for s in lir.walk(body):
+    for s in walk(body):
         if isinstance(s, lir.Let) and isinstance(s.value, lir.Load):
             yield s.value.offset, s.value.buffer
         elif isinstance(s, lir.Let) and isinstance(s.value, lir.LocalLoad):

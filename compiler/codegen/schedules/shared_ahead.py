@@ -17,6 +17,7 @@ from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import IndexExpr, Var
 from compiler.codegen.nest.loop_ir import Body, For, LoopKind, Scope
 from compiler.codegen.nest.scalar_ops import SCALAR_BYTES, binary
+from compiler.codegen.nest.traversal import map_indices, names_of, names_used
 from compiler.codegen.schedules.cuda_shapes import WARP
 from compiler.codegen.schedules.loads_ahead import load_ahead
 from compiler.ir.opcodes import Opcode
@@ -106,7 +107,7 @@ class _Analysis:
         position = tuple(
             s for s in body if not isinstance(s, lir.Assign) and not (isinstance(s, lir.Let) and s.name in shared)
         )
-        wanted = {n for n in lir.names_used(position) if n in dynamic}
+        wanted = {n for n in names_used(position) if n in dynamic}
         currents = {n for n in dynamic if isinstance(shared[n].value, lir.Current)}
         serial = currents | _needed(shared, dynamic, {s.value for s in assigns})
         parallel = _needed(shared, dynamic, wanted) - serial
@@ -134,7 +135,7 @@ class _Analysis:
         if isinstance(s.value, lir.Load) and s.value.buffer in self.unsafe:
             return False
         known = {self.loop.var.name, *self.accumulators}
-        if not all(n in self.uniform or n in known for n in lir.names_of(s)):
+        if not all(n in self.uniform or n in known for n in names_of(s)):
             return False
         self.uniform.add(s.name)
         return True
@@ -163,10 +164,10 @@ class _Analysis:
             if s.otherwise or not all(isinstance(x, lir.Let | lir.Store) for x in s.then):
                 return None
         then = tuple(x for s in branches for x in s.then)
-        own, common = (_needed(lets, set(lets), set(lir.names_used(x))) for x in (stores, then))
+        own, common = (_needed(lets, set(lets), set(names_used(x))) for x in (stores, then))
         loaded = {s.name for s in load if isinstance(s, lir.Let)}
-        used = {n for s in after for n in lir.names_used((s,))}
-        if not loaded.isdisjoint(used) or not loaded.isdisjoint(lir.names_used(self.loop.body)):
+        used = {n for s in after for n in names_used((s,))}
+        if not loaded.isdisjoint(used) or not loaded.isdisjoint(names_used(self.loop.body)):
             return None
         if any(isinstance(lets[n].value, lir.Current) for n in own):
             return None
@@ -179,7 +180,7 @@ class _Analysis:
 
 
 def _names(s: lir.Let) -> set[str]:
-    return set(lir.names_of(s))
+    return set(names_of(s))
 
 
 def _needed(lets: dict[str, lir.Let], among: set[str], wanted: Iterable[str]) -> set[str]:
@@ -266,10 +267,10 @@ class _Rounds:
         return f"{name}_ahead"
 
     def _at_tile(self, body: Body) -> Body:
-        return lir.map_indices(body, lambda i: i.substitute({self.state.tiles: self.tile}))
+        return map_indices(body, lambda i: i.substitute({self.state.tiles: self.tile}))
 
     def _at_step(self, body: Sequence[lir.Stmt], step: IndexExpr) -> Body:
-        return lir.map_indices(tuple(body), lambda i: i.substitute({self.state.loop.var: step}))
+        return map_indices(tuple(body), lambda i: i.substitute({self.state.loop.var: step}))
 
     def _place(self, back: int, step: Var) -> IndexExpr:
         """Return the place of a step of the round `back` before this one."""
@@ -317,7 +318,7 @@ class _Rounds:
         s, begun, step = self.state, f"{self.name}_begun", Var(f"{self.name}_r", self.steps)
         base = ix.of(self.round) * self.steps - self.steps
         place = self._place(1, step)
-        wanted = set(lir.names_used(position))
+        wanted = set(names_used(position))
         reads = tuple(
             lir.Let(n, t, lir.LocalLoad(self._ring(n), place)) for n, t in s.types.items() if n in wanted
         )  # fmt: skip

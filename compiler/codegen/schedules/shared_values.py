@@ -17,6 +17,8 @@ from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import IndexExpr, IndexSymbol, Runtime, Var
 from compiler.codegen.nest.loop_ir import Body, For, LoopKind
 from compiler.codegen.nest.scalar_ops import SCALAR_BYTES
+from compiler.codegen.nest.traversal import indices_in, map_indices, names_of, names_used, walk
+from compiler.codegen.nest.work import work_of
 from compiler.ir.types import PrimitiveType as T
 
 SHARED_BYTES = 16 * 1024
@@ -33,7 +35,7 @@ Loop: TypeAlias = "For | lir.Reduce"
 
 def share_values(body: Body) -> Body:
     """Return the statements of a kernel with the values that all iterations of an outer loop share before that loop."""
-    stored = {s.buffer for s in lir.walk(body) if isinstance(s, lir.Store | lir.Update)}
+    stored = {s.buffer for s in walk(body) if isinstance(s, lir.Store | lir.Update)}
     around = {s.name for s in body if isinstance(s, lir.Let)}
     out: list[lir.Stmt] = []
     room = SHARED_BYTES
@@ -49,7 +51,7 @@ def share_values(body: Body) -> Body:
 
 def work_bound(lets: Sequence[lir.Let]) -> int:
     """Return an upper bound of the work for which some of these definitions may be kept."""
-    return lir.work_of(tuple(lets)) + GATHER_WORK * sum(isinstance(x.value, lir.Load) for x in lets)
+    return work_of(tuple(lets)) + GATHER_WORK * sum(isinstance(x.value, lir.Load) for x in lets)
 
 
 def _vars_of(s: Loop) -> tuple[Var, ...]:
@@ -111,7 +113,7 @@ class _Sharing:
     def _needed(s: Loop, values: _Values) -> list[str]:
         """Return the shared values that statements of a loop need which are not shared themselves."""
         own = {x.name for x in s.body if isinstance(x, lir.Let)}
-        used = [n for x in s.body if not (isinstance(x, lir.Let) and x.name in values.of) for n in lir.names_of(x)]
+        used = [n for x in s.body if not (isinstance(x, lir.Let) and x.name in values.of) for n in names_of(x)]
         if isinstance(s, lir.Reduce):
             used += [r.value for r in s.reductions]
         return [n for n in dict.fromkeys(used) if n in own and n in values.of]
@@ -125,7 +127,7 @@ class _Sharing:
         if let.type is T.PRED or not axes or runs < MIN_RUNS or self.loop.var in used:
             return None
         closure = values.closure(name)
-        if lir.work_of(tuple(closure)) + GATHER_WORK * sum(_is_apart(x, axes) for x in closure) < MIN_WORK:
+        if work_of(tuple(closure)) + GATHER_WORK * sum(_is_apart(x, axes) for x in closure) < MIN_WORK:
             return None
         at = ix.linearize([ix.of(v) for v in axes], [v.extent for v in axes])
         fresh = {v: Var(f"{v.name}k", v.extent) for v in axes}
@@ -137,7 +139,7 @@ class _Sharing:
                 return None
             self.room -= bytes_kept
             array = self._arrays[key] = f"{name}_shared"
-            nest = lir.map_indices((*closure, lir.LocalStore(array, at, name)), lambda i: i.substitute(moved))
+            nest = map_indices((*closure, lir.LocalStore(array, at, name)), lambda i: i.substitute(moved))
             for v in reversed(axes):
                 nest = (For(fresh[v], LoopKind.INDEPENDENT, nest),)
             self.before += [lir.LocalArray(array, let.type, size, lir.Scope.KERNEL), *nest]
@@ -182,7 +184,7 @@ class _Values:
             shared = isinstance(v, lir.Constant) or (isinstance(v, lir.Apply) and all(map(self._is_known, v.args)))
         if shared:
             self.of[let.name] = let
-            operands = [self.used[n] for n in lir.names_used((let,)) if n in self.used]
+            operands = [self.used[n] for n in names_used((let,)) if n in self.used]
             self.used[let.name] = frozenset(_variables_in(let)).union(*operands)
 
     def _is_known(self, name: str) -> bool:
@@ -199,7 +201,7 @@ class _Values:
             let = self.of.get(name)
             if let is None or name in found:
                 return
-            for operand in lir.names_used((let,)):
+            for operand in names_used((let,)):
                 visit(operand)
             found[name] = let
 
@@ -214,8 +216,8 @@ class _Values:
         at: dict[IndexSymbol, IndexExpr] = {v: IndexExpr(((Var(f"axis{n}", v.extent), 1),)) for v, n in axes.items()}
         keys: dict[str, int] = {}
         for let in self.closure(name):
-            (moved,) = lir.map_indices((let,), lambda i: i.substitute(at))
-            names = tuple(keys.get(n, n) for n in lir.names_used((moved,)))
+            (moved,) = map_indices((let,), lambda i: i.substitute(at))
+            names = tuple(keys.get(n, n) for n in names_used((moved,)))
             value = moved.value if isinstance(moved, lir.Let) else None
             text = value.op if isinstance(value, lir.Apply) else repr(value)
             keys[let.name] = self.numbers.setdefault((let.type, text, names), len(self.numbers))
@@ -223,7 +225,7 @@ class _Values:
 
 
 def _variables_in(s: lir.Stmt) -> set[Var]:
-    return {v for i in lir.indices_in((s,)) for v in i.variables() if isinstance(v, Var)}
+    return {v for i in indices_in((s,)) for v in i.variables() if isinstance(v, Var)}
 
 
 def _without_unused(body: Body, s: Loop) -> Body:
@@ -232,6 +234,6 @@ def _without_unused(body: Body, s: Loop) -> Body:
     kept: list[lir.Stmt] = []
     for x in reversed(body):
         if not isinstance(x, lir.Let) or x.name in used:
-            used.update(lir.names_of(x))
+            used.update(names_of(x))
             kept.append(x)
     return tuple(reversed(kept))

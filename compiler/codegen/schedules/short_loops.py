@@ -13,6 +13,8 @@ from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import IndexExpr, IndexSymbol, Runtime, Var
 from compiler.codegen.nest.loop_ir import Body, For, LoopKind
+from compiler.codegen.nest.traversal import indices_in, map_bodies, map_indices
+from compiler.codegen.nest.work import work_of
 from compiler.codegen.schedules import accumulators
 from compiler.codegen.schedules.lanes import is_column_loop
 from compiler.codegen.schedules.loop_transforms import has_loop
@@ -34,7 +36,7 @@ def unroll_short_loops(body: Body, short: int) -> Body:
         body: the statements.
         short: maximum number of iterations of a loop that is unrolled.
     """
-    return tuple(_unrolled(lir.map_bodies(s, lambda inner: unroll_short_loops(inner, short)), short) for s in body)
+    return tuple(_unrolled(map_bodies(s, lambda inner: unroll_short_loops(inner, short)), short) for s in body)
 
 
 def _unrolled(s: lir.Stmt, short: int) -> lir.Stmt:
@@ -44,11 +46,11 @@ def _unrolled(s: lir.Stmt, short: int) -> lir.Stmt:
     others = [x for x in s.body if not isinstance(x, For)]
     if not all(isinstance(x, lir.Let | lir.Store) for x in others) or not all(_is_short(x, short) for x in loops):
         return s
-    if sum(x.var.extent * lir.work_of(x.body) for x in loops) > MOST_WORK:
+    if sum(x.var.extent * work_of(x.body) for x in loops) > MOST_WORK:
         return s
-    if all(lir.work_of(x.body) < LEAST_WORK for x in loops):
+    if all(work_of(x.body) < LEAST_WORK for x in loops):
         return s
-    if any(abs(i.coefficient(s.var)) > NEAR for i in lir.indices_in(s.body)):
+    if any(abs(i.coefficient(s.var)) > NEAR for i in indices_in(s.body)):
         return s
     out: list[lir.Stmt] = []
     for x in s.body:
@@ -93,7 +95,7 @@ def merge_narrow_columns(body: Body, short: int) -> Body:
         body: the statements.
         short: maximum number of columns.
     """
-    return tuple(y for s in body for y in _merged(lir.map_bodies(s, lambda b: merge_narrow_columns(b, short)), short))
+    return tuple(y for s in body for y in _merged(map_bodies(s, lambda b: merge_narrow_columns(b, short)), short))
 
 
 def _merged(s: lir.Stmt, short: int) -> Sequence[lir.Stmt]:
@@ -108,7 +110,7 @@ def _merged(s: lir.Stmt, short: int) -> Sequence[lir.Stmt]:
     reductions = [x for x in s.body if isinstance(x, lir.Reduce)]
     if len(reductions) != 1 or not all(isinstance(x, lir.Let) for x in reductions[0].body):
         return [s]
-    if s.var.extent * lir.work_of(reductions[0].body) > MOST_WORK:
+    if s.var.extent * work_of(reductions[0].body) > MOST_WORK:
         return [s]
     (reduce,) = reductions
     at = s.body.index(reduce)
@@ -159,7 +161,7 @@ class _Copies:
         out: list[lir.Stmt] = []
         for n, names in enumerate(self.names):
             for s in body:
-                (copy,) = lir.map_indices((s,), lambda i, n=n, names=names: self._index(i, n, names))  # type: ignore[misc]
+                (copy,) = map_indices((s,), lambda i, n=n, names=names: self._index(i, n, names))  # type: ignore[misc]
                 if isinstance(copy, lir.Store | lir.LocalStore):
                     out.append(replace(copy, value=names.get(copy.value, copy.value)))
                 elif isinstance(copy, lir.Let):

@@ -16,6 +16,8 @@ from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import IndexExpr, IndexSymbol, Var
 from compiler.codegen.nest.loop_ir import Body, For, LoopKind
 from compiler.codegen.nest.scalar_ops import SCALAR_BYTES
+from compiler.codegen.nest.traversal import indices_in, map_bodies, map_indices, names_of, names_used
+from compiler.codegen.nest.work import work_of
 from compiler.codegen.schedules.loop_transforms import has_loop
 from compiler.codegen.schedules.stages import MAX_ARRAYS, is_long, values_to_pass
 from compiler.ir.types import PrimitiveType as T
@@ -38,7 +40,7 @@ def split_rows(body: Body) -> Body:
     """Return a nest, before it is bound, in which loops over short rows are divided where that saves work."""
     out: list[lir.Stmt] = []
     for s in body:
-        inner = lir.map_bodies(s, split_rows)
+        inner = map_bodies(s, split_rows)
         out += _split_reduce(inner) if isinstance(inner, lir.Reduce) else [_split_results(_split(inner))]
     return tuple(out)
 
@@ -46,9 +48,9 @@ def split_rows(body: Body) -> Body:
 def rows_bound(s: For | lir.Reduce) -> int:
     """Return an upper bound of the local memory that dividing one loop needs, in bytes, also if nests are merged."""
     if isinstance(s, lir.Reduce):
-        is_divided = len(s.vars) > 1 and s.vars[-1].extent < FLAT_ROW and lir.work_of(s.body) >= MIN_WORK
+        is_divided = len(s.vars) > 1 and s.vars[-1].extent < FLAT_ROW and work_of(s.body) >= MIN_WORK
         return DIVISION_BYTES if is_divided else 0
-    if not has_loop(s.body) or lir.work_of(s.body) < MIN_WORK:
+    if not has_loop(s.body) or work_of(s.body) < MIN_WORK:
         return 0
     flat = any(isinstance(x, For) and x.var.extent < FLAT_ROW for x in s.body)
     return DIVISION_BYTES if flat else min(DIVISION_BYTES, ROWS * _widest(s.body))
@@ -66,11 +68,11 @@ def _needed(
 ) -> tuple[list[lir.Let], list[lir.Let]]:
     """Return those of the passed values that statements need, and the other values that they need besides."""
     kept = {x.name for x in passed}
-    names, own = set(lir.names_used(tuple(used))), list[lir.Let]()
+    names, own = set(names_used(tuple(used))), list[lir.Let]()
     for x in reversed(lets):
         if x.name in names and x.name not in kept:
             own.append(x)
-            names.update(lir.names_of(x))
+            names.update(names_of(x))
     return [x for x in passed if x.name in names], own[::-1]
 
 
@@ -82,10 +84,10 @@ def _split(s: lir.Stmt) -> lir.Stmt:
     # The elements load cheap values again, so nothing is stored before them: it may take over an argument's memory.
     if len(loops) != 1 or len(lets) + 1 != len(s.body) or not _is_simple(loops[0]):
         return s
-    saves = lir.work_of(lets) >= MIN_WORK and 2 * lir.work_of(lets) >= _vector_work(loops[0])
+    saves = work_of(lets) >= MIN_WORK and 2 * work_of(lets) >= _vector_work(loops[0])
     if not saves and not _saves_functions(loops[0], s.var):
         return s
-    names = values_to_pass(lets, set(lir.names_used((loops[0],))))
+    names = values_to_pass(lets, set(names_used((loops[0],))))
     passed = tuple(x for x in lets if x.name in names)
     if not passed or len(passed) > MAX_ARRAYS or _bytes_of(passed, ROWS) > DIVISION_BYTES:
         return s
@@ -103,7 +105,7 @@ def _split_results(s: lir.Stmt) -> lir.Stmt:
     lets = [x for x in tail if isinstance(x, lir.Let)]
     if not all(isinstance(x, lir.Let | lir.Reduce) for x in head) or len(lets) == len(tail):
         return s
-    if not all(isinstance(x, lir.Let | lir.Store) for x in tail) or lir.work_of(tail) < MIN_WORK:
+    if not all(isinstance(x, lir.Let | lir.Store) for x in tail) or work_of(tail) < MIN_WORK:
         return s
     results = {r.name: r.type for x in head if isinstance(x, lir.Reduce) for r in x.reductions}
     before = {x.name: x for x in head if isinstance(x, lir.Let)}
@@ -118,11 +120,11 @@ def _split_results(s: lir.Stmt) -> lir.Stmt:
             if isinstance(let.value, lir.Apply):
                 passed[name] = let.type
             else:
-                for operand in lir.names_of(let):
+                for operand in names_of(let):
                     need(operand)
                 again[name] = let
 
-    for name in lir.names_used(tail):
+    for name in names_used(tail):
         need(name)
     if not passed or len(passed) > MAX_ARRAYS or sum(SCALAR_BYTES[t] for t in passed.values()) * ROWS > DIVISION_BYTES:
         return s
@@ -146,20 +148,20 @@ def _split_reduce(s: lir.Reduce) -> list[lir.Stmt]:
     lets = [x for x in body if isinstance(x, lir.Let)]
     inside = {last.name}
     for x in lets:
-        if not inside.isdisjoint(lir.names_of(x)):
+        if not inside.isdisjoint(names_of(x)):
             inside.add(x.name)
     head = tuple(x for x in lets if x.name not in inside)
     # A kernel reads what a reduction overwrites only to compute that element (`stored_values`): never before the loop.
     elements = tuple(x for x in body if isinstance(x, lir.Store) or x.name in inside)
-    used = set(lir.names_used(elements)) | {r.value for r in s.reductions}
+    used = set(names_used(elements)) | {r.value for r in s.reductions}
     names = values_to_pass(head, used)
     passed = [x for x in head if x.name in names]
-    if not passed or lir.work_of(head) < MIN_WORK or _bytes_of(passed, rows) > DIVISION_BYTES:
+    if not passed or work_of(head) < MIN_WORK or _bytes_of(passed, rows) > DIVISION_BYTES:
         return [s]
     at = ix.linearize(tuple(map(ix.of, outer)), tuple(v.extent for v in outer))
     fresh = {v: Var(f"{v.name}h", v.extent) for v in outer}
     nest: Body = (*head, *(lir.LocalStore(f"{x.name}_rows", at, x.name) for x in passed))
-    nest = lir.map_indices(nest, lambda i: i.substitute({v: ix.of(f) for v, f in fresh.items()}))
+    nest = map_indices(nest, lambda i: i.substitute({v: ix.of(f) for v, f in fresh.items()}))
     for v in reversed(outer):
         nest = (For(fresh[v], LoopKind.INDEPENDENT, nest),)
     again = _needed(head, passed, elements)[1]
@@ -186,11 +188,11 @@ def _flat_reduce(s: lir.Reduce, values: Sequence[lir.Let], before: Body) -> list
     here, copy = Var(f"{row.name}s", row.extent), Var(f"{element.name}s", element.extent)
     to = ix.of(here) * element.extent + ix.of(copy)
     copies = tuple(lir.LocalStore(spread[x.name].name, to, x.name) for x in values)
-    of_row = lir.map_indices(before, lambda i: i.substitute({row: ix.of(here)}))
+    of_row = map_indices(before, lambda i: i.substitute({row: ix.of(here)}))
     spreading = For(here, LoopKind.INDEPENDENT, (*of_row, For(copy, LoopKind.INDEPENDENT, copies)))
     flat = Var(f"{element.name}f", row.extent * element.extent)
     loads = tuple(lir.Let(x.name, x.type, lir.LocalLoad(spread[x.name].name, ix.of(flat))) for x in values)
-    body = lir.map_indices(s.body, lambda i: i.substitute({row: ix.const(0), element: ix.of(flat)}))
+    body = map_indices(s.body, lambda i: i.substitute({row: ix.const(0), element: ix.of(flat)}))
     return [*spread.values(), spreading, replace(s, vars=(flat,), body=(*loads, *body))]
 
 
@@ -200,7 +202,7 @@ def _is_simple(s: For) -> bool:
 
 
 def _vector_work(s: For) -> int:
-    return -(-s.var.extent // LANES) * lir.work_of(s.body)
+    return -(-s.var.extent // LANES) * work_of(s.body)
 
 
 def _bytes_of(values: Sequence[lir.Let], elements: int) -> int:
@@ -246,7 +248,7 @@ class _Blocks:
         """Return a loop over the rows of a block; in `body`, the variable of the rows stands for the row."""
         row = Var(f"{self.row.name}g{number}", self.size)
         at: dict[IndexSymbol, IndexExpr] = {self.row: self.start + ix.of(row), self.at: ix.of(row)}
-        here = lir.map_indices(body, lambda i: i.substitute(at))
+        here = map_indices(body, lambda i: i.substitute(at))
         base, limit = (None, None) if self.whole else (self.start, self.row.extent)
         return For(row, LoopKind.INDEPENDENT, here, base=base, limit=limit)
 
@@ -268,7 +270,7 @@ def _divided(v: Var, lets: tuple[lir.Let, ...], passed: tuple[lir.Let, ...], loo
     stores = tuple(lir.LocalStore(arrays[x.name].name, ix.of(at), x.name) for x in passed)
     loaded, own = _needed(lets, passed, (loop,))
     before = (*(lir.Let(x.name, x.type, lir.LocalLoad(arrays[x.name].name, ix.of(at))) for x in loaded), *own)
-    used = set(lir.names_used((loop,)))
+    used = set(names_used((loop,)))
     values = [x for x in before if x.name in used]
     extent = loop.var.extent
     room = DIVISION_BYTES - _bytes_of(passed, size)
@@ -280,7 +282,7 @@ def _divided(v: Var, lets: tuple[lir.Let, ...], passed: tuple[lir.Let, ...], loo
     to = ix.of(at) * extent + ix.of(element)
     copies = tuple(lir.LocalStore(spread[x.name].name, to, x.name) for x in values)
     loads = tuple(lir.Let(x.name, x.type, lir.LocalLoad(spread[x.name].name, ix.of(flat))) for x in values)
-    body = lir.map_indices(loop.body, lambda i: i.substitute({v: start, loop.var: ix.of(flat)}))
+    body = map_indices(loop.body, lambda i: i.substitute({v: start, loop.var: ix.of(flat)}))
     base, limit = (None, None) if whole else (start * extent, v.extent * extent)
     elements = For(flat, LoopKind.INDEPENDENT, (*loads, *body), base=base, limit=limit)
     spreading = over("0", (*before, For(element, LoopKind.INDEPENDENT, copies)))
@@ -305,9 +307,9 @@ def _may_be_flat(body: Body, values: Sequence[lir.Let], row: Var, element: Var, 
 def _is_flat(body: Body, row: Var, element: Var) -> bool:
     """Check whether the elements of rows are adjacent, and whether one loop over those of many rows is faster."""
     n = element.extent
-    if n >= FLAT_ROW or n % LANES == 0 or lir.work_of(body) < FLAT_WORK:
+    if n >= FLAT_ROW or n % LANES == 0 or work_of(body) < FLAT_WORK:
         return False
-    return all(_is_linear(i, row, element) for i in lir.indices_in(body))
+    return all(_is_linear(i, row, element) for i in indices_in(body))
 
 
 def _saves_functions(s: For, row: Var) -> bool:

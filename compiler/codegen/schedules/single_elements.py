@@ -13,6 +13,7 @@ from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import Runtime, Var
 from compiler.codegen.nest.loop_ir import Body, For
+from compiler.codegen.nest.traversal import map_bodies, walk
 from compiler.codegen.schedules.loop_transforms import map_vector_loops
 from compiler.ir.types import PrimitiveType as T
 
@@ -26,8 +27,8 @@ def hide_single_elements(body: Body) -> Body:
 
 
 def _loop(s: For) -> Body:
-    branches = {x.condition for x in lir.walk(s.body) if isinstance(x, lir.If) and not _is_choice(x)}
-    lets = (x for x in lir.walk(s.body) if isinstance(x, lir.Let) and x.name in branches)
+    branches = {x.condition for x in walk(s.body) if isinstance(x, lir.If) and not _is_choice(x)}
+    lets = (x for x in walk(s.body) if isinstance(x, lir.Let) and x.name in branches)
     tests = {x.value for x in lets if isinstance(x.value, lir.IndexTest) and _is_single(x.value, s.var)}
     if not tests:
         return (s,)
@@ -36,7 +37,7 @@ def _loop(s: For) -> Body:
     def statement(x: lir.Stmt) -> lir.Stmt:
         if isinstance(x, lir.Let) and isinstance(x.value, lir.IndexTest) and x.value in tests:
             return replace(x, value=replace(x.value, value=x.value.value + ix.of(zero)))
-        return lir.map_bodies(x, lambda inner: tuple(map(statement, inner)))
+        return map_bodies(x, lambda inner: tuple(map(statement, inner)))
 
     return lir.Let(zero.name, T.S32, lir.Opaque(0)), replace(s, body=tuple(map(statement, s.body)))
 

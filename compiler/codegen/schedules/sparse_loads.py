@@ -15,6 +15,7 @@ from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import IndexExpr, Var
 from compiler.codegen.nest.loop_ir import Body, For, LoopKind
 from compiler.codegen.nest.scalar_ops import SCALAR_BYTES
+from compiler.codegen.nest.traversal import map_indices, names_defined, walk
 from compiler.codegen.schedules.stages import is_long
 from compiler.ir.types import PrimitiveType as T
 
@@ -32,7 +33,7 @@ more of them take as long as what the loop computes."""
 def is_sparse(s: For) -> bool:
     """Check whether a loop reads few of many adjacent elements in each iteration."""
     found: dict[tuple[str, IndexExpr], int] = {}
-    for x in lir.walk(s.body):
+    for x in walk(s.body):
         if isinstance(x, lir.Let) and isinstance(x.value, lir.Load) and _is_far(x.value.offset, s.var):
             key = x.value.buffer, replace(x.value.offset, const=0)
             if found.setdefault(key, x.value.offset.const) != x.value.offset.const:
@@ -67,7 +68,7 @@ def separate_sparse_loads(s: For) -> Separated | None:
         return None
     if not all(isinstance(x, lir.Let | lir.LocalStore | lir.Store) for x in s.body) or not is_sparse(s):
         return None
-    own = set(lir.names_defined(s.body))
+    own = set(names_defined(s.body))
     loads = [x for x in s.body if isinstance(x, lir.Let) and _is_separable(x, s.var, own)]
     stores = [x for x in s.body if isinstance(x, lir.Store) and _is_scattered(x, s)]
     if not _is_long_enough(s, len(loads)) or separated_bytes(s) > MOST_BYTES:
@@ -113,7 +114,7 @@ def _are_apart(s: For, later: Sequence[lir.Store]) -> bool:
 def _over(fresh: Var, v: Var, body: Body) -> For:
     """Return a loop over another variable than that for which its statements were made."""
     at: dict[ix.IndexSymbol, IndexExpr] = {v: ix.of(fresh)}
-    return For(fresh, LoopKind.INDEPENDENT, lir.map_indices(body, lambda i: i.substitute(at)))
+    return For(fresh, LoopKind.INDEPENDENT, map_indices(body, lambda i: i.substitute(at)))
 
 
 def _is_long_enough(s: For, loads: int) -> bool:

@@ -13,6 +13,8 @@ from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import Var
 from compiler.codegen.nest.loop_ir import Body, For, LoopKind
 from compiler.codegen.nest.scalar_ops import SCALAR_BYTES
+from compiler.codegen.nest.traversal import map_indices, walk
+from compiler.codegen.nest.work import work_of
 from compiler.codegen.schedules.distribution import distributed, is_by_rows
 from compiler.codegen.schedules.lanes import is_column_loop
 from compiler.codegen.schedules.loop_transforms import has_loop, perfect_nest, without_dead_code
@@ -50,7 +52,7 @@ def split_reductions(body: Body, schedule: Schedule) -> Body:
         if nests is None:
             out += _split(s, schedule, PARTIAL_BYTES)
             continue
-        room = PARTIAL_BYTES // sum(isinstance(x, lir.Reduce) for x in lir.walk((s,)))
+        room = PARTIAL_BYTES // sum(isinstance(x, lir.Reduce) for x in walk((s,)))
         for x in nests:
             out += _split(x, schedule, room)
     return without_dead_code(tuple(out))
@@ -64,7 +66,7 @@ def _is_distributed(s: lir.Stmt, schedule: Schedule) -> bool:
         return False
     if schedule.splits:
         return schedule.splits > 1
-    if not schedule.threads or lir.work_of((s,)) < THREAD_GRAINS * schedule.grain:
+    if not schedule.threads or work_of((s,)) < THREAD_GRAINS * schedule.grain:
         return False
     columns = nest[-1]
     if not is_column_loop(columns):
@@ -75,7 +77,7 @@ def _is_distributed(s: lir.Stmt, schedule: Schedule) -> bool:
 
 
 def _rows_of(sweep: lir.Stmt) -> int:
-    vars_ = sweep.vars if isinstance(sweep, lir.Reduce) else [x.var for x in lir.walk((sweep,)) if isinstance(x, For)]
+    vars_ = sweep.vars if isinstance(sweep, lir.Reduce) else [x.var for x in walk((sweep,)) if isinstance(x, For)]
     return math.prod(v.extent for v in vars_)
 
 
@@ -105,7 +107,7 @@ def _split(s: lir.Stmt, schedule: Schedule, room: int) -> list[lir.Stmt]:
 
 def _default_parts(s: lir.Stmt, nest: list[For], reduce: lir.Reduce, schedule: Schedule, room: int) -> int:
     """Return the number of parts by the amount of work: one unless threads would be idle or the caches too small."""
-    work, results = lir.work_of((s,)), math.prod(f.var.extent for f in nest)
+    work, results = work_of((s,)), math.prod(f.var.extent for f in nest)
     if not schedule.threads or work < THREAD_GRAINS * schedule.grain:
         return 1
     if results == 1:
@@ -170,7 +172,7 @@ def _in_parts(nest: list[For], inside: Body, reduce: lir.Reduce, size: int) -> l
 
     def part(number: ix.IndexExpr, extent: int) -> Body:
         step = Var(f"{v.name}p", extent)
-        body = lir.map_indices(reduce.body, lambda i: i.substitute({v: number * size + ix.of(step)}))
+        body = map_indices(reduce.body, lambda i: i.substitute({v: number * size + ix.of(step)}))
         one = replace(reduce, vars=(step, *others) if extent > 1 else tuple(others), body=body)
         stores = [lir.LocalStore(names[r.name], number * results + at, r.name) for r in reduce.reductions]
         return (*before, one, *stores) if one.vars else (*before, *body, *_stored(one, stores))

@@ -16,6 +16,7 @@ from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import Var
 from compiler.codegen.nest.loop_ir import Body, For, LoopKind
 from compiler.codegen.nest.scalar_ops import SCALAR_BYTES
+from compiler.codegen.nest.traversal import map_indices, names_of
 from compiler.codegen.schedules.streams import has_whole_blocks
 from compiler.ir import Opcode, Trait
 from compiler.ir.types import PrimitiveType as T
@@ -65,7 +66,7 @@ def _divided(s: For, depth: int) -> Stages | None:
     lets = [x for x in s.body if isinstance(x, lir.Let)]
     level: dict[str, int] = {}
     for let in lets:
-        below = max((level.get(n, 0) for n in lir.names_of(let)), default=0)
+        below = max((level.get(n, 0) for n in names_of(let)), default=0)
         level[let.name] = below + _is_long(let)
     deepest = max(level.values(), default=0)
     count = -(-deepest // depth)
@@ -76,14 +77,14 @@ def _divided(s: For, depth: int) -> Stages | None:
     # Only the last stage assigns accumulators, so their values are known there alone.
     current: set[str] = set()
     for let in lets:
-        if isinstance(let.value, lir.Current) or not current.isdisjoint(lir.names_of(let)):
+        if isinstance(let.value, lir.Current) or not current.isdisjoint(names_of(let)):
             current.add(let.name)
             of[let.name] = count - 1
     names: set[str] = set()
     for n in range(1, count):
         now = [x for x in s.body if _stage_of(x, of, count - 1) == n]
         earlier = [let for let in lets if of[let.name] < n]
-        names |= values_to_pass(earlier, {name for x in now for name in lir.names_of(x)})
+        names |= values_to_pass(earlier, {name for x in now for name in names_of(x)})
     passed = tuple(let for let in lets if let.name in names)
     return None if len(passed) > MAX_ARRAYS else Stages(of, count, passed)
 
@@ -138,13 +139,13 @@ def _statements(body: Body, stages: Stages, n: int, lane: Var) -> Body:
         elif n < stages.count - 1:
             continue
         kept.append(x)
-        needed.update(lir.names_of(x))
+        needed.update(names_of(x))
     return tuple(reversed(kept))
 
 
 def moved(body: Body, var: Var, to: ix.IndexExpr) -> Body:
     """Return statements in which an index takes the place of a variable."""
-    return lir.map_indices(body, lambda i: i.substitute({var: to}))
+    return map_indices(body, lambda i: i.substitute({var: to}))
 
 
 def _array(let: lir.Let) -> str:
@@ -168,7 +169,7 @@ def values_to_pass(lets: Sequence[lir.Let], used: set[str]) -> set[str]:
     costs: dict[str, int] = {}  # as arguments; long operations are passed, and cost a load
     for let in lets:
         own = 0 if isinstance(let.value, lir.Constant) else 1
-        costs[let.name] = 1 if _is_long(let) else own + sum(costs.get(n, 0) for n in lir.names_of(let))
+        costs[let.name] = 1 if _is_long(let) else own + sum(costs.get(n, 0) for n in names_of(let))
     passed: set[str] = set()
     needed = set(used)
     for let in reversed(lets):
@@ -177,7 +178,7 @@ def values_to_pass(lets: Sequence[lir.Let], used: set[str]) -> set[str]:
         if let.type is not T.PRED and (_is_long(let) or costs[let.name] > CHEAP):
             passed.add(let.name)
         else:
-            needed.update(lir.names_of(let))
+            needed.update(names_of(let))
     return passed
 
 

@@ -16,6 +16,7 @@ from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import Var
 from compiler.codegen.nest.loop_ir import Body, For, LoopKind
+from compiler.codegen.nest.traversal import map_indices, names_defined, names_of, walk
 from compiler.codegen.schedules.lanes import is_column_loop
 from compiler.codegen.schedules.loop_transforms import flat_nest, perfect_nest
 
@@ -80,27 +81,27 @@ def _merged_total(body: Sequence[lir.Stmt], first: int, second: int, must_alias:
     if any(isinstance(s, lir.Store) and s.buffer in must_alias for s in inside):
         return None
     at: dict[ix.IndexSymbol, ix.IndexExpr] = {v: ix.of(r) for v, r in zip(vars_, reduce.vars, strict=True)}
-    moved = lir.map_indices(inside, lambda i: i.substitute(at))
+    moved = map_indices(inside, lambda i: i.substitute(at))
     before = [s for s in body[:first] if isinstance(s, lir.Let)]
     names = _same_values(moved, [*before, *reduce.body])
     if not any(isinstance(s, lir.Let) and s.name in names.values() and _is_expensive_or_load(s) for s in reduce.body):
         return None
     constants = {s.name: s for s in body[first:second] if isinstance(s, lir.Let) and isinstance(s.value, lir.Constant)}
-    known = {*lir.names_defined((*before, *reduce.body)), *(v.name for v in reduce.vars)}
+    known = {*names_defined((*before, *reduce.body)), *(v.name for v in reduce.vars)}
     added: list[lir.Stmt] = []
     for s in moved:
         if isinstance(s, lir.Let) and s.name in names:
             continue
-        for name in lir.names_of(s):
+        for name in names_of(s):
             if name in constants and name not in names:
                 names[name] = f"{name}_here"
                 known.add(names[name])
                 added.append(replace(constants[name], name=names[name]))
         s = _renamed(s, names)
-        if not known.issuperset(lir.names_of(s)):
+        if not known.issuperset(names_of(s)):
             return None  # it needs the result of the reduction
         added.append(s)
-        known.update(lir.names_defined((s,)))
+        known.update(names_defined((s,)))
     return replace(reduce, body=(*reduce.body, *added))
 
 
@@ -113,7 +114,7 @@ def _over_loops(reduce: lir.Reduce, extents: Sequence[int]) -> lir.Reduce | None
     (whole,) = reduce.vars
     vars_ = tuple(Var(f"{whole.name}s{n}", extent) for n, extent in enumerate(extents))
     at = ix.linearize([ix.of(v) for v in vars_], extents)
-    return replace(reduce, vars=vars_, body=lir.map_indices(reduce.body, lambda i: i.substitute({whole: at})))
+    return replace(reduce, vars=vars_, body=map_indices(reduce.body, lambda i: i.substitute({whole: at})))
 
 
 def _renamed(s: lir.Stmt, names: Mapping[str, str]) -> lir.Stmt:
@@ -143,7 +144,7 @@ def _merged_columns(body: Sequence[lir.Stmt], first: int, second: int, must_alia
     if not isinstance(store, lir.Store) or store.buffer in must_alias or not all(isinstance(s, VALUES) for s in values):
         return None
     row, column = ix.of(reduce.vars[0]), ix.of(columns.var)
-    moved = lir.map_indices(inner.body, lambda i: i.substitute({rows.var: row, inner.var: column}))
+    moved = map_indices(inner.body, lambda i: i.substitute({rows.var: row, inner.var: column}))
     before = columns.body[: columns.body.index(reduce)]
     names = _same_values(moved, [*body[:first], *before, *reduce.body], body[first:second])
     (last,) = moved[-1:]
@@ -241,7 +242,7 @@ class _Numbering:
 
 
 def _stores_in_reductions(body: Body) -> list[lir.Store]:
-    reductions = [s for s in lir.walk(body) if isinstance(s, lir.Reduce)]
+    reductions = [s for s in walk(body) if isinstance(s, lir.Reduce)]
     return [s for r in reductions for s in r.body if isinstance(s, lir.Store)]
 
 
@@ -250,6 +251,6 @@ def _may_share(kernel: lir.Kernel, body: Body, moved: dict[str, ix.IndexExpr], r
     source, target = kernel.arguments[read].name, kernel.arguments[written].name
     if target not in moved:
         return True
-    loads = [s.value for s in lir.walk(body) if isinstance(s, lir.Let) and isinstance(s.value, lir.Load)]
+    loads = [s.value for s in walk(body) if isinstance(s, lir.Let) and isinstance(s.value, lir.Load)]
     offsets = [load.offset for load in loads if load.buffer == source]
     return len(offsets) == 1 and offsets[0] == moved[target]

@@ -13,6 +13,7 @@ from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import Var
 from compiler.codegen.nest.loop_ir import For, LoopKind
+from compiler.codegen.nest.traversal import map_indices
 from compiler.codegen.schedules.loop_transforms import has_loop
 from compiler.ir.types import PrimitiveType as T
 
@@ -72,7 +73,7 @@ def streamed(s: For, arguments: Mapping[str, T], leaf: Callable[[For], For]) -> 
     arrays: list[lir.Stmt] = []
     copies: list[lir.Stmt] = []
     inside: list[lir.Stmt] = []
-    for x in lir.map_indices(s.body, lambda i: i.substitute({v: ix.of(block) * size + ix.of(lane)})):
+    for x in map_indices(s.body, lambda i: i.substitute({v: ix.of(block) * size + ix.of(lane)})):
         if isinstance(x, lir.Store):
             array = f"{x.buffer}_block{len(arrays)}"
             arrays.append(lir.LocalArray(array, arguments[x.buffer], size))

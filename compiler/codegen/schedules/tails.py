@@ -12,6 +12,7 @@ from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import Var
 from compiler.codegen.nest.loop_ir import Body, For, LoopKind
+from compiler.codegen.nest.traversal import map_bodies, map_indices, walk
 from compiler.ir.opcodes import Opcode
 
 LEAST_LANES = 4
@@ -36,7 +37,7 @@ def split_tails(body: Body, lanes: int) -> Body:
         if isinstance(s, For) and s.kind is LoopKind.VECTOR:
             out += _parts(s, lanes) if _is_split(s, lanes) else [s]
         else:
-            out.append(lir.map_bodies(s, lambda inner: split_tails(inner, lanes)))
+            out.append(map_bodies(s, lambda inner: split_tails(inner, lanes)))
     return tuple(out)
 
 
@@ -45,7 +46,7 @@ def _is_split(s: For, lanes: int) -> bool:
     # The C compiler takes one half vector on its own.
     if s.combined or s.base is not None or rest % (lanes // 2) < LEAST_LANES or s.var.extent >= MAX_VECTORS * lanes:
         return False
-    statements = list(lir.walk(s.body))
+    statements = list(walk(s.body))
     return len(statements) <= MAX_STATEMENTS and any(_is_long(x) for x in statements)
 
 
@@ -71,4 +72,4 @@ def _parts(s: For, lanes: int) -> list[lir.Stmt]:
 def _part(s: For, var: Var, start: int) -> For:
     """Return the iterations of a loop from `start` on, as many as the variable has values."""
     at = ix.IndexExpr(((var, 1),), start)
-    return replace(s, var=var, body=lir.map_indices(s.body, lambda i: i.substitute({s.var: at})))
+    return replace(s, var=var, body=map_indices(s.body, lambda i: i.substitute({s.var: at})))

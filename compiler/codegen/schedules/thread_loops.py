@@ -18,6 +18,7 @@ from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import Var
 from compiler.codegen.nest.loop_ir import Body, For, LoopKind, Scope
 from compiler.codegen.nest.scalar_ops import ScalarOp
+from compiler.codegen.nest.traversal import map_bodies, map_indices, walk
 from compiler.codegen.schedules import accumulators
 from compiler.codegen.schedules.counters import with_known_counters
 from compiler.codegen.schedules.cuda_shapes import MAX_THREADS, WARP, floor_power
@@ -48,7 +49,7 @@ def bind_thread_loop(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
     Raises:
         UnsupportedError: a thread would hold too many elements.
     """
-    held = sum(s.size for s in lir.walk(kernel.body) if isinstance(s, lir.LocalArray))
+    held = sum(s.size for s in walk(kernel.body) if isinstance(s, lir.LocalArray))
     if held > MAX_STATE:
         raise UnsupportedError(f"a thread would hold {held} elements, more than {MAX_STATE}")
     shared = frozenset(kernel.arguments[read].name for read, _ in (*kernel.in_place, *kernel.must_alias))
@@ -137,7 +138,7 @@ class _Threads:
         if isinstance(s, lir.While):  # its body may use what the test defines, so nothing of it goes into a branch
             test = tuple(x for t in s.test for x in self._statement(t))
             return (replace(s, test=test, body=self._body(s.body)),)
-        return (lir.map_bodies(s, self._body),)
+        return (map_bodies(s, self._body),)
 
     def _reduce(self, s: lir.Reduce) -> Body:
         body: Body = (*self._body(s.body), *accumulators.combine(s))
@@ -164,13 +165,13 @@ class _Threads:
 def _without_lane(s: lir.Stmt) -> Body:
     """Return the body of a loop over one lane; any other statement as it is."""
     if isinstance(s, For) and s.kind is LoopKind.INDEPENDENT and s.var.extent == 1:
-        return lir.map_indices(s.body, lambda i: i.substitute({s.var: ix.const(0)}))
+        return map_indices(s.body, lambda i: i.substitute({s.var: ix.const(0)}))
     return (s,)
 
 
 def _of_one_lane(body: Body) -> Body:
     """Return statements with all loops over one lane removed."""
-    return tuple(lir.map_bodies(x, _of_one_lane) for s in body for x in _without_lane(s))
+    return tuple(map_bodies(x, _of_one_lane) for s in body for x in _without_lane(s))
 
 
 def _is_separable(rare: RareWork) -> bool:

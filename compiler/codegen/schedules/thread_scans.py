@@ -20,6 +20,7 @@ from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import IndexExpr, IndexSymbol, Var
 from compiler.codegen.nest.loop_ir import Body, For, LoopKind, Scan, Scope
 from compiler.codegen.nest.scalar_ops import binary, identity_of
+from compiler.codegen.nest.traversal import map_indices
 from compiler.codegen.schedules.cuda_shapes import MAX_THREADS, MULTIPROCESSORS, WARP
 from compiler.codegen.schedules.loop_transforms import without_dead_code
 from compiler.codegen.schedules.schedule import Schedule
@@ -91,7 +92,7 @@ class _Simple:
         """Return statements of a step of one row."""
         s = self.scan
         to: dict[IndexSymbol, IndexExpr] = {s.rows[0]: row, s.rows[1]: column, s.step: step}
-        return lir.map_indices(body, lambda i: i.substitute(to))
+        return map_indices(body, lambda i: i.substitute(to))
 
     def combined(self, name: str, first: str, second: str) -> lir.Let:
         """Return the definition of a name as the combination of two values, the first of earlier steps."""
@@ -284,7 +285,7 @@ def _column_tiles(x: _Simple, width: int, parts: int) -> Body:
         """Return a loop over the steps of a part."""
         step = Var(x.name(f"{tag}_step"), size)
         at = number * size + ix.of(step)
-        moved = lir.map_indices(
+        moved = map_indices(
             body, lambda i: i.substitute({x.scan.step: at, x.scan.rows[0]: ix.of(outer), x.scan.rows[1]: column})
         )
         limited = at.range[1] >= steps

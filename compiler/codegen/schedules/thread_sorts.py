@@ -12,6 +12,7 @@ from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import Runtime
 from compiler.codegen.nest.loop_ir import Body, For, LoopKind, Scope
+from compiler.codegen.nest.traversal import map_indices, walk
 from compiler.codegen.schedules.cuda_shapes import MAX_THREADS, WARP, ceil_power
 from compiler.codegen.schedules.schedule import Schedule
 from compiler.errors import UnsupportedError
@@ -34,7 +35,7 @@ def bind_sorts(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
     Raises:
         UnsupportedError: it sorts by a comparator, or a row is too long.
     """
-    sorts = [s for s in lir.walk(kernel.body) if isinstance(s, lir.SortByKey | lir.Sort)]
+    sorts = [s for s in walk(kernel.body) if isinstance(s, lir.SortByKey | lir.Sort)]
     if len(sorts) > 1 or any(isinstance(s, lir.Sort) for s in sorts) or not all(s in kernel.body for s in sorts):
         raise UnsupportedError("a sort by a comparator has no kernel in this language")
     body: list[lir.Stmt] = []
@@ -59,7 +60,7 @@ def _rows(s: lir.SortByKey, schedule: Schedule) -> tuple[For, int]:
     order, number = f"{s.position.name}_order", f"{s.position.name}_element"
     held = capacity * (words if n > capacity else 1)
     ordered = lir.OrderRow(s.element, s.read, s.key, s.type, s.descending, order, k, words, each, threads)
-    moved = lir.map_indices(s.body, lambda i: i.substitute({s.element: ix.of(Runtime(number, 0, n - 1))}))
+    moved = map_indices(s.body, lambda i: i.substitute({s.element: ix.of(Runtime(number, 0, n - 1))}))
     write: Body = (lir.Let(number, T.S32, lir.LocalLoad(order, ix.of(s.position))), *moved)
     body: Body = (
         lir.LocalArray(order, T.S32, held, Scope.SHARED),

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import Index, IndexExpr, Var
+from compiler.codegen.nest.traversal import walk
 from compiler.ir.instruction import HloInstruction
 from compiler.ir.types import PrimitiveType
 
@@ -77,4 +78,4 @@ def index_of_groups(rank: int, groups: Sequence[tuple[Sequence[int], Sequence[Va
 
 def loads_of(body: lir.Body) -> Iterator[lir.Load]:
     """Yield the loads from arguments in statements and those inside them."""
-    return (s.value for s in lir.walk(body) if isinstance(s, lir.Let) and isinstance(s.value, lir.Load))
+    return (s.value for s in walk(body) if isinstance(s, lir.Let) and isinstance(s.value, lir.Load))

@@ -21,6 +21,7 @@ from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import Index, IndexExpr, IndexSymbol, Var
 from compiler.codegen.nest.loop_ir import LoopKind
+from compiler.codegen.nest.traversal import map_indices, walk
 from compiler.codegen.schedules.schedule import LOCAL_BYTES
 from compiler.codegen.schedules.template_schedules import ProductSchedule
 from compiler.codegen.templates.dots import (
@@ -144,7 +145,7 @@ def placed(body: Sequence[lir.Stmt], mapping: Mapping[IndexSymbol, IndexExpr]) -
     Code is emitted for the variables of the array first: the range of a position exceeds the array in the last block,
     so that quotients and remainders by its size would remain.
     """
-    return lir.map_indices(tuple(body), lambda x: x.substitute(mapping))
+    return map_indices(tuple(body), lambda x: x.substitute(mapping))
 
 
 def pack(
@@ -238,14 +239,14 @@ class _Product:
 
         Only the epilogue may read the input, and each iteration of it reads and writes the same element of both.
         """
-        if any(isinstance(s, lir.If) for s in lir.walk(self.epilogue)):
+        if any(isinstance(s, lir.If) for s in walk(self.epilogue)):
             return ()
         stores = {s.buffer: s.offset for s in self.epilogue if isinstance(s, lir.Store)}
         offsets: dict[str, set[IndexExpr]] = {}
         for load in loads_of(self.epilogue):
             offsets.setdefault(load.buffer, set()).add(load.offset)
         inside, total = (Counter(load.buffer for load in loads_of(b)) for b in (self.epilogue, body))
-        for s in lir.walk(body):
+        for s in walk(body):
             if isinstance(s, lir.MatrixProduct):
                 total.update((s.lhs.array, s.rhs.array))
             elif isinstance(s, lir.TransposeTile):

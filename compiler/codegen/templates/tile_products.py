@@ -20,6 +20,7 @@ from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import Index, IndexExpr, Var
 from compiler.codegen.nest.tiles import HALF_TYPES, TileOperand, TileProduct, TileShape, half_words
+from compiler.codegen.nest.traversal import walk
 from compiler.codegen.schedules.template_schedules import TileSchedule
 from compiler.codegen.templates.dots import (
     contracted_sizes,
@@ -311,7 +312,7 @@ class _Lowering:
 
         Only the epilogue may read the input, and it reads and writes the same element of both.
         """
-        if any(isinstance(s, lir.If) for s in lir.walk(tile.epilogue)):
+        if any(isinstance(s, lir.If) for s in walk(tile.epilogue)):
             return ()
         stores = {s.buffer: s.offset for s in tile.epilogue if isinstance(s, lir.Store)}
         read: dict[str, set[IndexExpr]] = {}

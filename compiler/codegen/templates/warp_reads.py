@@ -11,6 +11,7 @@ from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import IndexExpr, IndexSymbol, Quotient, Remainder, Var
 from compiler.codegen.nest.scalar_ops import SCALAR_BYTES
+from compiler.codegen.nest.traversal import walk
 from compiler.ir.opcodes import Opcode
 
 SECTOR_BYTES = 32
@@ -58,7 +59,7 @@ def orders_of(body: lir.Body, depth: Var) -> set[int]:
 
     In an order of the sums with this dimension as the outer one, other elements are adjacent.
     """
-    lets = (s for s in lir.walk(body) if isinstance(s, lir.Let))
+    lets = (s for s in walk(body) if isinstance(s, lir.Let))
     symbols = [symbol for s in lets if isinstance(s.value, lir.Load) for symbol, _ in s.value.offset.terms]
     return {
         s.divisor
@@ -77,7 +78,7 @@ def _addresses(body: lir.Body, places: dict[IndexSymbol, Values]) -> Iterator[Va
     """Yield the places in bytes that each load reads, in its array; branches are taken both ways."""
     names: dict[str, Values] = {}
     shape = np.zeros((SAMPLES, WARP), np.int64)
-    for s in lir.walk(body):
+    for s in walk(body):
         if not isinstance(s, lir.Let):
             continue
         if isinstance(s.value, lir.Load):

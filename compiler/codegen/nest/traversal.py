@@ -1,0 +1,202 @@
+"""Walks over the statements of the loop IR, and rewriting of their bodies and index expressions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+from compiler.codegen.nest.expressions import IndexTest, IndexValue, Load, LocalLoad, PairLoad, index_of, names_in
+from compiler.codegen.nest.index import IndexExpr
+from compiler.codegen.nest.loop_ir import Accumulator, Assign, Body, For, If, Let, Reduce, Stmt, While
+from compiler.codegen.nest.matrix_product import MatrixProduct
+from compiler.codegen.nest.memory import (
+    LocalArray,
+    LocalStore,
+    NarrowHalves,
+    Store,
+    StorePair,
+    StreamStore,
+    TransposeTile,
+    Update,
+    WideLoad,
+    WidenHalves,
+    WideStore,
+)
+from compiler.codegen.nest.orders import ForFlagged, Scan, Sort, SortByKey
+from compiler.codegen.nest.teams import ForFound, OrderRow, ScanWarp, ScanWarps
+from compiler.codegen.nest.tile_attention import TileAttention
+from compiler.codegen.nest.tiles import TileProduct
+
+_BODIES: dict[type, Callable[[Any], tuple[Body, ...]]] = {
+    For: lambda s: (s.body,),
+    Reduce: lambda s: (s.body,),
+    Scan: lambda s: (s.body,),
+    If: lambda s: (s.then, s.otherwise),
+    While: lambda s: (s.test, s.body),
+    ForFound: lambda s: (s.test, s.body),
+    SortByKey: lambda s: (s.read, s.body),
+    OrderRow: lambda s: (s.read,),
+    ForFlagged: lambda s: (s.body, s.ordered),
+    Sort: lambda s: (s.compare, s.body),
+    TileProduct: lambda s: s.bodies,
+    TileAttention: lambda s: s.bodies,
+}
+
+
+def bodies_of(s: Stmt) -> tuple[Body, ...]:
+    """Return the statement lists nested in a statement."""
+    found = _BODIES.get(type(s))
+    return () if found is None else found(s)
+
+
+def map_bodies(s: Stmt, f: Callable[[Body], Body]) -> Stmt:
+    """Return a statement with `f` applied to each statement list nested in it."""
+    if isinstance(s, For | Reduce | Scan):
+        return replace(s, body=f(s.body))
+    if isinstance(s, If):
+        return replace(s, then=f(s.then), otherwise=f(s.otherwise))
+    if isinstance(s, While | ForFound):
+        return replace(s, test=f(s.test), body=f(s.body))
+    if isinstance(s, SortByKey):
+        return replace(s, read=f(s.read), body=f(s.body))
+    if isinstance(s, OrderRow):
+        return replace(s, read=f(s.read))
+    if isinstance(s, ForFlagged):
+        return replace(s, body=f(s.body), ordered=f(s.ordered))
+    if isinstance(s, TileProduct | TileAttention):
+        return s.map_bodies(f)
+    return replace(s, compare=f(s.compare), body=f(s.body)) if isinstance(s, Sort) else s
+
+
+def walk(body: Body) -> Iterator[Stmt]:
+    """Yield every statement, outer before inner."""
+    for s in body:
+        yield s
+        for inner in bodies_of(s):
+            yield from walk(inner)
+
+
+def map_indices(body: Body, f: Callable[[IndexExpr], IndexExpr]) -> Body:
+    """Return the statements with `f` applied to every index expression."""
+    return tuple(_map_one(s, f) for s in body)
+
+
+def _map_one(s: Stmt, f: Callable[[IndexExpr], IndexExpr]) -> Stmt:
+    if isinstance(s, Let):
+        v = s.value
+        if isinstance(v, Load | PairLoad | LocalLoad):
+            return replace(s, value=replace(v, offset=f(v.offset)))
+        if isinstance(v, IndexValue | IndexTest):
+            return replace(s, value=replace(v, value=f(v.value)))
+        return s
+    if isinstance(s, Store | StorePair | LocalStore | Update | WidenHalves | NarrowHalves | WideLoad | WideStore):
+        return replace(s, offset=f(s.offset))
+    if isinstance(s, MatrixProduct):
+        return s.map_indices(f)
+    if isinstance(s, TransposeTile):
+        rows, columns = (None if x is None else f(x) for x in (s.rows, s.columns))
+        return replace(s, offset=f(s.offset), rows=rows, columns=columns)
+    if isinstance(s, StreamStore):
+        return replace(s, offset=f(s.offset), span=s.span.map_base(f))
+    if isinstance(s, For) and s.base is not None:
+        s = replace(s, base=f(s.base))
+    if isinstance(s, TileProduct | TileAttention):
+        s = s.map_indices(f)
+    return map_bodies(s, lambda inner: map_indices(inner, f))
+
+
+def indices_in(body: Body) -> Iterator[IndexExpr]:
+    """Yield every index expression in the statements."""
+    for s in walk(body):
+        yield from _indices_of(s)
+
+
+def _indices_of(s: Stmt) -> Iterator[IndexExpr]:
+    """Yield the index expressions of a statement, without those of the statements nested in it."""
+    if isinstance(s, Let):
+        found = index_of(s.value)
+        if found is not None:
+            yield found
+    elif isinstance(s, Store | StorePair | LocalStore | Update | WidenHalves | NarrowHalves | WideLoad | WideStore):
+        yield s.offset
+    elif isinstance(s, StreamStore):
+        yield from (x for x in (s.offset, s.span.base) if x is not None)
+    elif isinstance(s, TransposeTile):
+        yield from (x for x in (s.offset, s.rows, s.columns) if x is not None)
+    elif isinstance(s, For) and s.base is not None:
+        yield s.base
+    elif isinstance(s, MatrixProduct | TileProduct | TileAttention):
+        yield from s.indices
+
+
+def names_used(body: Body) -> Iterator[str]:
+    """Yield the names that statements read or assign: values, accumulators, local arrays and loop variables."""
+    for s in walk(body):
+        yield from names_of(s)
+
+
+def names_of(s: Stmt) -> Iterator[str]:
+    """Yield the names that a statement itself reads or assigns, without those of the statements nested in it."""
+    if isinstance(s, Let):
+        yield from names_in(s.value)
+    elif isinstance(s, Accumulator):
+        yield s.init
+    elif isinstance(s, Assign):
+        yield from (s.name, s.value)
+    elif isinstance(s, LocalStore):
+        yield from (s.array, s.value)
+    elif isinstance(s, TransposeTile | StreamStore | WidenHalves | NarrowHalves | WideLoad | WideStore):
+        yield s.array
+    elif isinstance(s, Store | Update | ScanWarp | ScanWarps):
+        yield s.value
+    elif isinstance(s, StorePair):
+        yield from (s.first, s.second)
+    elif isinstance(s, If | While | ForFound):
+        yield s.condition
+    elif isinstance(s, Reduce):
+        yield from (r.value for r in s.reductions)
+    elif isinstance(s, Sort):
+        yield s.before
+    elif isinstance(s, MatrixProduct):
+        yield from (*(m.array for m in s.matrices), s.decay)
+    elif isinstance(s, TileProduct | TileAttention):
+        yield from s.names
+    elif isinstance(s, SortByKey):
+        yield s.key
+    elif isinstance(s, OrderRow):
+        yield from (s.key, s.order)
+    elif isinstance(s, Scan):
+        yield from (name for c in s.carries for name in (c.start, c.next))
+        yield s.value
+    elif isinstance(s, ForFlagged):
+        yield s.flags
+    for i in _indices_of(s):
+        yield from (v.name for v in i.variables())
+
+
+def names_defined(body: Body) -> Iterator[str]:
+    """Yield the names that statements define."""
+    for s in walk(body):
+        if isinstance(s, Let | Accumulator | LocalArray):
+            yield s.name
+        elif isinstance(s, ScanWarp | ScanWarps):
+            yield from (s.name, s.whole)
+        elif isinstance(s, For):
+            yield s.var.name
+        elif isinstance(s, Reduce):
+            yield from (v.name for v in s.vars)
+            yield from (r.name for r in s.reductions)
+        elif isinstance(s, Sort):
+            yield from (s.left.name, s.right.name, s.position.name)
+        elif isinstance(s, Scan):
+            yield from (v.name for v in (*s.rows, s.step))
+            yield from (c.name for c in s.carries)
+        elif isinstance(s, TileProduct | TileAttention):
+            yield from s.defined
+        elif isinstance(s, SortByKey):
+            yield from (s.row.name, s.element.name, s.position.name)
+        elif isinstance(s, OrderRow):
+            yield s.element.name
+        elif isinstance(s, ForFlagged):
+            yield from (s.position.name, s.slot.name)
