@@ -14,7 +14,7 @@ from compiler.analysis.cost_model import Cost, DeviceModel, module_cost
 from compiler.backends.backend import OwnDefaults
 from compiler.backends.registry import BACKENDS, build_target, find_backend, known_backend
 from compiler.codegen.languages import C, find_language
-from compiler.codegen.schedules.kernel_choice import BoundKernel, KernelChoice
+from compiler.codegen.schedules.kernel_choice import BoundKernel, KernelBindings, KernelChoice
 from compiler.errors import FusionError, HlogymError, PlanError
 from compiler.expansions import (
     ChooseExpansion,
@@ -598,8 +598,12 @@ class CompilationSession:
         self.module.reorder()  # fusions are where they were created, and a scheduled module must list operands first
         plan = self.plan
         self.phase = "done"
-        bound = {(d.site.sequence, d.site.name): d.bound for d in self._decisions if isinstance(d, _Kernel)}
-        return self._backend.build(self.module, plan, bound)
+        return self._backend.build(self.module, plan, self.kernel_bindings)
+
+    @property
+    def kernel_bindings(self) -> KernelBindings:
+        """The kernels that were chosen, by names of sequence and instruction; all others are the default."""
+        return {(d.site.sequence, d.site.name): d.bound for d in self._decisions if isinstance(d, _Kernel)}
 
     def _enter(self, phase: Phase) -> None:
         if PHASES.index(phase) < PHASES.index(self.phase):

@@ -98,6 +98,7 @@ class CompilerEnv(gym.Env[ObsType, np.int64], ABC):
         shared: CompilerEnv[Any] | None = None,
     ) -> None:
         self.reward = make_reward(("measured-time" if measured else "estimated-time") if reward is None else reward)
+        self.reward.check_backend(backend)
         self.suite = suite if isinstance(suite, Suite) else load_suite(suite)
         self.backend, self.render_mode = backend, render_mode
         own = SpeedupMeasurer(backend, measurer, store, parse_workers(workers))

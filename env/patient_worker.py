@@ -48,12 +48,15 @@ class PatientWorker:
 
         Raises:
             WorkerCrashedError, WorkerTimeoutError: the worker died, or did not answer.
+            MeasurementError: the backend does not work on this machine.
             WorkerStartError: no worker can be started.
         """
         try:
             reply = self.process.ask(request, self.timeout)
         except WorkerLostError as error:
             raise _RetryError(f"the worker was {error}", memory=error.killed) from None
+        if reply.get("error") == "unavailable":
+            raise MeasurementError(reply["message"])
         if reply.get("error") in ("machine", "memory", "unknown handle"):
             raise _RetryError(reply["message"], memory=reply["error"] == "memory")
         self._worn = self._worn or bool(reply.get("worn"))
@@ -64,7 +67,7 @@ class PatientWorker:
 
         Raises:
             WorkerCrashedError, WorkerTimeoutError: as `measure` does; the former also if memory ran out each time.
-            MeasurementError: the machine made it fail each time.
+            MeasurementError: the machine made it fail each time, or lacks what the backend needs.
             WorkerStartError: no worker can be started.
         """
         if self._worn:

@@ -41,7 +41,7 @@ class PlanTimes:
         if not emulation.available():
             raise BackendError("predicted GPU times need g++, which is not installed (Debian: apt install g++)")
         self._times = times or PredictedTimes(gpu)
-        self._known: LruDict[str, float] = LruDict(KNOWN_PLANS)
+        self._known: LruDict[str, ProgramTime] = LruDict(KNOWN_PLANS)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> PlanTimes:
         return self
@@ -56,18 +56,12 @@ class PlanTimes:
             PlanFailedError: the plan cannot be compiled, or a kernel fails in the emulator.
             UnbuildableFusionError: a fusion that was legal has no kernel, which is a fault of the compiler.
         """
-        text = program.text()
-        key = hashlib.sha256("\n".join([text, plan.to_json()]).encode()).hexdigest()
-        found = self._known.get(key)
-        if found is None:
-            try:
-                found = self._predicted(text, plan).seconds
-            except UnbuildableFusionError:
-                raise
-            except HlogymError as error:
-                raise PlanFailedError(Measurement(None, "compile", str(error))) from error
-            self._known[key] = found
-        return found
+        try:
+            return self._predicted(program, plan).seconds
+        except UnbuildableFusionError:
+            raise
+        except HlogymError as error:
+            raise PlanFailedError(Measurement(None, "compile", str(error))) from error
 
     def default_seconds(self, program: Program) -> float:
         """Return the predicted seconds of a program as `compile` compiles it by default for "cuda".
@@ -75,16 +69,19 @@ class PlanTimes:
         Raises:
             ProgramError: it cannot be compiled, or a kernel fails in the emulator.
         """
+        try:
+            return self._predicted(program, None).seconds
+        except HlogymError as error:
+            raise ProgramError(f"{program.label}: its time on a GPU cannot be predicted: {error}") from error
+
+    def kernels(self, program: Program, plan: CompilationPlan | None) -> int:
+        """Return the number of steps that take time; None: of the default plan. Errors are those of `compile`."""
+        return len(self._predicted(program, plan).steps)
+
+    def _predicted(self, program: Program, plan: CompilationPlan | None) -> ProgramTime:
         text = program.text()
-        key = hashlib.sha256(text.encode()).hexdigest()
+        key = hashlib.sha256("\n".join([text, "" if plan is None else plan.to_json()]).encode()).hexdigest()
         found = self._known.get(key)
         if found is None:
-            try:
-                found = self._predicted(text, None).seconds
-            except HlogymError as error:
-                raise ProgramError(f"{program.label}: its time on a GPU cannot be predicted: {error}") from error
-            self._known[key] = found
+            found = self._known[key] = self._times.program(compile(text, backend="cuda", plan=plan).thunks)
         return found
-
-    def _predicted(self, text: str, plan: CompilationPlan | None) -> ProgramTime:
-        return self._times.program(compile(text, backend="cuda", plan=plan).thunks)

@@ -57,10 +57,20 @@ class Reward:
             use them at once: they take turns at timing.
         completes: whether the end of an episode stands for a whole compilation, which continues with the default passes
             and the default fusion. If not, the module at the end of the episode is what counts.
+        backend: name of the only backend that the reward is about; None: any.
     """
 
     measured: ClassVar[bool] = False
     completes: ClassVar[bool] = True
+    backend: ClassVar[str | None] = None
+
+    def check_backend(self, backend: str) -> None:
+        """Raise OptionError if environments for this backend cannot have the reward."""
+        if self.backend not in (None, backend):
+            raise OptionError(
+                f"{type(self).__name__} is a reward for the backend {self.backend!r}: make the environment with "
+                f"backend={self.backend!r}, not {backend!r}"
+            )
 
     def reset(self, compilation: Compilation) -> None:
         """Start an episode."""
@@ -170,16 +180,10 @@ class EmulatedTime(Reward):
         UnknownNameError: there is no such GPU.
     """
 
+    backend = "cuda"
+
     def __init__(self, gpu: GpuModel | str = "h100") -> None:
         self._times = PlanTimes(gpu)
-
-    def reset(self, compilation: Compilation) -> None:
-        """Start an episode; raise OptionError if it does not compile for "cuda"."""
-        backend = compilation.baseline.start.backend
-        if backend != "cuda":
-            raise OptionError(
-                f"emulated time is that of a GPU: make the environment with backend='cuda', not {backend!r}"
-            )
 
     def finish(self, compilation: Compilation) -> float:
         """Return the log of the predicted speedup."""

@@ -101,6 +101,7 @@ class Worker:
       distinguish right from wrong;
     - "compile", "run", "wrong" (outputs differ from the interpreter's): failures of the plan; if the reply has
       `"handle"`, of the plan with that handle;
+    - "unavailable": the backend does not work on this machine, in no process;
     - "machine" (no disk, no process, no compiler...), "memory": may not happen in a fresh process;
     - "unknown handle": a handle of another process.
     """
@@ -142,6 +143,8 @@ class Worker:
         wanted = self._wanted_outputs(request)
         if not isinstance(wanted, Reference):
             return wanted
+        if not self._ready and (reason := find_backend(request["backend"]).why_unavailable()) is not None:
+            return {"error": "unavailable", "message": reason}
         asked = (request["program"]["text"], request["plan"], request["seed"], request["backend"])
         handle = self._handles.get(asked)
         if handle is not None and handle in self._ready:

@@ -61,6 +61,13 @@ Rules: TypeAlias = Annotated[
         "May be given several times.",
     ),
 ]
+PlanReward: TypeAlias = Annotated[
+    str,
+    typer.Option(
+        help="What plans are compared by: measured-time, estimated-time (the cost model), or emulated-time (predicted "
+        "for a GPU, without one). Predicted plans are not checked against the interpreter."
+    ),
+]
 Seed: TypeAlias = Annotated[int, typer.Option(help="Seed of all random numbers.", min=0, max=2**32 - 1)]
 Workers: TypeAlias = Annotated[str, typer.Option(metavar="WHERE", help=WORKERS)]
 Results: TypeAlias = Annotated[Path, typer.Option(help="Folder of results.")]

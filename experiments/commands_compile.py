@@ -16,6 +16,7 @@ from experiments.command_options import (
     Backend,
     Json,
     Plan,
+    PlanReward,
     Policy,
     Program,
     Rules,
@@ -185,18 +186,21 @@ def tune(
         ),
     ] = None,
     seed: Seed = 0,
+    reward: PlanReward = "measured-time",
     workers: Workers = "local",
     track: Track = None,
     runs: Runs = Path("runs"),
     as_json: Json = False,
 ) -> None:
-    """Search for the fastest plan of a program by measuring candidates.
+    """Search for the fastest plan of a program by measuring candidates, or by predicting their times.
 
     Example: hlogym tune cartpole_naive.hlo --budget 64 -o plan.json
 
     Example: hlogym tune cartpole_naive.hlo --search 'annealing{model=analytic}' --seconds 120 -o plan.json
 
     Example: hlogym tune cartpole_naive.hlo --workers ray://head:10001#8 -o plan.json
+
+    Example: hlogym tune cartpole_naive.hlo --reward emulated-time -o plan.json
     """
     from agents.search_run import Budget
     from env.workers import parse_workers
@@ -206,7 +210,7 @@ def tune(
     limits = Budget(budget, math.inf if seconds is None else seconds)
     tune_program(
         program, output, limits, backend, policy, search, seed, as_json, parse_workers(workers),
-        store_of(track, runs),
+        store_of(track, runs), reward,
     )  # fmt: skip
 
 

@@ -192,6 +192,14 @@ def evaluate(
     ] = 15,
     backend: Backend = "auto",
     seed: Seed = 0,
+    reward: Annotated[
+        str,
+        typer.Option(
+            help="What plans are compared by: measured-time, estimated-time (the cost model), emulated-time (predicted "
+            "for a GPU, without one), or auto (emulated-time if the policy was trained by it, otherwise "
+            "measured-time); not used for a pass order."
+        ),
+    ] = "auto",
     workers: Workers = "local",
     results: Results = Path("results"),
     runs: Runs = Path("runs"),
@@ -202,8 +210,8 @@ def evaluate(
 ) -> None:
     """Compare a policy with baselines that have the same budget, on held-out programs.
 
-    A fusion policy is compared by measured time per call; a pass order is compared by op counts, also with fixed pass
-    orders.
+    A fusion policy is compared by measured time per call, or by predicted times of a GPU if it was trained by these; a
+    pass order is compared by op counts, also with fixed pass orders.
 
     The sealed test programs of the suite corpus are opened; each opening is recorded in test_openings.jsonl in the
     folder of results, in the run's folder and in the user's cache folder.
@@ -235,14 +243,16 @@ def evaluate(
         with opened_for_evaluation(Path(given), results):
             evaluate_pass_order(learned, suites, names, most, results, seed, as_json, runs, policy, output)
         return
-    from experiments.evaluate import evaluate_policy
+    from experiments.evaluate import evaluate_policy, reward_of_policy
 
+    if reward == "auto":
+        reward = reward_of_policy({} if learned is None else learned.provenance, backend)
     names = ["none", "priority", "random"] if names is None else names
     suites = (suite or "test").split(",")
     with opened_for_evaluation(Path(given) if folder is None else folder, results):
         evaluate_policy(
             given if folder is None else folder, suites, names, budget or 16, rounds, backend, seed, results, as_json,
-            runs, policy, where, output,
+            runs, policy, where, output, reward,
         )  # fmt: skip
 
 

@@ -91,6 +91,12 @@ class TrainConfig(PointerSettings):
                 "cannot be normalized; change one of them"
             )
 
+    @property
+    def plan_reward(self) -> str:
+        """Name of the reward: that of the settings, or else that of the environment."""
+        kind = next((k for k in ("Measured", "Emulated") if k in self.env), "Estimated")
+        return self.reward or f"{kind.lower()}-time"
+
     def with_backend(self, backend: str) -> TrainConfig:
         """Return the same settings for another backend."""
         return replace(self, backend=backend)

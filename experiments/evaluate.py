@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from agents.search import STRATEGIES, Found, NoPlanError, Starts, find_plan, is_search, is_strategy
 from agents.searches import make_search
-from compiler.backends.registry import find_backend
-from compiler.errors import HlogymError, UnknownNameError
+from compiler.errors import ArgumentError, HlogymError, UnknownNameError
 from compiler.learned.fusion_policy import LearnedFusionPolicy
 from compiler.plan import CompilationPlan
 from compiler.policy import Policy, load_policy, resolve_policy
 from env.measurement import MeasurementError, Measurer, MeasurerOptions, ReferenceFailedError
+from env.predicted_measurer import EMULATED, MEASURED, backend_of_reward, predicted_measurer
 from env.statistics import Interval, geometric_mean
 from env.store import default_store_path
 from env.suites import Program, load_suite
@@ -52,6 +52,7 @@ __all__ = [
     "evaluate_policy",
     "print_evaluation",
     "report_failures",
+    "reward_of_policy",
     "write_evaluation",
 ]
 
@@ -74,14 +75,18 @@ def evaluate_policy(
     named: str = "",
     workers: Workers = LOCAL,
     output: Path | None = None,
+    reward: str = MEASURED,
 ) -> Evaluation:
     """Run `hlogym evaluate` for a policy of fusion or of a whole compilation; see its `--help`.
 
     The policy is a folder (Path), or a name as `compile` takes it. It is tracked in the MLflow store of the folder
     `runs`, if that is given, under the name `named` of the policy. The results are also written to `output`: as
-    Markdown if it ends in .md, else as JSON. Several workers evaluate different programs at once.
+    Markdown if it ends in .md, else as JSON. Several workers evaluate different programs at once. The reward says
+    whether plans are measured, or their times predicted.
     """
-    backend = find_backend(backend).name
+    backend = backend_of_reward(reward, backend)
+    if reward != MEASURED and workers != LOCAL:
+        raise ArgumentError(f"workers measure plans, which the reward {reward} does not; leave --workers out")
 
     def fresh() -> LearnedFusionPolicy | Policy:
         """Return the policy, which keeps the state of one compilation."""
@@ -98,6 +103,7 @@ def evaluate_policy(
         check_store(runs)
     plans: dict[str, dict[str, CompilationPlan]] = {}
     options = MeasurerOptions(backend=backend, seed=seed, rounds=rounds)
+    predicted = predicted_measurer(reward, options)
     with ExitStack() as stack:
         bar = stack.enter_context(progress())
         task = bar.add_task("evaluating", total=len(programs) * (len(strategies) + 1))
@@ -114,10 +120,13 @@ def evaluate_policy(
             return result
 
         def evaluation_of(rows: Sequence[ProgramResult]) -> Evaluation:
-            return Evaluation(backend, budget, strategies, tuple(rows), provenance(), dict(policy.provenance))
+            facts = provenance() | ({} if predicted is None else {"times": meaning(reward)})
+            return Evaluation(backend, budget, strategies, tuple(rows), facts, dict(policy.provenance))
 
         with keeping(lambda: _keep(evaluation_of(done), len(programs), results)):
-            if workers.count == 1:  # in this thread, which Ctrl-C interrupts
+            if predicted is not None:
+                found = [compare(predicted, program) for program in programs]
+            elif workers.count == 1:  # in this thread, which Ctrl-C interrupts
                 measurer = stack.enter_context(workers.measurer(default_store_path(), options))
                 found = [compare(measurer, program) for program in programs]
             else:
@@ -127,7 +136,7 @@ def evaluate_policy(
     path = write_evaluation(evaluation, results)
     if runs is not None:
         track_evaluation(evaluation, path, named or str(given), programs, plans, runs)
-    noise = watch.why_noisy()
+    noise = watch.why_noisy() if predicted is None else None
     if output is not None:
         write_text(output, (path.with_suffix(".md") if output.suffix == ".md" else path).read_text(encoding="utf-8"))
 
@@ -138,6 +147,23 @@ def evaluate_policy(
     give_answer({**evaluation.to_json(), "noise": noise, "file": str(path)}, show, as_json)
     print_noise(noise)
     return evaluation
+
+
+def reward_of_policy(provenance: Mapping[str, Any], backend: str) -> str:
+    """Return by what a policy is evaluated unless the user says: predicted time of a GPU if that trained it.
+
+    Args:
+        provenance: of the policy.
+        backend: that the user asked for; a policy that was trained for a GPU is measured on any other.
+    """
+    trained = provenance.get("reward") == EMULATED or "Emulated" in str(provenance.get("environment", ""))
+    return EMULATED if trained and backend in ("auto", "cuda") else MEASURED
+
+
+def meaning(reward: str) -> str:
+    """Return what the times of an evaluation by predictions are."""
+    what = {"estimated-time": "estimated by the cost model", EMULATED: "predicted for an H100 by the emulator"}
+    return f"{what[reward]}, not measured"
 
 
 def _so_far(done: Sequence[ProgramResult]) -> str:
@@ -294,9 +320,10 @@ def print_evaluation(evaluation: Evaluation, noise: str | None = None) -> None:
         evaluation: the results.
         noise: why the machine was noisy meanwhile; then nothing has a color.
     """
+    times = evaluation.provenance.get("times")
     title = (
-        f"Time per call on {evaluation.backend}, speedups over {evaluation.reference}; "
-        f"searches measured {evaluation.budget} plans per program"
+        f"Time per call on {evaluation.backend}{'' if times is None else f', {times}'}, speedups over "
+        f"{evaluation.reference}; searches tried {evaluation.budget} plans per program"
     )
     rows = evaluation_rows(evaluation)
     styles = {}

@@ -92,6 +92,11 @@ def run_program(
     module = read_valid_module(program)
     arguments = entry_inputs(program, module, seed) if inputs is None else load_inputs(inputs, module)
     executable = compile_program(read_valid_module(program), backend, policy, plan, keep_fusions, rules)
+    missing = find_backend(backend).why_unavailable()
+    if explain and missing is not None and not (check or profile or output is not None):
+        # The decisions need no device.
+        _print_explanation(executable, _reasons_of(program, backend, policy, plan, keep_fusions), as_json, missing)
+        return
     start = time.perf_counter()
     outputs = [on_host(o) for o in executable(*(a[...] for a in arguments))]  # views are never overwritten
     first = time.perf_counter() - start
@@ -107,20 +112,19 @@ def run_program(
             error_console.print(f"warning: {what}; this is not checked", markup=False, soft_wrap=True)
     if output is not None:
         save_outputs(output, outputs)
-    reasons = _reasons(program, backend, policy) if explain and plan is None and not keep_fusions else []
+    reasons = _reasons_of(program, backend, policy, plan, keep_fusions) if explain else []
     called = time_calls(executable, [a[...] for a in arguments], first)
     if as_json:
         facts = {**_summary(executable, outputs, check, unchecked), "time": called.to_json()}
         if explain:
-            facts["explanation"] = {**executable.explain().to_dict(), "reasons": [r._asdict() for r in reasons]}
+            facts["explanation"] = _explanation(executable, reasons)
         print(json.dumps(facts, indent=2))
     else:
         _print_outputs(outputs, check and not unchecked)
         stdout.print(f"time: {called}", soft_wrap=True)
         if explain:
-            stdout.print(f"\n{executable.explain()}", markup=False, highlight=False, soft_wrap=True)
-            for reason in reasons:
-                stdout.print(f"{reason.phase:11} {reason.where}: {reason.text}", soft_wrap=True)
+            stdout.print()
+            _print_reasons(executable, reasons)
     if profile:
         console = error_console if as_json else stdout
         console.print(_profile_table(executable.profile(*arguments), _choices(executable.plan)))
@@ -128,8 +132,31 @@ def run_program(
             console.print(f"memory of a call: {executable.memory}", markup=False, soft_wrap=True)
 
 
-def _reasons(program: Program, backend: str, policy: str | None) -> list[Reason]:
-    """Return the reasons that the policy gives for its choices."""
+def _explanation(executable: Executable, reasons: Sequence[Reason]) -> dict[str, Any]:
+    return {**executable.explain().to_dict(), "reasons": [r._asdict() for r in reasons]}
+
+
+def _print_reasons(executable: Executable, reasons: Sequence[Reason]) -> None:
+    stdout.print(f"{executable.explain()}", markup=False, highlight=False, soft_wrap=True)
+    for reason in reasons:
+        stdout.print(f"{reason.phase:11} {reason.where}: {reason.text}", soft_wrap=True)
+
+
+def _print_explanation(executable: Executable, reasons: Sequence[Reason], as_json: bool, missing: str) -> None:
+    """Print the decisions of a program that cannot run here, and why it cannot."""
+    if as_json:
+        print(json.dumps({"explanation": _explanation(executable, reasons), "not_run": missing}, indent=2))
+        return
+    _print_reasons(executable, reasons)
+    error_console.print(f"not run: {missing}", markup=False, soft_wrap=True)
+
+
+def _reasons_of(
+    program: Program, backend: str, policy: str | None, plan: Path | None, keep_fusions: bool
+) -> list[Reason]:
+    """Return the reasons that the policy gives for its choices; none if a plan or the program made them."""
+    if plan is not None or keep_fusions:
+        return []
     from experiments.differences.reasons import policy_reasons
     from experiments.differences.sides import DEFAULT, side_of
 

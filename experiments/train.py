@@ -213,6 +213,7 @@ def policy_provenance(config: TrainConfig, learner: Learner) -> dict[str, Any]:
         "suite": config.suite,
         "programs": sorted(p.name for p in learner.programs),
         "backend": config.backend,
+        "reward": config.plan_reward,
         "timesteps": learner.model.num_timesteps,
         "seed": config.seed,
         "commit": facts["commit"],

@@ -10,6 +10,7 @@ from agents.checkpoint import latest_checkpoint
 from compiler.backends.registry import find_backend
 from compiler.errors import ArgumentError, HlogymError, UnknownNameError
 from compiler.learned.policy_folder import check_policy_target
+from env.predicted_measurer import EMULATED, backend_of_reward
 from experiments.answer import give_answer, print_fields
 from experiments.config import TrainConfig
 from experiments.console import clock, error_console
@@ -54,7 +55,8 @@ def start_or_resume(
     config.check()
     if output is not None:
         check_policy_target(output)
-    backend = find_backend(config.backend)
+    emulated = config.plan_reward == EMULATED
+    backend = find_backend(backend_of_reward(EMULATED, config.backend) if emulated else config.backend)
     if backend.language is None:
         raise ArgumentError(f"backend {backend.name!r} compiles no kernels, so an agent cannot learn on it; use cpu")
     config = config.with_backend(backend.name)

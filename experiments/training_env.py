@@ -10,6 +10,7 @@ import env as environments
 from compiler.errors import UnknownNameError
 from env.decision import DecisionEnv
 from env.pass_order import PassOrderEnv
+from env.predicted_measurer import EMULATED
 
 if TYPE_CHECKING:
     from experiments.config import TrainConfig
@@ -36,7 +37,7 @@ def make_env(config: TrainConfig, **more: Any) -> Environment:
     if short.startswith("PassOrder"):
         more = {"max_steps": config.budget, "step_cost": config.step_cost, **more}
     arguments: dict[str, Any] = {"suite": config.suite, "backend": config.backend, "workers": config.workers}
-    if "Emulated" in short:
+    if config.plan_reward == EMULATED:
         arguments["backend"] = "cuda"  # needs no GPU
     if config.reward:
         arguments["reward"] = config.reward

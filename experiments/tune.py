@@ -15,10 +15,12 @@ from agents.search import draws_of
 from agents.search_run import Budget, run_search
 from agents.searches import make_search
 from compiler.backends.registry import find_backend
-from compiler.errors import HlogymError
+from compiler.errors import ArgumentError, HlogymError
 from compiler.plan import CompilationPlan
 from compiler.policy import resolve_policy
+from compiler.support.display import counted
 from env.measurement import Measurement, Measurer, MeasurerOptions
+from env.predicted_measurer import MEASURED, backend_of_reward, predicted_measurer
 from env.statistics import Interval
 from env.store import default_store_path
 from env.suites import Program
@@ -50,16 +52,20 @@ def tune_program(
     as_json: bool,
     workers: Workers = LOCAL,
     tracked: Path | None = None,
+    reward: str = MEASURED,
 ) -> None:
     """Run `hlogym tune`: search from the default plan, or from that of a policy, and confirm what was found.
 
-    The search is recorded in the MLflow store of the folder `tracked`, if one is given.
+    The search is recorded in the MLflow store of the folder `tracked`, if one is given. Plans are measured, or their
+    times predicted by the reward "estimated-time" or "emulated-time".
     """
     searching = make_search(search, seed)
     program = program_of(name)
     module = read_valid_module(program)
     check_output(output, program.path)
-    backend = find_backend(backend).name
+    backend = backend_of_reward(reward, backend)
+    if reward != MEASURED and workers != LOCAL:
+        raise ArgumentError(f"workers measure plans, which the reward {reward} does not; leave --workers out")
     builder = PlanBuilder(
         module, backend, None if policy is None else draws_of(resolve_policy(policy, backend), backend)
     )
@@ -70,7 +76,8 @@ def tune_program(
     store, options = default_store_path(), MeasurerOptions(backend=backend, seed=seed)
     with ExitStack() as stack:
         bar = stack.enter_context(progress())
-        measurer = stack.enter_context(workers.measurer(store, options))
+        predicted = predicted_measurer(reward, options)
+        measurer = stack.enter_context(workers.measurer(store, options) if predicted is None else predicted)
         service = stack.enter_context(workers.service(store, options)) if workers.count > 1 else None
         task = bar.add_task(f"tuning {program.name}", total=budget.measurements)
 
@@ -89,8 +96,8 @@ def tune_program(
             error_console.print(failed, markup=False)
         bar.update(task, description=f"measuring the best plans of {program.name} again")
         confirmed = confirm(measurer, program, run.finalists)
-        facts = _facts(program, default, confirmed, run.measurements, measurer, output, name)
-        facts["noise"] = watch.why_noisy()
+        facts = _facts(program, default, confirmed, run.measurements, measurer, output, name, reward)
+        facts["noise"] = watch.why_noisy() if predicted is None else None
     give_answer(facts, lambda: _print(facts), as_json)
     print_noise(facts["noise"])
     if tracked is not None:
@@ -116,12 +123,15 @@ def _facts(
     measurer: Measurer,
     output: Path,
     name: str,
+    reward: str,
 ) -> dict[str, Any]:
     """Write the plan that was confirmed to be faster than the default plan, or else the default plan; return facts."""
     measured = measurer.measure_reference(program) if confirmed is None else confirmed.measurement
     if measured.seconds is None:
         raise TuneError(f"{program.name}: {measured.reason}")
     write_text(output, (default if confirmed is None else confirmed.plan).to_json())
+    backend = measurer.options.backend
+    where = "" if find_backend("auto").name == backend else f" --backend {backend}"
     speedup = Interval(1.0, 1.0, 1.0) if measured.verdict is None else measured.verdict.speedup
     return {
         "program": program.name,
@@ -129,20 +139,22 @@ def _facts(
         "speedup": speedup.to_json(),
         "measurements": measurements,
         "faster": confirmed is not None,
-        "gate": str(measurer.options.gate),
+        "reward": reward,
+        "gate": str(measurer.options.gate) if reward == MEASURED else "any difference counts",
         "plan": str(output),
-        "next": f"hlogym run {name} --plan {output}",
+        "next": f"hlogym run {name} --plan {output}{where}",
     }
 
 
 def _print(facts: Mapping[str, Any]) -> None:
     seconds, speedup = Interval.from_json(facts["seconds"]), Interval.from_json(facts["speedup"])
-    name, number = facts["program"], facts["measurements"]
+    name, measured = facts["program"], facts["reward"] == MEASURED
+    tried = f"{counted(facts['measurements'], 'plan')} {'measured' if measured else 'predicted'}"
     if facts["faster"]:
         gain = Text(factor(speedup), style_of(speedup, facts["noise"]))
-        rest = f" the default, measured again in a fresh process; {number} plans measured"
+        rest = f" the default, {'measured again in a fresh process' if measured else facts['reward']}; {tried}"
         stdout.print(Text.assemble(f"{name}: {timing(seconds)}, ", gain, rest), soft_wrap=True)
     else:
-        stdout.print(f"{name}: {timing(seconds)} by default, {number} plans measured")
+        stdout.print(f"{name}: {timing(seconds)} by default, {tried}")
         stdout.print(f"no plan is faster ({facts['gate']}), so the default plan is written", soft_wrap=True)
     print_fields({"plan": facts["plan"], "next": facts["next"]})

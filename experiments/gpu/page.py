@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from compiler.support.display import counted
 from compiler.support.json_reading import read_object
 from compiler.support.safe_names import markdown_cell
 from env.statistics import Interval, geometric_mean, median_interval, ratio_interval
@@ -22,6 +23,8 @@ OURS = "hlogym"
 SLOW = 0.9
 """Ratio to the better peer below which a program is listed."""
 MOST_ERRORS = 40
+FACTORS = "factors of the constants"
+"""The fact of a fit by what each fitted constant was multiplied."""
 LIBRARY = "eager"
 LIBRARIES = {"products": "product ", "attention": "kernels/attention"}
 """What a library has a kernel for, and how the names of such programs begin."""
@@ -151,9 +154,9 @@ def race_lines(result: Result, environment: Result) -> list[str]:
         share = r["bytes"] / seconds[OURS] / copy if copy and "bytes" in r else None
         rows.append(
             [
-                r["name"], *cells, "-" if best is None else f"{best.value:.2f}x",
-                "-" if best is None else f"{best.low:.2f} to {best.high:.2f}",
-                "-" if called is None else f"{called:.2f}x", "-" if share is None else f"{share:.0%}",
+                r["name"], *cells, "-" if best is None else f"{ratio_text(best.value)}x",
+                "-" if best is None else f"{ratio_text(best.low)} to {ratio_text(best.high)}",
+                "-" if called is None else f"{ratio_text(called)}x", "-" if share is None else f"{share:.0%}",
             ]
         )  # fmt: skip
     lines += table(rows)
@@ -170,7 +173,9 @@ def _mean(what: str, rows: Sequence[Mapping[str, Any]], kind: str, peers: Sequen
     if len(ratios) < 2:
         return []
     mean = geometric_mean(ratios)
-    return [f"- {what}: {mean.value:.2f}x [{mean.low:.2f}, {mean.high:.2f}], {len(ratios)} programs"]
+    return [
+        f"- {what}: {ratio_text(mean.value)}x [{ratio_text(mean.low)}, {ratio_text(mean.high)}], {len(ratios)} programs"
+    ]
 
 
 def best_interval(row: Mapping[str, Any], kind: str, peers: Sequence[str]) -> Interval | None:
@@ -198,11 +203,12 @@ def _choices(result: Result, _: Result) -> list[str]:
     clear = sum(g.low > 1.03 for g, _ in gains)
     rows = [["kernel", "default", "best", "gain", "95% interval", "choice"]]
     for g, k in sorted(gains, key=lambda pair: -pair[0].value):
-        rows.append([k["kernel"][:90], time_text(median(k["default"])), time_text(median(k["best"])),
-                     f"{g.value:.2f}x", f"{g.low:.2f} to {g.high:.2f}", k["best_choice"]])  # fmt: skip
+        times = [time_text(median(k[which])) for which in ("default", "best")]
+        interval = f"{ratio_text(g.low)} to {ratio_text(g.high)}"
+        rows.append([k["kernel"][:90], *times, f"{ratio_text(g.value)}x", interval, k["best_choice"]])
     return [
-        f"- {len(kernels)} kernels, {result['facts'].get('budget', '?')} choices each; gain as a geometric mean "
-        f"{mean.value:.3f}x; {clear} kernels gain more than 3%",
+        f"- {counted(len(kernels), 'kernel')}, {result['facts'].get('budget', '?')} choices each; gain as a geometric "
+        f"mean {mean.value:.3f}x; {counted(clear, 'kernel')} {'gains' if clear == 1 else 'gain'} more than 3%",
         *table(rows),
     ]
 
@@ -213,9 +219,10 @@ def _kernel_times(result: Result, environment: Result) -> list[str]:
     lines: list[str] = []
     if copy and large:
         shares = sorted(k["bytes"] / k["seconds"] / copy for k in large)
+        moving = f"{counted(len(large), 'kernel')} {'moves' if len(large) == 1 else 'move'}"
         lines.append(
-            f"- {len(large)} kernels move {MEMORY_BOUND_BYTES >> 20} MiB or more: {median(shares):.0%} of the copy "
-            f"bandwidth is their median, {shares[0]:.0%} the least; {sum(s < 0.9 for s in shares)} are below 90%"
+            f"- {moving} {MEMORY_BOUND_BYTES >> 20} MiB or more: {median(shares):.0%} of the copy bandwidth is their "
+            f"median, {shares[0]:.0%} the least; {sum(s < 0.9 for s in shares)} are below 90%"
         )
     rows = [["kernel", "kind", "blocks", "threads", "empty cache", "warm cache", "share of copy bandwidth"]]
     for r in result["rows"]:
@@ -228,12 +235,20 @@ def _kernel_times(result: Result, environment: Result) -> list[str]:
 
 
 def _model_fit(result: Result, _: Result) -> list[str]:
-    lines = [f"- {name}: {markdown_cell(str(value))}" for name, value in result["facts"].items()]
+    facts: Mapping[str, Any] = result["facts"]
+    lines = [f"- {name}: {markdown_cell(str(v))}" for name, v in facts.items() if not isinstance(v, Mapping)]
+    constants, factors = facts.get("constants", {}), facts.get(FACTORS, {})
+    if constants:
+        fitted = [["constant", "fitted value", "fitted / before"]]
+        for name, value in constants.items():
+            factor = ratio_text(factors[name]) if name in factors else "not fitted"
+            fitted.append([name.replace("_", " "), value if isinstance(value, str) else f"{value:.4g}", factor])
+        lines += table(fitted)
     rows = [["kernel", "kind", "measured", "predicted", "fitted", "fitted / measured"]]
     for r in result["rows"]:
         rows += [[f"{r['name']}: {k['name']}", k["kind"],
                   *(time_text(k.get(n)) for n in ("seconds", "predicted", "fitted")),
-                  f"{k['fitted'] / k['seconds']:.2f}" if "fitted" in k else "-"] for k in r["kernels"]]  # fmt: skip
+                  ratio_text(k["fitted"] / k["seconds"]) if "fitted" in k else "-"] for k in r["kernels"]]  # fmt: skip
         lines += [f"- {r['name']}: {n} left out: {markdown_cell(why)}" for n, why in r["left_out"].items()]
     return [*lines, *table(rows)]
 
@@ -251,6 +266,11 @@ def _training(result: Result, _: Result) -> list[str]:
         rows.append([r["strategy"], r["program"], f"{speedup.value:.3f}x", f"{speedup.low:.3f} to {speedup.high:.3f}"])
     facts = [f"- {name.replace('_', ' ')}: {markdown_cell(str(value))}" for name, value in result["facts"].items()]
     return [*facts, *table(rows)]
+
+
+def ratio_text(value: float) -> str:
+    """Return a ratio with two decimals, or with two significant digits where these would be lost."""
+    return f"{value:.2f}" if value >= 0.1 or value == 0 else f"{value:.2g}"
 
 
 def time_text(seconds: float | None) -> str:

@@ -8,9 +8,10 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from typing import Any
 
-from compiler.errors import DeviceLostError, HlogymError
+from compiler.errors import BackendError, DeviceLostError, HlogymError
 from env.worker import die_with_parent, private_stdout
 from experiments.gpu.device import Device, open_device
 
@@ -63,9 +64,20 @@ def main() -> None:
     die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     replies = private_stdout()
-    with open_device("--stand-in" in sys.argv) as device:
+    with ExitStack() as stack:
+        found: Device | BackendError
+        try:
+            found = stack.enter_context(open_device("--stand-in" in sys.argv))
+        except BackendError as error:
+            found = error
         for line in sys.stdin.buffer:
-            request = json.loads(line)
-            reply = {} if request["op"] == "ping" else answer(device, request)
+            reply = _reply(found, json.loads(line))
             replies.write(json.dumps(reply) + "\n")
             replies.flush()
+
+
+def _reply(device: Device | BackendError, request: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the reply to a request; without a device, the reason."""
+    if isinstance(device, BackendError):
+        return {"error": str(device)}
+    return {} if request["op"] == "ping" else answer(device, request)

@@ -26,6 +26,7 @@ from experiments.run import compile_hlo
 from experiments.view.graph import graph_data
 from experiments.view.history import record_history
 from experiments.view.page import make_page
+from experiments.view.sources import kernel_sources
 
 __all__ = ["graph_page", "read_program", "view_program"]
 
@@ -90,7 +91,10 @@ def graph_page(
         implementations: what computes each kernel, by name.
     """
     history = record_history(module, plan, backend)
-    data = graph_data(history, plan, find_backend(backend).device_model(), measured or {}, implementations or {})
+    sources = kernel_sources(module, plan, backend)
+    data = graph_data(
+        history, plan, find_backend(backend).device_model(), measured or {}, implementations or {}, sources
+    )
     return make_page(module.name, data, [asdict(p) for p in history.passes], dict(history.hlo))
 
 

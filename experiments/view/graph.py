@@ -41,6 +41,7 @@ def graph_data(
     device: DeviceModel,
     measured: Mapping[str, float],
     implementations: Mapping[str, str],
+    sources: Mapping[str, str],
 ) -> dict[str, Any]:
     """Return the data of the page as plain data.
 
@@ -50,6 +51,7 @@ def graph_data(
         device: the device of the estimates.
         measured: seconds per call of each kernel, by name; may be empty.
         implementations: what computes each kernel, by name; may be empty.
+        sources: of the generated kernels, by name; may be empty.
     """
     words, scopes = Table(), Scopes()
     final_seconds = module_cost(history.final, device)
@@ -79,7 +81,9 @@ def graph_data(
             ]
             for f in history.fusions
         ],
-        "kernels": _kernels(history.final, plan, final_seconds.by_instruction, measured, implementations),
+        "kernels": _kernels(
+            history.final, plan, final_seconds.by_instruction, measured, implementations, sources, words
+        ),
         "boundaries": _boundaries(history.final, device, words, order),
         "words": words.values,  # last, because the other parts add words
     }
@@ -160,8 +164,10 @@ def _kernels(
     seconds: Mapping[tuple[str, str], float],
     measured: Mapping[str, float],
     implementations: Mapping[str, str],
+    sources: Mapping[str, str],
+    words: Table,
 ) -> dict[str, list[Any]]:
-    """Return for each fusion and kernel of the final module its times, its implementation and its choice."""
+    """Return for each fusion and kernel of the final module its times, implementation, choice, bytes and source."""
     found = {}
     for c in module.control_flow_computations():
         choices = plan.kernels.get(c.name, {})
@@ -173,6 +179,7 @@ def _kernels(
             found[f"{c.name}/{i.name}"] = [
                 time, measured.get(i.name), implementations.get(i.name, ""), "" if choice is None else str(choice),
                 sum(s.byte_size for o in dict.fromkeys(i.operands) for s in o.shape.leaves()) + i.shape.byte_size,
+                words.number(sources.get(i.name, "")),
             ]  # fmt: skip
     return found
 

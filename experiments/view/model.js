@@ -153,7 +153,7 @@ class Program {
 
   facts(sequence, node) {
     const row = this.atEnd ? this.data.kernels[`${sequence.name}/${node.name}`] : null;
-    return row ? { estimated: row[0], measured: row[1], implementation: row[2], choice: row[3], bytes: row[4] } : null;
+    return row ? { estimated: row[0], measured: row[1], implementation: row[2], choice: row[3], bytes: row[4], source: this.words[row[5]] } : null;
   }
 
   // Seconds per call, measured if known.

@@ -121,6 +121,7 @@ View.Panel = class {
       }
     }
     parts.push(View.el("h3", "Instructions"), View.el("pre", lines.slice(0, 400).join("\n") + (lines.length > 400 ? `\n… ${lines.length - 400} more` : "")));
+    if (facts && facts.source) parts.push(View.el("h3", "Source of the kernel"), View.el("pre", facts.source));
     this.fill(parts);
   }
 

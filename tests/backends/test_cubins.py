@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -38,6 +39,9 @@ def test_a_kernel_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
         def version(self) -> str:
             return through.version()
 
+        def architectures(self) -> tuple[int, ...]:
+            return through.architectures()
+
         def compile(self, source: str, options: tuple[str, ...]) -> tuple[bytes, str]:
             compiled.append(source)
             return through.compile(source, options)
@@ -61,6 +65,17 @@ def test_cubins_are_elf_files_for_their_architecture() -> None:
         assert kernel.symbol.encode() in cubin.image
         assert 0 < cubin.resources.registers <= 255
         assert cubin.resources.spill_stores == 0
+
+
+@pytest.mark.parametrize("architecture", ["sm_999", "90", "compute_90", 9.0, None, True])
+def test_architectures_are_checked_before_a_kernel_is_blamed(architecture: Any) -> None:
+    with pytest.raises(ArgumentError, match=r"sm_90"):
+        compile_cubins(_kernels()[:1], architecture)
+
+
+def test_an_architecture_may_be_a_number() -> None:
+    (kernel,) = _kernels()[:1]
+    assert compile_cubins([kernel], 90) == compile_cubins([kernel], "sm_90")
 
 
 def test_shared_memory_and_spills_are_reported() -> None:

@@ -95,9 +95,10 @@ def test_other_gpus_can_be_named(suite: str) -> None:
 
 
 def test_emulated_time_needs_kernels_for_a_gpu(suite: str) -> None:
-    env = made("Fusion", suite, backend="cpu")
     with pytest.raises(OptionError, match="backend='cuda'"):
-        env.reset(seed=0)
+        made("Fusion", suite, backend="cpu")
+    with pytest.raises(OptionError, match="backend='cuda'"):
+        gym.make("hlogym/Fusion-v0", suite=suite, reward="emulated-time")
 
 
 def test_a_plan_of_another_program_fails(suite: str) -> None:

@@ -76,9 +76,10 @@ def test_the_command_runs_on_the_stand_in(tmp_path: Path, capfd: pytest.CaptureF
 def test_without_a_gpu_the_command_says_so() -> None:
     if (problem := _why_no_gpu()) is None:
         pytest.skip("there is a GPU")
-    with pytest.raises(BackendError, match=r"no GPU can be used here: .*--stand-in"):
+    with pytest.raises(BackendError, match=r"no GPU can be used here: .*--stand-in") as caught:
         check_device(Settings(Path("unused")))
-    assert problem
+    assert problem in str(caught.value)
+    assert "BackendError" not in str(caught.value)
 
 
 def _why_no_gpu() -> str | None:

@@ -10,7 +10,7 @@ import pytest
 
 from experiments.gpu.command import main
 from experiments.gpu.job import GpuResultError
-from experiments.gpu.page import best_interval, page, ratio_to_best
+from experiments.gpu.page import FACTORS, best_interval, page, ratio_text, ratio_to_best
 
 
 def result(part: str, rows: list[dict[str, Any]], **values: Any) -> dict[str, Any]:
@@ -74,6 +74,19 @@ def test_names_cannot_break_a_table(tmp_path: Path) -> None:
     write(tmp_path, result("races", [row("a|b\n<script>", 1e-5, xla=1e-5)]))
     assert "<script>" not in page(tmp_path)
     assert all(line.count("| ") < 12 for line in page(tmp_path).splitlines())
+
+
+def test_small_ratios_keep_their_digits() -> None:
+    assert [ratio_text(v) for v in (1.234, 0.5, 0.0123, 0.00045)] == ["1.23", "0.50", "0.012", "0.00045"]
+
+
+def test_constants_of_a_fit_are_a_table(tmp_path: Path) -> None:
+    facts = {"model": "H100", FACTORS: {"launch": 0.5}, "constants": {"name": "H100", "launch": 1.2e-06}}
+    write(tmp_path, result("model_fit", [], facts=facts))
+    text = page(tmp_path)
+    assert "| launch | 1.2e-06 | 0.50 |" in text
+    assert "| name | H100 | not fitted |" in text
+    assert "{" not in text
 
 
 def test_the_command_writes_only_the_page(tmp_path: Path) -> None:

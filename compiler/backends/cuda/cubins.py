@@ -20,11 +20,12 @@ from compiler.backends.cpu.toolchain import object_cache
 from compiler.backends.cuda import nvrtc
 from compiler.codegen.kernel_spec import KernelSpec
 from compiler.errors import ArgumentError, CodegenError
+from compiler.support.untrusted import short_repr
 
-__all__ = ["Cubin", "Resources", "compile_cubins", "read_cubin", "stored_cubin"]
+__all__ = ["Cubin", "Resources", "architecture_name", "compile_cubins", "read_cubin", "stored_cubin"]
 
 MOST_THREADS = 16
-ARCHITECTURE = re.compile(r"sm_[0-9]{2,3}[af]?")
+ARCHITECTURE = re.compile(r"sm_([0-9]{2,3})[af]?")
 """Names of architectures of GPUs."""
 _VERBOSE = "--ptxas-options=-v"
 
@@ -65,29 +66,54 @@ class Cubin:
     resources: Resources
 
 
-def compile_cubins(kernels: Sequence[KernelSpec], architecture: str = "sm_90") -> dict[str, Cubin]:
+def architecture_name(architecture: str | int) -> str:
+    """Return the name of an architecture, such as "sm_90", given that or its number, such as 90.
+
+    Raises:
+        ArgumentError: it is neither.
+    """
+    number = isinstance(architecture, int) and not isinstance(architecture, bool)
+    name = f"sm_{architecture}" if number else architecture
+    if not isinstance(name, str) or not ARCHITECTURE.fullmatch(name):
+        raise ArgumentError(
+            f"an architecture is a name such as 'sm_90', or its number 90, not {short_repr(architecture)}"
+        )
+    return name
+
+
+def compile_cubins(kernels: Sequence[KernelSpec], architecture: str | int = "sm_90") -> dict[str, Cubin]:
     """Return the cubin of each distinct kernel, by symbol; those that are not in the cache are compiled.
 
     Args:
         kernels: in CUDA C++.
-        architecture: a real architecture, "sm_80" for A100, "sm_90" for H100 and H200, "sm_100" for B200.
+        architecture: a real architecture, "sm_80" for A100, "sm_90" for H100 and H200, "sm_100" for B200; or its
+            number.
 
     Raises:
-        ArgumentError: `architecture` is not the name of one, or a kernel is not in CUDA C++.
+        ArgumentError: `architecture` is not one that NVRTC compiles for, or a kernel is not in CUDA C++.
         BackendError: NVRTC or CUDA's headers are missing.
         CodegenError: NVRTC rejects a kernel; the message names it.
     """
-    if not ARCHITECTURE.fullmatch(architecture):
-        raise ArgumentError(f"an architecture is a name such as 'sm_90', not {architecture!r}")
+    name = architecture_name(architecture)
     foreign = next((k for k in kernels if k.language != "cuda"), None)
     if foreign is not None:
         raise ArgumentError(f"the kernel of %{foreign.name} is in {foreign.language}; compile the program for 'cuda'")
     distinct = list({k.symbol: k for k in kernels}.values())
     if not distinct:
         return {}
-    build = _Build(nvrtc.compiler(), architecture, object_cache())
+    compiler = nvrtc.compiler()
+    _check_supported(compiler, name)
+    build = _Build(compiler, name, object_cache())
     with ThreadPoolExecutor(min(available_cores(), MOST_THREADS, len(distinct))) as pool:
         return dict(zip((k.symbol for k in distinct), pool.map(build, distinct), strict=True))
+
+
+def _check_supported(compiler: nvrtc.Compiler, name: str) -> None:
+    """Raise ArgumentError if NVRTC cannot compile for an architecture; it would blame a kernel."""
+    found, known = ARCHITECTURE.fullmatch(name), compiler.architectures()
+    if found is not None and known and int(found[1]) not in known:
+        listed = ", ".join(f"sm_{n}" for n in known)
+        raise ArgumentError(f"NVRTC {compiler.version()} compiles for {listed}, not for {name}")
 
 
 class _Build:

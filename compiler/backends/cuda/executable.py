@@ -12,7 +12,7 @@ from typing import Any
 from compiler.analysis.cost_model import device_model
 from compiler.backends.cuda import bindings
 from compiler.backends.cuda.arrays import Argument, take_arguments, take_results
-from compiler.backends.cuda.cubins import Cubin, compile_cubins
+from compiler.backends.cuda.cubins import Cubin, architecture_name, compile_cubins
 from compiler.backends.cuda.device_program import DeviceProgram
 from compiler.backends.cuda.saved_cubins import file_of, read_cubins, write_cubins
 from compiler.backends.cuda.timing import time_program, time_step
@@ -112,11 +112,12 @@ class CudaExecutable:
         """Return the distinct generated kernels in program order."""
         return kernels_of(self.thunks)
 
-    def cubins(self, architecture: str = "sm_90") -> dict[str, Cubin]:
+    def cubins(self, architecture: str | int = "sm_90") -> dict[str, Cubin]:
         """Return the compiled kernels by symbol, with what they need of the GPU; see `compile_cubins`."""
-        found = self._cubins.get(architecture)
+        name = architecture_name(architecture)
+        found = self._cubins.get(name)
         if found is None or not found.keys() >= {k.symbol for k in self.kernels}:
-            found = self._cubins[architecture] = compile_cubins(self.kernels, architecture)
+            found = self._cubins[name] = compile_cubins(self.kernels, name)
         return found
 
     @property

@@ -34,6 +34,10 @@ class Compiler(Protocol):
         """Return the version, such as "13.0"."""
         ...
 
+    def architectures(self) -> tuple[int, ...]:
+        """Return the numbers of the architectures that it compiles for, such as 90; none if it does not tell."""
+        ...
+
     def compile(self, source: str, options: Sequence[str]) -> tuple[bytes, str]:
         """Return the cubin of a source and NVRTC's log; raise CodegenError with the log if it is rejected."""
         ...
@@ -64,6 +68,10 @@ class _CupyNvrtc:
     def version(self) -> str:
         return ".".join(map(str, self._nvrtc.getVersion()))
 
+    def architectures(self) -> tuple[int, ...]:
+        listed = getattr(self._nvrtc, "getSupportedArchs", None)
+        return () if listed is None else tuple(map(int, listed()))
+
     def compile(self, source: str, options: Sequence[str]) -> tuple[bytes, str]:
         program = self._nvrtc.createProgram(source, "kernels.cu", (), ())
         try:
@@ -86,6 +94,13 @@ class _LibraryNvrtc:
         major, minor = ctypes.c_int(), ctypes.c_int()
         self._check("nvrtcVersion", ctypes.byref(major), ctypes.byref(minor))
         return f"{major.value}.{minor.value}"
+
+    def architectures(self) -> tuple[int, ...]:
+        count = ctypes.c_int()
+        self._check("nvrtcGetNumSupportedArchs", ctypes.byref(count))
+        numbers = (ctypes.c_int * count.value)()
+        self._check("nvrtcGetSupportedArchs", numbers)
+        return tuple(numbers)
 
     def compile(self, source: str, options: Sequence[str]) -> tuple[bytes, str]:
         program = ctypes.c_void_p()
