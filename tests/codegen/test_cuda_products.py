@@ -106,6 +106,34 @@ def test_tiles_that_do_not_fit_into_shared_memory_are_refused() -> None:
 
 
 @needs_emulator
+@pytest.mark.parametrize(("rows", "columns"), [(64, 25600), (25600, 64)])
+def test_results_of_few_rows_or_columns_have_equally_many_tiles(rows: int, columns: int) -> None:
+    assert kernel_of(product("f32", rows, columns, 16), "cuda").grid == 25600 // 128
+
+
+@needs_emulator
+def test_tiles_of_few_rows_are_right(tmp_path: Path) -> None:
+    check([product("f32", 50, 21000, 9), product("f32", 64, 21000, 5, "both")], tmp_path)
+
+
+def test_an_operand_that_needs_a_reduction_is_refused() -> None:
+    """Each of its elements would compute the reduction again, in every block."""
+    computation = fused(
+        """
+        x = f32[64,10] parameter(0)
+        w = f32[10,32] parameter(1)
+        z = f32[] constant(0)
+        s = f32[64] reduce(x, z), dimensions={1}, to_apply=add
+        b = f32[64,10] broadcast(s), dimensions={0}
+        q = f32[64,10] divide(x, b)
+        ROOT d = f32[64,32] dot(q, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+        """,
+        "add { a = f32[] parameter(0) b = f32[] parameter(1) ROOT c = f32[] add(a, b) }",
+    )
+    with pytest.raises(UnsupportedError, match="%s would be computed again"):
+        kernel_of(computation, "cuda")
+
+
 def test_nan_and_infinity_stay_in_their_rows(tmp_path: Path) -> None:
     computation = product("bf16", 19, 37, 21)
     a, b = random_args(computation.parameter_shapes, np.random.default_rng(3))

@@ -10,7 +10,7 @@ operands are read in fewest sectors of memory, as the kernel of a convolution ma
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from compiler.codegen.lowering.emission import STATEMENT_LIMIT
@@ -69,11 +69,15 @@ def lower_tile_product(
     """Return the kernel of a computation with one dot, each of whose outputs has one element per element of the dot.
 
     Raises:
-        UnsupportedError: the dot has an unsupported type, or an output has another number of elements.
+        UnsupportedError: the dot has an unsupported type, an output has another number of elements, or an operand
+            depends on a reduction, all of which each of its elements would compute.
     """
     refusal = dot_refusal(dot, SUMMED_IN)
     if refusal is not None:
         raise UnsupportedError(refusal)
+    reduced = next((i for i in _behind(dot) if i.opcode is Opcode.REDUCE), None)
+    if reduced is not None:
+        raise UnsupportedError(f"%{reduced.name} would be computed again for each element of an operand of %{dot.name}")
     for r in roots:
         if r.shape.num_elements != dot.shape.num_elements:
             raise UnsupportedError(f"%{r.name}: {r.shape} does not have one element per element of %{dot.name}")
@@ -99,6 +103,17 @@ class _Attempt:
     cost: float
     sectors: float
     orders: frozenset[int]
+
+
+def _behind(dot: HloInstruction) -> Iterator[HloInstruction]:
+    """Yield the instructions of a computation on which the operands of its dot depend."""
+    seen, work = set[HloInstruction](), list(dot.operands)
+    while work:
+        i = work.pop()
+        if i not in seen:
+            seen.add(i)
+            yield i
+            work += i.operands
 
 
 def _best_order(
@@ -257,7 +272,8 @@ class _Lowering:
         def count(size: tuple[int, int]) -> int:
             return batch * -(-m // size[0]) * -(-n // size[1])
 
-        sizes = TILE_SIZES[self.type]
+        # A result of few rows has tiles of as many elements as others, along its columns.
+        sizes = tuple((c, r) if _covering(m, r, 16) < r <= n else (r, c) for r, c in TILE_SIZES[self.type])
         size = next((size for size in sizes if count(size) >= MANY_TILES), sizes[-1])
         rows, columns = s.rows or _covering(m, size[0], 16), s.columns or _covering(n, size[1], 32)
         if s.stages == 1:
