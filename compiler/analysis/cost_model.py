@@ -12,7 +12,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from compiler.analysis.kernel_summary import Input, KernelSummary, summarize, summary_key
-from compiler.analysis.library_work import library_flops
+from compiler.analysis.library_work import library_flops, product_time
 from compiler.analysis.loop_marks import is_kernel_loop, kernel_loop_of
 from compiler.analysis.trip_count import trip_count_of
 from compiler.errors import UnknownNameError
@@ -50,6 +50,7 @@ class DeviceModel:
             elements; 0: elements alone count.
         product_tile: elements of a result that one unit computes in a generated product, so that few tiles of long sums
             leave units idle; 0: units share all of it. A library divides the sums, too.
+        has_convolutions: whether a library computes convolutions; if not, those by themselves are generated, too.
     """
 
     name: str
@@ -72,6 +73,7 @@ class DeviceModel:
     lanes: int = 0
     element_work: int = 0
     product_tile: int = 0
+    has_convolutions: bool = True
 
 
 def cpu(cores: int | None = None) -> DeviceModel:
@@ -96,7 +98,7 @@ def gpu(units: int = 108) -> DeviceModel:
         name=f"gpu-{units}", units=units, flops_per_unit=1e11, loop_flops_per_unit=1e11, gemm_flops_per_unit=4e11,
         memory_bandwidth=2e12, cache_bandwidth=4e10, cache_bytes=4e7,
         launch=3e-6, parallel_launch=0.0, grain=1024, loop_iteration=5e-6, counted_iteration=0.0, lanes=256,
-        product_tile=2048,
+        product_tile=2048, has_convolutions=False,
     )  # fmt: skip
 
 
@@ -160,7 +162,7 @@ class CostModel:
         if summary.template is not None:  # as in a library
             parallel = summary.flops + summary.products
             units = min(d.units, max(1, int(parallel) // (d.grain * 64)))
-        if summary.template is Opcode.DOT and d.product_tile:
+        if summary.template in (Opcode.DOT, Opcode.CONVOLUTION) and d.product_tile:
             units = min(units, max(1, int(summary.elements) // d.product_tile))
         if summary.template is Opcode.SCATTER and not d.parallel_scatters:
             units = 1
@@ -271,7 +273,8 @@ class CostModel:
     def _library(self, i: HloInstruction) -> float:
         d = self.device
         sizes = [leaf.byte_size for s in (*(o.shape for o in i.operands), i.shape) for leaf in s.leaves()]
-        flops, rate = library_flops(i), d.gemm_flops_per_unit
+        generated = i.opcode is Opcode.CONVOLUTION and not d.has_convolutions
+        flops, rate = product_time(i) if generated else library_flops(i), d.gemm_flops_per_unit
         if i.opcode not in (Opcode.DOT, Opcode.CONVOLUTION):
             rate = d.flops_per_unit
         units = min(d.units, max(1, int(flops) // (d.grain * 64)))

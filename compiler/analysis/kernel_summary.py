@@ -273,7 +273,7 @@ class _Walk:
                 n = first_leaf_elements(i)
                 contexts = {_KEPT: Use(n, n, 1)}
             if op in TEMPLATE_OPS:
-                if op is Opcode.DOT:
+                if op in (Opcode.DOT, Opcode.CONVOLUTION):
                     products += product_time(i)
                 else:
                     flops += library_flops(i)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 
 from compiler.ir import HloInstruction, Opcode
-from compiler.ir.attributes import Window
+from compiler.ir.attributes import ConvDimLabels, Window
 from compiler.ir.types import PrimitiveType as T
 
-TEMPLATE_OPS = frozenset({Opcode.DOT, Opcode.SCATTER, Opcode.SORT})
+TEMPLATE_OPS = frozenset({Opcode.DOT, Opcode.CONVOLUTION, Opcode.SCATTER, Opcode.SORT})
 """Opcodes whose kernels are generated from a template, which may compute other ops before and after them."""
 LARGE_PRODUCT, DEEP_PRODUCT = 1 << 24, 8192
 """Multiplications of one matrix, and bytes along the contracted dimensions, from which on the packing and blocking of a
@@ -18,6 +18,10 @@ LARGE_SLOWDOWN, HALF_SLOWDOWN = 1.5, 2.0
 instructions."""
 REPACKED_FROM = 512
 """Rows or columns of a block for which an operand is computed once."""
+CONVOLUTION_SLOWDOWN, SPREAD_SLOWDOWN, DEPTHWISE_SLOWDOWN = 1.3, 2.0, 7.0
+"""How much longer a generated convolution takes than that of a library: with the features of the input adjacent in
+memory, with others adjacent, and with one input feature per group. Measured on one thread with AVX-512, see
+results/kernels/convolutions.md."""
 
 
 def library_flops(i: HloInstruction) -> float:
@@ -48,8 +52,23 @@ def library_flops(i: HloInstruction) -> float:
             return float(out * i.opcode.row.flops)
 
 
-def product_time(dot: HloInstruction) -> float:
-    """Return the scalar operations of a dot, times how much longer the generated kernel takes than a library."""
+def product_time(i: HloInstruction) -> float:
+    """Return the scalar operations of a dot or a convolution, times how much longer its generated kernel takes."""
+    return library_flops(i) * convolution_slowdown(i) if i.opcode is Opcode.CONVOLUTION else _dot_time(i)
+
+
+def convolution_slowdown(i: HloInstruction) -> float:
+    """Return how much longer the generated kernel of a convolution takes than a library."""
+    labels: ConvDimLabels = i.attributes["dim_labels"]
+    x, kernel = (o.shape for o in i.operands)
+    if i.attr("feature_group_count", 1) > 1 and kernel.dimensions[labels.rhs.index("i")] == 1:
+        return DEPTHWISE_SLOWDOWN
+    halves = x.element_type in (T.F16, T.BF16)
+    spread = x.dimensions[labels.lhs.index("f")] > 1 and labels.lhs[-1] != "f"
+    return (SPREAD_SLOWDOWN if spread else CONVOLUTION_SLOWDOWN) * (HALF_SLOWDOWN if halves else 1.0)
+
+
+def _dot_time(dot: HloInstruction) -> float:
     flops, (lhs, rhs) = library_flops(dot), dot.operands[:2]
     if lhs.shape.element_type in (T.F16, T.BF16):
         return flops * HALF_SLOWDOWN
@@ -71,14 +90,14 @@ def operand_reads(i: HloInstruction, number: int) -> float:
         rows = i.operands[0].shape.dimensions[i.attributes["dimensions"][0]]
         # For the key, or for every comparison; and where the element is moved.
         return 2.0 if by_key else 2.0 * math.log2(max(2, rows)) + 1.0
-    if i.opcode is not Opcode.DOT:
+    if i.opcode not in (Opcode.DOT, Opcode.CONVOLUTION):
         return 1.0
     shape = i.operands[number].shape
-    other = i.shape.num_elements * _depth(i) / max(1, shape.num_elements)
+    other = library_flops(i) / 2.0 / max(1, shape.num_elements)
+    if i.opcode is Opcode.CONVOLUTION and number == 0:
+        # Each element is computed for all windows that contain it.
+        labels: ConvDimLabels = i.attributes["dim_labels"]
+        outputs = i.shape.dimensions[labels.out.index("f")]
+        return max(1.0, other / outputs) * 2.0 * math.ceil(outputs / REPACKED_FROM)
     # Its elements are computed into a packed block, which costs more than to read them.
     return 2.0 * math.ceil(other / REPACKED_FROM)
-
-
-def _depth(dot: HloInstruction) -> int:
-    dims = dot.operands[0].shape.dimensions
-    return math.prod(dims[d] for d in dot.attr("lhs_contracting_dims", ()))

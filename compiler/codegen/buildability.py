@@ -10,6 +10,7 @@ from compiler.codegen.lowering.emission import STATEMENT_LIMIT
 from compiler.codegen.lowering.lower import lower, roots_of
 from compiler.codegen.lowering.plain_reductions import is_certainly_built
 from compiler.codegen.nest.scalar_ops import is_supported_type, is_value_type, scalar_op_of
+from compiler.codegen.templates.convolutions import convolution_refusal
 from compiler.codegen.templates.dots import dot_refusal
 from compiler.codegen.templates.products import ACCUMULATED_IN
 from compiler.codegen.templates.scatter import scatter_refusal
@@ -69,16 +70,20 @@ def node_refusal(node: HloInstruction, target: BuildTarget = C_TARGET) -> str | 
 
 
 def _template_refusal(i: HloInstruction, target: BuildTarget) -> str | None:
-    """Return why a product, scatter or sort has no generated kernel that could compute other ops too, or None."""
+    """Return why no generated kernel of an op with a template could compute other ops too, or None."""
     for s in (i.shape, *(o.shape for o in i.operands)):
         if s.is_tuple or s.is_dynamic or not is_supported_type(s.element_type):
             return f"%{i.name}: a {i.opcode.text} of type {i.shape} has no kernel that computes other ops too"
     language = target.printer
-    has_kernel = {Opcode.DOT: language.products, Opcode.SORT: language.sorts}.get(i.opcode, True)
+    needed = {Opcode.DOT: language.products, Opcode.CONVOLUTION: language.products, Opcode.SORT: language.sorts}
+    has_kernel = needed.get(i.opcode, True)
     if not has_kernel:
         return f"%{i.name}: {language.name} has no generated kernel for a {i.opcode.text}, into which others could go"
+    summed_in = SUMMED_IN if language.tiles else ACCUMULATED_IN
     if i.opcode is Opcode.DOT:
-        return dot_refusal(i, SUMMED_IN if language.tiles else ACCUMULATED_IN)
+        return dot_refusal(i, summed_in)
+    if i.opcode is Opcode.CONVOLUTION:
+        return convolution_refusal(i, summed_in)
     return scatter_refusal(i) if i.opcode is Opcode.SCATTER else None
 
 

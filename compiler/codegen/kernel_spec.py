@@ -287,7 +287,7 @@ def flops_of(computation: HloComputation) -> int:
     for i in computation.instructions:
         if i.opcode is Opcode.REDUCE:
             total += sum(o.shape.num_elements for o in i.operands[: len(i.operands) // 2])
-        elif i.opcode is Opcode.DOT:
+        elif i.opcode in (Opcode.DOT, Opcode.CONVOLUTION):
             total += int(library_flops(i))
         elif i.opcode is Opcode.FUSION:
             total += flops_of(i.attributes["calls"])

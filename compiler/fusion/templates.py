@@ -1,8 +1,8 @@
 """Which fusions a kernel from a template can be: a product, scatter or sort with what is computed before and after it.
 
-A product absorbs what its operands are computed from, and what is computed from its result element by element. A
-scatter absorbs its indices, its updates and the array that it updates; a sort what it sorts. Beyond these rules, the
-kernel itself decides (`trials`).
+A product or a convolution absorbs what its operands are computed from, and what is computed from its result element by
+element. A scatter absorbs its indices, its updates and the array that it updates; a sort what it sorts. Beyond these
+rules, the kernel itself decides (`trials`).
 """
 
 from __future__ import annotations
@@ -13,8 +13,6 @@ from compiler.fusion.rewriting import body_of, instructions_of
 from compiler.ir import HloInstruction, Opcode
 
 WITHOUT_TEMPLATE = {
-    # oneDNN can apply an activation, too, but its maximum of NaN and 0 is 0: another pass would remain.
-    Opcode.CONVOLUTION: "a library computes it, or the expansion 'patches' makes it a product, which can be fused",
     Opcode.TOPK: "its kernel reads an array and computes nothing else",
     Opcode.FFT: "a library computes it, whose code absorbs no other ops",
     Opcode.CHOLESKY: "a library computes it, whose code absorbs no other ops",
@@ -56,11 +54,12 @@ def pair_refusal(
             f"%{hero.name} ({hero.opcode.text}) is computed in loops of its own, in which the reduction of "
             f"%{node.name} has no place"
         )
-    if hero.opcode is Opcode.DOT:
+    if hero.opcode in (Opcode.DOT, Opcode.CONVOLUTION):
         if kind == "producer-consumer" or (kind == "multi-output" and a.template is not None):
             return None
         other = second if a.template is not None else first
-        return f"the kernel of %{hero.name} (dot) yields only what is computed from its result, and not %{other.name}"
+        named = f"%{hero.name} ({hero.opcode.text})"
+        return f"the kernel of {named} yields only what is computed from its result, and not %{other.name}"
     if kind != "producer-consumer":
         return f"the kernel of %{hero.name} ({hero.opcode.text}) yields nothing but its result"
     if a.template is Opcode.SCATTER:

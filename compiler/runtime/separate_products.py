@@ -1,4 +1,4 @@
-"""The implementation of products and attention op by op, which leaves each dot to a library."""
+"""The implementation of products, convolutions and attention op by op, which leaves each to a library."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from compiler.runtime.implementations import KernelImplementation, register_impl
 def _refusal(i: HloInstruction, backend: str) -> str | None:
     if backend not in ("cpu", "cuda") or i.opcode is not Opcode.FUSION:
         return f"%{i.name} is not a fusion on a backend with generated products"
-    if all(x.opcode is not Opcode.DOT for x in i.attributes["calls"].instructions):
-        return f"%{i.name} has no dot"
+    if all(x.opcode not in (Opcode.DOT, Opcode.CONVOLUTION) for x in i.attributes["calls"].instructions):
+        return f"%{i.name} has no dot and no convolution"
     return None
 
 

@@ -1,11 +1,12 @@
-"""Small random graphs of products, scatters and sorts with elementwise ops, movement and reductions around them."""
+"""Small random graphs of products, convolutions, scatters and sorts with elementwise ops, movement and reductions."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from compiler.ir import HloComputation, HloInstruction, HloModule, Opcode
-from compiler.ir.attributes import SliceDim
+from compiler.ir import HloComputation, HloInstruction, HloModule, Opcode, Shape
+from compiler.ir.attributes import ConvDimLabels, SliceDim, Window, WindowDim
+from compiler.ir.types import PrimitiveType as T
 from compiler.text import parse
 
 _HEAD = (
@@ -21,13 +22,19 @@ _UNARY = (Opcode.NEGATE, Opcode.ABS, Opcode.FLOOR)
 _BINARY = (Opcode.ADD, Opcode.SUBTRACT, Opcode.MAXIMUM)
 
 
-def template_graph(seed: int, size: int = 9) -> HloModule:
-    """Return a random graph; its results are exact for arguments that are small integers."""
+def template_graph(seed: int, size: int = 9, convolutions: bool = False) -> HloModule:
+    """Return a random graph; its results are exact for arguments that are small integers.
+
+    Args:
+        seed: of the choices.
+        size: number of ops, of which some need a few others.
+        convolutions: whether most ops with a template are convolutions.
+    """
     rng = np.random.default_rng(seed)
     module = parse(_HEAD)
     c = module.entry
     x, y, w, i = c.parameters
-    graph = _Graph(c, rng, [x, y, w], i, module)
+    graph = _Graph(c, rng, [x, y, w], i, module, convolutions)
     for _ in range(size):
         graph.step()
     ends = [v for v in graph.values if not v.users or rng.random() < 0.1]
@@ -50,15 +57,19 @@ class _Graph:
         values: list[HloInstruction],
         indices: HloInstruction,
         module: HloModule,
+        convolutions: bool,
     ) -> None:
         self.c, self.rng, self.values, self.indices, self.module = c, rng, values, indices, module
+        self.convolutions = convolutions
         self.zero = c.add_constant(np.float32(0))
 
     def step(self) -> None:
         v = self.values[-1 - int(self.rng.integers(min(5, len(self.values))))]
         found = None
         kind = int(self.rng.integers(10))
-        if kind <= 1:
+        if self.convolutions and kind <= 2 and self.rng.random() < 0.8:
+            found = self._convolution(v)
+        elif kind <= 1:
             found = self._product(v)
         elif kind == 2:
             found = self._scatter(v)
@@ -99,6 +110,42 @@ class _Graph:
         w, k, m = pairs[int(self.rng.integers(len(pairs)))]
         operands = [o if o.opcode is Opcode.PARAMETER else self._small(o) for o in (v, w)]
         return self.c.add(Opcode.DOT, operands, lhs_contracting_dims=(k,), rhs_contracting_dims=(m,))
+
+    def _convolution(self, v: HloInstruction) -> HloInstruction | None:
+        """Return a convolution of rows with features; the kernel has as many elements as some other value."""
+        kernels = [w for w in self.values if w.shape.rank == 2]
+        if v.shape.rank != 2 or not kernels:
+            return None
+        space, features = v.shape.dimensions
+        w = kernels[int(self.rng.integers(len(kernels)))]
+        forms = [
+            (k, inner, w.shape.num_elements // (k * inner))
+            for k in range(1, 5)
+            for inner in range(1, features + 1)
+            if features % inner == 0 and w.shape.num_elements % (k * inner) == 0
+        ]
+        forms = [(k, inner, outer) for k, inner, outer in forms if outer % (features // inner) == 0 and outer <= 40]
+        if not forms:
+            return None
+        k, inner, outer = forms[int(self.rng.integers(len(forms)))]
+        window = WindowDim(
+            k, int(self.rng.integers(1, 3)), int(self.rng.integers(-1, 3)), int(self.rng.integers(-1, 3)),
+            int(self.rng.integers(1, 3)), int(self.rng.integers(1, 3)), bool(self.rng.integers(2)),
+        )  # fmt: skip
+        if (space - 1) * window.lhs_dilate + 1 + window.pad_low + window.pad_high < (k - 1) * window.rhs_dilate + 1:
+            return None
+        x, kernel = (o if o.opcode is Opcode.PARAMETER else self._small(o) for o in (v, w))
+        turned = bool(self.rng.integers(2))
+        x = self.c.add(Opcode.TRANSPOSE, [x], dimensions=(1, 0)) if turned else x
+        x = self.c.add(Opcode.RESHAPE, [x], Shape(T.F32, (1, *x.shape.dimensions)))
+        sizes, order = {"0": k, "i": inner, "o": outer}, "".join(self.rng.permutation(list("0io")))
+        kernel = self.c.add(Opcode.RESHAPE, [kernel], Shape(T.F32, tuple(sizes[c] for c in order)))
+        labels = ConvDimLabels("bf0" if turned else "b0f", order, "b0f")
+        made = self.c.add(
+            Opcode.CONVOLUTION, [x, kernel], window=Window((window,)), dim_labels=labels,
+            feature_group_count=features // inner,
+        )  # fmt: skip
+        return self.c.add(Opcode.RESHAPE, [made], Shape(T.F32, made.shape.dimensions[1:]))
 
     def _scatter(self, v: HloInstruction) -> HloInstruction | None:
         if v.shape.rank != 2:

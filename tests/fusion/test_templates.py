@@ -83,7 +83,18 @@ UNLIKE = """  %x = f32[300] parameter(0)
   %k = f32[40] reduce(%z, %zero), dimensions={0}, to_apply=%sum
   ROOT %t = (f32[300], f32[7,11], f32[5], f32[40]) tuple(%p, %q, %r, %k)
 """
-PROGRAMS = {"product": PRODUCT, "scatter": SCATTER, "sort": SORT, "unlike": UNLIKE}
+CONVOLUTION = """  %x = f32[2,3,9,7] parameter(0)
+  %k = f32[3,2,3,4] parameter(1)
+  %b = f32[4] parameter(2)
+  %r = f32[2,4,5,7] parameter(3)
+  %n = f32[2,3,9,7] negate(%x)
+  %d = f32[2,4,5,7] convolution(%n, %k), window={size=3x2 stride=2x1 pad=1_1x1_0}, dim_labels=bf01_01io->bf01
+  %w = f32[2,4,5,7] broadcast(%b), dimensions={1}
+  %s = f32[2,4,5,7] add(%d, %w)
+  %t = f32[2,4,5,7] add(%s, %r)
+  ROOT %m = f32[2,4,5,7] abs(%t)
+"""
+PROGRAMS = {"product": PRODUCT, "convolution": CONVOLUTION, "scatter": SCATTER, "sort": SORT, "unlike": UNLIKE}
 
 
 def module_of(lines: str) -> HloModule:
@@ -114,6 +125,13 @@ def fuse_all(state: FusionState, *pairs: tuple[str, str, str]) -> HloInstruction
 
 EDGES = {
     "product": [("producer-consumer", "n", "d"), ("producer-consumer", "d", "s"), ("producer-consumer", "s", "t")],
+    "convolution": [
+        ("producer-consumer", "d", "s"),
+        ("multi-output", "s", "t"),
+        ("producer-consumer", "t", "m"),
+        ("producer-consumer", "n", "s"),
+        ("producer-consumer", "w", "s"),
+    ],
     "scatter": [("producer-consumer", "n", "d"), ("producer-consumer", "j", "d"), ("producer-consumer", "v", "d")],
     "sort": [("producer-consumer", "n", "d"), ("producer-consumer", "d", "m"), ("producer-consumer", "m", "s")],
     "unlike": [("horizontal", "p", "q"), ("horizontal", "p", "r"), ("sibling", "p", "k")],
@@ -155,9 +173,10 @@ def test_a_plan_replays_them(name: str) -> None:
     assert chosen
 
 
+@pytest.mark.parametrize("convolutions", [False, True])
 @pytest.mark.parametrize("seed", range(12))
-def test_random_walks_end_in_kernels_that_compute_the_same(seed: int) -> None:
-    module = template_graph(seed, 10)
+def test_random_walks_end_in_kernels_that_compute_the_same(seed: int, convolutions: bool) -> None:
+    module = template_graph(seed, 10, convolutions)
     module.entry.remove_dead()
     rng = np.random.default_rng(seed)
     arguments = integer_arguments(module, rng)
@@ -229,11 +248,25 @@ REFUSED = {
         "%q = f32[4,4] reverse(%y), dimensions={1}",
         "%y: its result is read at other places",
     ),
-    "a convolution": (
-        "%y = f32[1,4,4] reshape(%x)",
-        "%q = f32[1,4,4] convolution(%y, %y), window={size=1}, dim_labels=b0f_0io->b0f",
-        "%q: the library operation convolution cannot be fused: a library computes it, or the expansion 'patches' "
-        "makes it a product, which can be fused",
+    "a convolution of integers": (
+        "%y = s32[1,4,4] reshape(%i)",
+        "%q = s32[1,4,4] convolution(%y, %y), window={size=1}, dim_labels=b0f_0io->b0f",
+        "%q: a convolution of these types has no generated kernel: s32, s32, s32",
+    ),
+    "a convolution read elsewhere": (
+        "%y = f32[4,4] convolution(%x, %x), dim_labels=bf_io->bf",
+        "%q = f32[4,4] reverse(%y), dimensions={0}",
+        "%y: its result is read at other places",
+    ),
+    "a reduction of a convolution": (
+        "%y = f32[40,40] convolution(%w, %w), dim_labels=bf_io->bf",
+        "%q = f32[40] reduce(%y, %zero), dimensions={1}, to_apply=%sum",
+        "%y (convolution) is computed in loops of its own, in which the reduction of %q has no place",
+    ),
+    "a convolution of a product": (
+        "%y = f32[4,4] dot(%x, %x), lhs_contracting_dims={1}, rhs_contracting_dims={0}",
+        "%q = f32[4,4] convolution(%y, %x), dim_labels=bf_io->bf",
+        "%y (dot) and %q (convolution) each need a kernel with loops of their own",
     ),
 }
 

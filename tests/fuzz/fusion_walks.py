@@ -4,11 +4,12 @@ Every third state is for CUDA, the others for C. After each walk each fusion mus
 equal the interpreter's results of the original, and the actions, savings and digests must be those of a recomputation.
 `undo` must restore the text, and fissions must lead back to the module without fusions.
 
-Every fourth module has products, scatters and sorts (`template_graph`); with `--native N`, of every N-th of these the
-kernels are compiled, and their results equal the interpreter's too.
+Every fourth module has products, scatters and sorts (`template_graph`), and half of these, or with `--convolutions` all
+modules, convolutions. With `--native N`, of every N-th of these the kernels are compiled, and their results equal the
+interpreter's too.
 
-python -m tests.fuzz.fusion_walks [--modules 20000] [--seed 0] [--seconds 600] [--native 4] [--out PAGE]
-    [--progress walks.json]
+python -m tests.fuzz.fusion_walks [--modules 20000] [--seed 0] [--seconds 600] [--native 4] [--convolutions]
+    [--out PAGE] [--progress walks.json]
 
 With `--progress`, the tally is kept in a file from which the same command continues. Seeds that failed are tried again
 first; those that pass now are fixed.
@@ -87,10 +88,10 @@ class Tally:
         write_text(file, json.dumps(vars(self), indent=1) + "\n")
 
 
-def module_of(seed: int) -> HloModule:
-    """Return the module of a seed, without dead instructions: fusions drop these."""
-    if seed % 4 == 3:
-        module = template_graph(seed, 12)
+def module_of(seed: int, convolutions: bool = False) -> HloModule:
+    """Return the module of a seed, with convolutions if asked for, without dead instructions: fusions drop these."""
+    if convolutions or seed % 4 == 3:
+        module = template_graph(seed, 12, convolutions or seed % 8 == 7)
     else:
         module = random_graph(seed, 14) if seed % 2 else random_module(np.random.default_rng(seed), 40)
     for c in module.computations:
@@ -98,16 +99,17 @@ def module_of(seed: int) -> HloModule:
     return module
 
 
-def walk(seed: int, tally: Tally, native: int = 0) -> None:
+def walk(seed: int, tally: Tally, native: int = 0, convolutions: bool = False) -> None:
     """Take one random walk; raise AssertionError when a state is not what it should be.
 
     Args:
         seed: of the module and the walk.
         tally: counts what is done.
         native: of every so many graphs of templates, the kernels are compiled and run; 0: of none.
+        convolutions: whether every module has convolutions.
     """
     rng = np.random.default_rng(seed)
-    module = module_of(seed)
+    module = module_of(seed, convolutions)
     original = module.clone()
     target = CUDA_TARGET if seed % 3 == 0 else C_TARGET
     tiles = find_language(target.language).tiles
@@ -133,7 +135,7 @@ def walk(seed: int, tally: Tally, native: int = 0) -> None:
         tally.templates.update({i.opcode.text for i in body_of(f).instructions if i.opcode in TEMPLATE_OPS})
         tally.templates["unlike shapes"] += lower(body_of(f), tiles=tiles).nests > 1
     _compare(original, state.module, rng, tally)
-    if native and seed % 4 == 3 and seed // 4 % native == 0:
+    if native and (convolutions or seed % 4 == 3) and seed // 4 % native == 0:
         _compare_native(state.module, rng, tally)
     before = len(state.history)
     take_apart(state, rng)
@@ -147,10 +149,10 @@ def walk(seed: int, tally: Tally, native: int = 0) -> None:
     assert str(state.module) == start, "undo does not restore the start"
 
 
-def _failure(seed: int, tally: Tally, native: int) -> list[str]:
+def _failure(seed: int, tally: Tally, options: argparse.Namespace) -> list[str]:
     """Take a walk; return what failed, if anything."""
     try:
-        walk(seed, tally, native)
+        walk(seed, tally, options.native, options.convolutions)
     except Exception as e:
         return [f"seed {seed}: {type(e).__name__}: {e}".strip()]
     return []
@@ -189,6 +191,7 @@ def _plain(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 def report(tally: Tally, options: argparse.Namespace) -> str:
     """Return the page."""
     native = f" --native {options.native}" if options.native else ""
+    native += " --convolutions" if options.convolutions else ""
     lines = [
         "# Random walks over fusion states", "",
         f"`python -m tests.fuzz.fusion_walks --modules {tally.modules} --seed {options.seed}{native}`, commits "
@@ -213,6 +216,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after this time")
     parser.add_argument("--native", type=int, default=0, help="run the kernels of every N-th graph of templates")
+    parser.add_argument("--convolutions", action="store_true", help="let every module have convolutions")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--progress", type=Path, help="file that keeps the tally, from which a run continues")
     options = parser.parse_args()
@@ -224,13 +228,13 @@ def main() -> None:
     failed, tally.failures = tally.failures, []
     for text in failed:
         seed = int(text.split()[1].rstrip(":"))
-        still = _failure(seed, Tally(), options.native)
+        still = _failure(seed, Tally(), options)
         tally.failures += still
         tally.fixed += [] if still else [text]
     for seed in range(options.seed + tally.modules, options.seed + options.modules):
         if time.monotonic() > end:
             break
-        tally.failures += _failure(seed, tally, options.native)
+        tally.failures += _failure(seed, tally, options)
         tally.modules += 1
         if options.progress and tally.modules % KEPT_EVERY == 0:
             tally.seconds = time.process_time() - start

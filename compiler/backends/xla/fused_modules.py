@@ -25,6 +25,7 @@ canonicalization of convolutions relies on layout assignment.
 _REFUSED = {
     Opcode.GATHER: "XLA:CPU takes no general gather inside of a fusion",
     Opcode.DOT: "XLA:CPU takes no product inside of a fusion of kind kLoop",
+    Opcode.CONVOLUTION: "XLA:CPU takes no convolution inside of a fusion of kind kLoop",
     Opcode.SCATTER: "XLA:CPU takes no scatter inside of a fusion of kind kLoop",
     Opcode.SORT: "XLA:CPU takes no sort inside of a fusion",
 }

@@ -13,6 +13,7 @@ from functools import cached_property
 from compiler.codegen.lowering.emission import EmissionState
 from compiler.codegen.lowering.reductions import reduce_values
 from compiler.codegen.lowering.select_regions import REGION_OPS, RegionSelector, sliced_index
+from compiler.codegen.lowering.windows import windows_of
 from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import Index
@@ -83,6 +84,9 @@ class Emitter(EmissionState):
             return (self.value(operands[0], sliced_index(self, i, index)),)
         if op is Opcode.GATHER:
             return (self._gather(i, index),)
+        windows = windows_of(i)
+        if windows is not None:
+            return (self.value(operands[0], windows.index(index)),)
         scalar_op = scalar_op_of(i)
         if any(not o.shape.is_scalar and o.shape.dimensions != i.shape.dimensions for o in operands):
             raise UnsupportedError(f"%{i.name}: {op.text} of operands of different sizes has no kernel")

@@ -7,7 +7,8 @@ The loop nest has one of these forms, the kinds of `loop_ir.Kernel`:
         columns (batch normalization).
     column-reduction: the fastest-varying dimension is kept.
     attention: there are two dots with a softmax between them, see `attention`.
-    product: there is one dot, with elementwise ops before and after it, see `products`.
+    product: there is one dot or convolution, with elementwise ops before and after it, see `products` and
+        `convolutions`.
     sort: there is a sort, see `sort`.
     scan: the root is a cumulative reduction of parameters, see `running`.
     top-k: the root is a topk of a parameter, see `sort`.
@@ -44,6 +45,7 @@ from compiler.codegen.nest.scalar_ops import is_value_type
 from compiler.codegen.nest.traversal import walk
 from compiler.codegen.schedules.schedule import Schedule
 from compiler.codegen.templates.attention import lower_attention
+from compiler.codegen.templates.convolutions import convolution_of, with_convolution_expanded
 from compiler.codegen.templates.packed_loop import lower_packed_loop, packed_loop
 from compiler.codegen.templates.products import lower_product, product_of
 from compiler.codegen.templates.running import lower_running, running_of
@@ -69,6 +71,7 @@ MAX_PIECES = 4
 """Maximum number of operands of a concatenation that one loop nest computes."""
 NEAR = 8
 """Adjacent elements of an operand of a concatenation up to which operands share a nest, so as to write whole lines."""
+_PRODUCTS = (Opcode.CONVOLUTION, Opcode.DOT)
 SCHEDULED_KINDS = frozenset({"product", "attention", "loop-kernel"})
 """The kinds of nests that depend on a schedule: on its part for the template, or on the lanes and axis of a loop."""
 
@@ -140,6 +143,11 @@ class _Lowering:
             return lower_tile_attention(self.fused, self.roots, attention, self.schedule.tile_attention)
         if attention is not None:
             return lower_attention(self.fused, self.roots, attention, self.schedule.attention)
+        convolution = convolution_of(self.fused)
+        if convolution is not None:
+            self._refuse_reductions(convolution)
+            expanded = with_convolution_expanded(self.fused, convolution)
+            return _Lowering(expanded, self.schedule, self.tiles).kernel()
         dot = product_of(self.fused)
         if dot is not None:
             self._refuse_reductions(dot)
@@ -192,12 +200,14 @@ class _Lowering:
 
     # ---- analysis
 
-    def _refuse_reductions(self, dot: HloInstruction) -> None:
+    def _refuse_reductions(self, product: HloInstruction) -> None:
         for i in self.fused.post_order():
             if i.opcode is Opcode.REDUCE and needs_loop(i):
                 raise UnsupportedError(
-                    f"%{dot.name} is computed in blocks, in whose loops the reduction %{i.name} has no place"
+                    f"%{product.name} is computed in blocks, in whose loops the reduction %{i.name} has no place"
                 )
+            if product.opcode is Opcode.CONVOLUTION and i is not product and i.opcode in _PRODUCTS:
+                raise UnsupportedError(f"%{product.name} and %{i.name} each need a kernel with loops of their own")
 
     def _updated_parameters(self) -> dict[int, HloInstruction]:
         """Return the parameters that roots update in place and that nothing else reads, by position of the root."""

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from compiler.codegen.lowering.emission import STATEMENT_LIMIT
+from compiler.codegen.lowering.emission import STATEMENT_LIMIT, Frame
 from compiler.codegen.lowering.emit import Emitter
 from compiler.codegen.lowering.outputs import forward_index, kernel_arguments, set_source, store_outputs
 from compiler.codegen.nest import index as ix
@@ -156,6 +156,8 @@ def pack(
     index: Index,
     to: IndexExpr,
     mapping: Mapping[IndexSymbol, IndexExpr],
+    steps: Sequence[Var] = (),
+    along: Var | None = None,
 ) -> None:
     """Emit loops, of which the last is the innermost, that compute elements of an operand into a local array.
 
@@ -167,12 +169,20 @@ def pack(
         index: of an element.
         to: where it is stored.
         mapping: the positions in the block that the variables in `index` stand for.
+        steps: variables with a loop each around the last of `loops`.
+        along: the variable of `index` that the last of `loops` stands for, so that what does not depend on it is
+            computed outside of that loop; None: nothing is.
     """
-    with e.guard() as body:
+    *outer, last = loops
+    with e.guard() as body, e.loops(steps, LoopKind.SERIAL):
+        inner = Frame(() if along is None else (along,), is_guard=along is None)
+        e.frames.append(inner)
         name = e.value(operand, index)
         e.add(lir.LocalStore(array, to, name))
+        e.frames.pop()
+        e.add(replace(last, body=tuple(inner.stmts)))
     nest = placed(body.stmts, mapping)
-    for loop in reversed(loops):
+    for loop in reversed(outer):
         nest = (lir.For(loop.var, loop.kind, nest, base=loop.base, limit=loop.limit),)
     e.frames[-1].stmts += nest
 
@@ -215,7 +225,7 @@ class _Product:
         e, dot = self.emitter, self.dot
         result = [Var(e.fresh("i"), n) for n in dot.shape.dimensions]
         self.at = tuple(ix.of(v) for v in result)
-        sizes = contracted_sizes(dot)
+        self.sizes = sizes = contracted_sizes(dot)
         self.depth = Var(e.fresh("k"), math.prod(sizes))
         indices = operand_indices(dot, self.at, ix.delinearize(ix.of(self.depth), sizes))
         left, right = (len(free) for free in free_dimensions(dot))
@@ -384,6 +394,8 @@ class _Product:
         array = e.fresh("panel")
         width = depth.extent if by_rows else _up(var.extent, 16)
         e.add(lir.LocalArray(array, self.type, var.extent * width if by_rows else depth.extent * width))
+        if len(self.sizes) > 1 and not self._is_plain(side):
+            return self._packed_by_steps(array, side, pieces, var, span, width, by_rows)
         k = Var(e.fresh("k"), depth.extent)
         index = tuple(x.substitute({depth: ix.of(k)}) for x in side.index)
         along = lir.For(k, LoopKind.VECTOR, ())
@@ -404,6 +416,40 @@ class _Product:
             ]
         pack(e, array, loops, side.operand, index, ix.of(k) * width + ix.of(var), pieces.mapping)
         return lir.Matrix(array, ix.const(0), width, 1, True)
+
+    def _packed_by_steps(
+        self, array: str, side: _Side, pieces: _Pieces, var: Var, span: lir.Span, width: int, by_rows: bool
+    ) -> lir.Matrix:
+        """Emit the computation of a block with a loop for each contracted dimension, such as those of a window.
+
+        What an element needs is then affine in the variables of the loops, and the tests at the edges of a window are
+        outside of the innermost one.
+        """
+        e, sizes = self.emitter, self.sizes
+        steps = [Var(e.fresh("k"), n) for n in sizes]
+        k = ix.linearize([ix.of(v) for v in steps], sizes)
+        index = tuple(x.substitute({self.depth: k}) for x in side.index)
+        across = lir.For(var, LoopKind.SERIAL, (), base=span.base, limit=span.limit if span.base is not None else None)
+        last = max(range(len(sizes)), key=lambda n: (sizes[n] > 1, n))
+        along = lir.For(steps[last], LoopKind.VECTOR, ())
+        if by_rows:
+            outer = [v for v in steps if v is not steps[last]]
+            to = ix.of(var) * width + k
+            pack(e, array, [across, along], side.operand, index, to, pieces.mapping, outer, steps[last])
+            return lir.Matrix(array, ix.const(0), width, 1, True)
+        self._clear(array, var, span, width)
+        to = k * width + ix.of(var)
+        if self._columns_adjacent_after(side, index):
+            loop = replace(across, kind=LoopKind.VECTOR)
+            pack(e, array, [loop], side.operand, index, to, pieces.mapping, steps, side.var)
+        else:
+            outer = [v for v in steps if v is not steps[last]]
+            pack(e, array, [across, along], side.operand, index, to, pieces.mapping, outer, steps[last])
+        return lir.Matrix(array, ix.const(0), width, 1, True)
+
+    def _is_plain(self, side: _Side) -> bool:
+        """Check whether an element of an operand is a load that is affine in the depth, so that one loop packs it."""
+        return operand_in_place(self.emitter, side.operand, side.index, self.type, (self.depth,)).buffer is not None
 
     def _clear(self, array: str, var: Var, span: lir.Span, width: int) -> None:
         """Emit zeros for the columns of a panel that only fill its last vectors.

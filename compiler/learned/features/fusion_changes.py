@@ -72,7 +72,7 @@ _OPS: dict[str, frozenset[Opcode]] = {
     "converts": frozenset({Opcode.CONVERT}),
     "reductions": frozenset({Opcode.REDUCE}),
     "windows": frozenset({Opcode.REDUCE_WINDOW}),
-    "products": frozenset({Opcode.DOT}),
+    "products": frozenset({Opcode.DOT, Opcode.CONVOLUTION}),
     "iotas": frozenset({Opcode.IOTA}),
     "selects": frozenset({Opcode.SELECT}),
 }

@@ -85,10 +85,28 @@ class ConvolutionToPatches(RewritePass):
         return form.in_positions(parts, b) if 1 < parts <= min(most, self.max_batches) else None
 
 
+MAX_ADDED = 64
+"""Elements of a depthwise kernel up to which one loop adds the slices under all of them."""
 MAX_TILE_FEATURES = 15
 MIN_TILE_ELEMENTS = 128
 """Tiles of so few features, and of so many elements, are better multiplied by the kernel as a matrix than by a library
 of convolutions, which uses vectors of features."""
+
+
+def depthwise_sum(i: HloInstruction, b: Builder) -> HloInstruction | None:
+    """Build a depthwise convolution as a sum of scaled slices; return None for other and for larger convolutions.
+
+    Slices are added in f32 or in the type of the result if that is wider.
+    """
+    form = _Form.of(i)
+    if form is None or not form.is_depthwise or math.prod(form.kernel) > MAX_ADDED:
+        return None
+    t = i.shape.element_type
+    if t in _TYPES and all(o.shape.element_type is t for o in i.operands):
+        return form.scaled_and_added(b)
+    wide = [b.convert(o, PrimitiveType.F32) for o in i.operands]
+    made = b.with_operands(i, wide, Shape(PrimitiveType.F32, i.shape.dimensions))
+    return b.convert(replace(form, instruction=made).scaled_and_added(b), t)
 
 
 def suits_tiles(i: HloInstruction) -> bool:

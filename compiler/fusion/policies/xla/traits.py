@@ -16,6 +16,8 @@ from compiler.fusion.rewriting import (
 from compiler.fusion.sequence import SequenceState
 from compiler.ir import HloInstruction, Opcode, Trait
 
+_IN_LIBRARIES = (Opcode.DOT, Opcode.CONVOLUTION, Opcode.SORT)
+
 
 def is_expensive(node: HloInstruction) -> bool:
     """Check whether computing a node twice costs more than a load, by the table of ops."""
@@ -31,8 +33,8 @@ def is_loop_fusion(node: HloInstruction) -> bool:
 
 
 def library_refusal(*nodes: HloInstruction) -> str | None:
-    """Return a reason if one of these nodes contains a product or sort, which XLA's loop fusions leave to libraries."""
-    found = (i for n in nodes for i in instructions_of(n) if i.opcode in (Opcode.DOT, Opcode.SORT))
+    """Return a reason if a node has a product, convolution or sort, which XLA's loop fusions leave to libraries."""
+    found = (i for n in nodes for i in instructions_of(n) if i.opcode in _IN_LIBRARIES)
     i = next(found, None)
     return None if i is None else f"%{i.name}: XLA leaves a {i.opcode.text} to a library"
 

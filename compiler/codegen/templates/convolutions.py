@@ -1,0 +1,179 @@
+"""Convolutions in kernels: a copy of the fused computation in which the convolution is a product with windows.
+
+A depthwise convolution is a sum of scaled slices instead. The rows of the product are the positions of the result, and
+the contracted elements those under the window. They are read from the input where it is, so that what computes the
+input becomes the prologue of the product, and what is computed from the result its epilogue.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from compiler.codegen.lowering.windows import Windows, add_windows
+from compiler.errors import UnsupportedError
+from compiler.ir.attributes import ConvDimLabels, PadDim, Window, WindowDim
+from compiler.ir.computation import HloComputation
+from compiler.ir.instruction import HloInstruction
+from compiler.ir.module import HloModule
+from compiler.ir.opcodes import Opcode
+from compiler.ir.shape import Shape
+from compiler.ir.types import PrimitiveType
+from compiler.passes.dots.convolution_patches import depthwise_sum
+from compiler.passes.infrastructure.builder import Builder
+
+
+def convolution_of(fused: HloComputation) -> HloInstruction | None:
+    """Return the convolution of a fused computation, or None if there is none; of several, one of them."""
+    return next((i for i in fused.post_order() if i.opcode is Opcode.CONVOLUTION), None)
+
+
+def convolution_refusal(i: HloInstruction, summed_in: Mapping[PrimitiveType, PrimitiveType]) -> str | None:
+    """Return why a convolution has no generated kernel, or None.
+
+    Args:
+        i: the convolution.
+        summed_in: the type in which the kernel sums products of each element type that it supports.
+    """
+    t = summed_in.get(i.shape.element_type)
+    if t is None or {summed_in.get(o.shape.element_type) for o in i.operands} != {t}:
+        named = ", ".join(o.shape.element_type.text for o in (*i.operands, i))
+        return f"%{i.name}: a convolution of these types has no generated kernel: {named}"
+    if any(0 in o.shape.dimensions for o in (*i.operands, i)):
+        return f"%{i.name}: an empty convolution has no kernel"
+    if i.attr("feature_group_count", 1) > 1 and i.attr("batch_group_count", 1) > 1:
+        return f"%{i.name}: a convolution with groups of features and of the batch has no generated kernel"
+    return None
+
+
+def with_convolution_expanded(fused: HloComputation, convolution: HloInstruction) -> HloComputation:
+    """Return a copy of a fused computation in which other ops compute what its convolution does.
+
+    Raises:
+        UnsupportedError: both features and batch are grouped.
+    """
+    copy, copies = fused.clone_with_mapping()
+    HloModule("convolution").add(copy, entry=True)
+    b = Builder(copy)
+    i = copies[convolution]
+    copy.replace(i, depthwise_sum(i, b) or _Form.of(i).product(b))
+    copy.remove_dead(b.made)
+    for dot in [x for x in b.made if x.opcode is Opcode.DOT and x.parent is copy]:
+        named = copy.add(dot.opcode, dot.operands, dot.shape, name=convolution.name, attributes=dot.attributes)
+        copy.replace(dot, named)  # refusals name the instruction of the program
+    return copy
+
+
+@dataclass(frozen=True)
+class _Form:
+    """A convolution as [batch, positions, groups, kernel elements] times [kernel elements, groups, outputs].
+
+    Attributes:
+        instruction: the convolution.
+        labels: its dimension labels.
+        window: one window dimension per spatial dimension.
+        groups: number of groups, of features or of the batch.
+        by_batch: whether the batch is grouped.
+    """
+
+    instruction: HloInstruction
+    labels: ConvDimLabels
+    window: tuple[WindowDim, ...]
+    groups: int
+    by_batch: bool
+
+    @staticmethod
+    def of(i: HloInstruction) -> _Form:
+        by_features, by_batch = i.attr("feature_group_count", 1), i.attr("batch_group_count", 1)
+        if by_features > 1 and by_batch > 1:
+            raise UnsupportedError(f"%{i.name} has groups of features and of the batch")
+        window: Window = i.attr("window", Window())
+        return _Form(i, i.attributes["dim_labels"], window.dims, by_features * by_batch, by_batch > 1)
+
+    def product(self, b: Builder) -> HloInstruction:
+        """Build the product; dimensions of its result are groups, batch, positions, outputs."""
+        i = self.instruction
+        batch, positions = self._size(i, self.labels.out, "b"), self._sizes(i, self.labels.out)
+        windows = self._windows(b, batch, positions)
+        inner = len(self._inner)
+        grouped = (2,) if self.groups > 1 else ()
+        depth = tuple(range(2 + len(grouped), 2 + len(grouped) + inner))
+        kernel = self._kernel(b)
+        outputs = self._size(i, self.labels.out, "f") // self.groups
+        space = math.prod(positions)
+        sizes = ((self.groups,) if grouped else ()) + (batch, space, outputs)
+        precision = {k: v for k, v in i.attributes.items() if k == "operand_precision"}
+        made = b.add(
+            Opcode.DOT, windows, kernel, shape=Shape(i.shape.element_type, sizes),
+            lhs_batch_dims=grouped, rhs_batch_dims=(inner,) if grouped else (),
+            lhs_contracting_dims=depth, rhs_contracting_dims=tuple(range(inner)), **precision,
+        )  # fmt: skip
+        if grouped:
+            made = b.transpose(made, (1, 2, 0, 3))
+        made = b.reshape(made, (batch, *positions, self.groups * outputs))
+        return b.transpose(made, [f"b{self._digits}f".index(c) for c in self.labels.out])
+
+    def _windows(self, b: Builder, batch: int, positions: tuple[int, ...]) -> HloInstruction:
+        """Build [batch, positions in one dimension, groups if there are several, kernel elements] of the input."""
+        x, kernel = self.instruction.operands
+        labels = self.labels.lhs
+        pads = dict(zip(self._digits, self.window, strict=True))
+        none = PadDim(0, 0)
+        padding = [
+            PadDim(pads[c].pad_low, pads[c].pad_high, pads[c].lhs_dilate - 1) if c in pads else none for c in labels
+        ]
+        zero = b.scalar(0, x.shape.element_type)
+        x = b.pad(x, zero, padding)
+        inner = [self._size(kernel, self.labels.rhs, c) for c in self._inner]
+        grouped = (self.groups,) if self.groups > 1 else ()
+        sizes = (batch, *positions, *grouped, *inner)
+        first = 1 + len(positions) + len(grouped)
+        terms: list[tuple[tuple[int, int], ...]] = []
+        starts = []
+        for c in labels:
+            own, start = self._terms(c, batch, first, kernel)
+            terms.append(tuple(own))
+            starts.append(start)
+        made = add_windows(b.computation, x, sizes, Windows(tuple(terms), tuple(starts)))
+        return b.reshape(made, (batch, math.prod(positions), *grouped, *inner))
+
+    def _terms(self, c: str, batch: int, first: int, kernel: HloInstruction) -> tuple[list[tuple[int, int]], int]:
+        """Return the terms and the start of the index along one dimension of the input, given its label."""
+        group = first - 1
+        if c == "b":
+            return [(0, 1), *([(group, batch)] if self.by_batch else [])], 0
+        if c == "f":
+            within = (first + self._inner.index("i"), 1)
+            features = self._size(kernel, self.labels.rhs, "i")
+            return [within, *([(group, features)] if self.groups > 1 and not self.by_batch else [])], 0
+        d = self._digits.index(c)
+        w, at = self.window[d], first + self._inner.index(c)
+        if w.reversal:
+            return [(1 + d, w.stride), (at, -w.rhs_dilate)], (w.size - 1) * w.rhs_dilate
+        return [(1 + d, w.stride), (at, w.rhs_dilate)], 0
+
+    def _kernel(self, b: Builder) -> HloInstruction:
+        """Build [kernel elements, groups if there are several, outputs]."""
+        kernel = self.instruction.operands[1]
+        made = b.transpose(kernel, [self.labels.rhs.index(c) for c in f"{self._inner}o"])
+        if self.groups == 1:
+            return made
+        *inner, outputs = made.shape.dimensions
+        return b.reshape(made, (*inner, self.groups, outputs // self.groups))
+
+    @property
+    def _inner(self) -> str:
+        """The labels of the kernel elements in the order in which the kernel is stored."""
+        return "".join(c for c in self.labels.rhs if c != "o")
+
+    @property
+    def _digits(self) -> str:
+        return "".join(sorted(c for c in self.labels.lhs if c.isdigit()))
+
+    def _sizes(self, i: HloInstruction, labels: str) -> tuple[int, ...]:
+        return tuple(self._size(i, labels, c) for c in self._digits)
+
+    @staticmethod
+    def _size(i: HloInstruction, labels: str, label: str) -> int:
+        return i.shape.dimensions[labels.index(label)]
