@@ -21,6 +21,7 @@ from compiler.errors import UnsupportedError
 from compiler.ir.instruction import HloInstruction
 from compiler.ir.opcodes import Opcode
 from compiler.runtime import gemm
+from compiler.runtime.kernel_memo import generated_kernel
 
 GenerateKernel: TypeAlias = Callable[[Schedule | None], KernelSpec | LoopKernel]
 """Makes a kernel with a schedule, None for the default one; raises UnsupportedError if it refuses the schedule."""
@@ -70,7 +71,9 @@ def emit_kernel(i: HloInstruction, language: str, schedule: Schedule | None = No
     Raises:
         UnsupportedError: the instruction needs no kernel, or cannot become one with this schedule.
     """
-    return kernel_generator(i, language)(schedule)
+    if i.opcode is Opcode.WHILE or not is_kernel_candidate(i):
+        return kernel_generator(i, language)(schedule)
+    return generated_kernel(i, language, schedule)
 
 
 def kernel_generator(i: HloInstruction, language: str) -> GenerateKernel:
