@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from tests.sweeps.case import FLOATS, Case, Tolerance, quarters, shape, simple, type_class, values
 
 _NHWC = "b01f_01io->b01f"
-_CASES = {
+FORMS = {
     # name: input, kernel, result, window, dim_labels, other attributes
     "plain": ((2, 3, 7, 6), (4, 3, 3, 2), (2, 4, 5, 5), "size=3x2", "bf01_oi01->bf01", ""),
     "same-strided": ((2, 7, 6, 3), (3, 3, 3, 4), (2, 4, 3, 4), "size=3x3 stride=2x2 pad=1_1x1_1", _NHWC, ""),
@@ -35,7 +35,7 @@ _CASES = {
 
 
 def cases() -> Iterator[Case]:
-    for name, (x, kernel, to, window, labels, more) in _CASES.items():
+    for name, (x, kernel, to, window, labels, more) in FORMS.items():
         attributes = (f"window={{{window}}}, " if window else "") + f"dim_labels={labels}{more}"
         types = (
             (*FLOATS, "s32", "u8", "s8", "c64", "c128") if name in ("plain", "everything") else ("f32", "bf16", "s32")

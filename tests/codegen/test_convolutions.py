@@ -1,0 +1,111 @@
+"""Kernels of convolutions with what is computed before and after them, in C and in the emulator of CUDA."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from compiler.codegen.build_target import C_TARGET, CUDA_TARGET
+from compiler.codegen.buildability import node_refusal
+from compiler.codegen.lowering.windows import windows_of
+from compiler.codegen.templates.convolutions import convolution_of, with_convolution_expanded
+from compiler.errors import UnsupportedError
+from compiler.ir import HloComputation
+from tests.codegen import running
+from tests.codegen.running import case_of, fused, random_args
+from tests.sweeps.convolution_cases import FORMS
+
+needs_emulator = pytest.mark.skipif(not running.has_emulator(), reason="the emulator needs g++")
+
+
+def with_neighbours(t: str, form: str) -> HloComputation:
+    """Return a convolution of one of the forms of `tests.sweeps` with a conversion before it and two outputs."""
+    sizes = FORMS[form]
+    x, kernel, result = (",".join(map(str, s)) for s in sizes[:3])
+    window, labels, more = sizes[3:]
+    window = f"window={{{window}}}, " if window else ""
+    return fused(f"""
+  p0 = s8[{x}] parameter(0)
+  p1 = {t}[{kernel}] parameter(1)
+  p2 = {t}[{result}] parameter(2)
+  x = {t}[{x}] convert(p0)
+  k = {t}[{kernel}] negate(p1)
+  c = {t}[{result}] convolution(x, k), {window}dim_labels={labels}{more}
+  s = {t}[{result}] add(c, p2)
+  a = {t}[{result}] abs(s)
+  ROOT r = ({t}[{result}], {t}[{result}]) tuple(s, a)
+""")
+
+
+def kernels(*types: str) -> Iterator[HloComputation]:
+    """Yield `with_neighbours` of every form and type."""
+    for form in FORMS:
+        if form not in ("nothing-fits", "empty-batch"):
+            for t in types:
+                yield with_neighbours(t, form)
+
+
+def test_every_form_in_c() -> None:
+    rng = np.random.default_rng(3)
+    cases = [case_of(c, random_args(c.parameter_shapes, rng), "c") for c in kernels("f32", "bf16")]
+    for case, got in zip(cases, running.run_c(cases), strict=True):
+        assert running.problem(got, case) is None, case.spec.signature
+
+
+@needs_emulator
+def test_every_form_in_cuda(tmp_path: Path) -> None:
+    rng = np.random.default_rng(4)
+    cases = [case_of(c, random_args(c.parameter_shapes, rng), "cuda") for c in kernels("f32")]
+    cases += [case_of(c, random_args(c.parameter_shapes, rng), "cuda") for c in list(kernels("bf16"))[::5]]
+    for case, run in zip(cases, running.run_emulated(cases, tmp_path), strict=True):
+        assert run.error == ""
+        assert running.problem(run.outputs, case) is None, case.spec.signature
+
+
+def test_nan_of_an_input_stays_under_its_windows() -> None:
+    computation = with_neighbours("f32", "pad-uneven")
+    rng = np.random.default_rng(5)
+    x, kernel, residual = random_args(computation.parameter_shapes, rng)
+    residual[0, 2, 1, 0] = np.nan
+    case = case_of(computation, [x, kernel, residual], "c")
+    ((s, a),) = running.run_c([case])
+    assert np.argwhere(np.isnan(s)).tolist() == np.argwhere(np.isnan(a)).tolist() == [[0, 2, 1, 0]]
+
+
+def test_the_windows_are_index_arithmetic() -> None:
+    computation = with_neighbours("f32", "plain")
+    convolution = convolution_of(computation)
+    assert convolution is not None
+    copy = with_convolution_expanded(computation, convolution)
+    (windows,) = [i for i in copy.instructions if windows_of(i) is not None]
+    assert windows.shape.dimensions == (2, 5, 5, 3, 3, 2)  # batch, positions, features, elements of the kernel
+    assert {i.name for i in computation.instructions if i.opcode.text == "convolution"} == {
+        i.name for i in copy.instructions if i.opcode.text == "dot"
+    }
+
+
+def test_what_has_no_kernel_says_why() -> None:
+    integers = convolution_of(with_neighbours("s32", "plain"))
+    empty = convolution_of(with_neighbours("f32", "nothing-fits"))
+    assert integers is not None
+    assert empty is not None
+    named = "%c: a convolution of these types has no generated kernel: s32, s32, s32"
+    assert (node_refusal(integers, C_TARGET), node_refusal(integers, CUDA_TARGET)) == (named, None)
+    assert node_refusal(empty, C_TARGET) == "%c: an empty convolution has no kernel"
+
+
+@pytest.mark.parametrize("language", ["c", "cuda"])
+def test_a_reduction_beside_a_convolution_is_refused(language: str) -> None:
+    computation = fused(
+        "p0 = f32[1,40,40] parameter(0)\np1 = f32[1,40,40] parameter(1)\n"
+        "c = f32[1,40,40] convolution(p0, p1), window={size=1}, dim_labels=b0f_0io->b0f\n"
+        "zero = f32[] constant(0)\nROOT r = f32[1,40] reduce(c, zero), dimensions={2}, to_apply=sum",
+        "sum {\n  a = f32[] parameter(0)\n  b = f32[] parameter(1)\n  ROOT s = f32[] add(a, b)\n}\n",
+    )
+    with pytest.raises(
+        UnsupportedError, match="%c is computed in blocks, in whose loops the reduction %r has no place"
+    ):
+        running.kernel_of(computation, language)
