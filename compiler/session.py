@@ -142,8 +142,24 @@ class CompilationSession:
     def run_passes(self, pipeline: Pipeline = None) -> bool:
         """Run a pipeline, by default the session's; return whether the module changed."""
         self._enter("passes")
-        chosen = pipeline if pipeline is not None else self._pipeline
-        return self._run_passes(self._default_pipeline() if chosen is None else as_pipeline(chosen), _Passes)
+        return self._run_passes(self.default_passes if pipeline is None else as_pipeline(pipeline), _Passes)
+
+    @property
+    def default_passes(self) -> HloPass:
+        """What `run_passes()` runs if it is given nothing."""
+        return self._default_pipeline() if self._pipeline is None else as_pipeline(self._pipeline)
+
+    def take_passes(self, module: HloModule, applied: Sequence[str]) -> None:
+        """Continue with what passes made of the session's module elsewhere, without running them.
+
+        Args:
+            module: the result; it is copied.
+            applied: those passes that changed something, as text.
+        """
+        self._enter("passes")
+        self.module = module.clone()
+        if applied:
+            self._decisions.append(_Passes(tuple(applied)))
 
     def _default_pipeline(self) -> HloPass:
         return self._backend.default_pipeline() if isinstance(self._backend, OwnDefaults) else default_pipeline()

@@ -15,7 +15,8 @@ from compiler.analysis.cost_model import CostModel, module_cost
 from compiler.ir import HloModule
 from compiler.learned.features.passes import LIMIT, Vector, observation_size
 from compiler.learned.pass_episode import PassEpisode
-from compiler.learned.pass_states import PassGraph, StateMemory, default_pass_actions
+from compiler.learned.pass_states import PassGraph, PassState, StateMemory, default_pass_actions
+from compiler.passes.infrastructure.base import HloPass
 from compiler.passes.infrastructure.registry import pass_texts
 from compiler.plan import CompilationPlan, Phase
 from compiler.session import CompilationSession
@@ -46,15 +47,15 @@ class _PassCompilation(Compilation):
         self,
         episode: PassEpisode,
         cost_model: CostModel,
+        defaults: HloPass,
         program: Program,
         baseline: Baseline,
         measurer: SpeedupMeasurer,
         finished: LruDict[tuple[str, str], _Finished],
     ) -> None:
         super().__init__(program, baseline, measurer)
-        self.episode, self._finished = episode, finished
+        self.episode, self._defaults, self._finished = episode, defaults, finished
         self._cost_model = cost_model
-        self._own_passes = 0
 
     @property
     def phase(self) -> Phase:
@@ -76,7 +77,7 @@ class _PassCompilation(Compilation):
     def seconds(self) -> float:
         notes = self.episode.state.notes
         if "seconds" not in notes:
-            notes["seconds"] = module_cost(self.module, self._cost_model).seconds
+            notes["seconds"] = self.episode.state.read(lambda m: module_cost(m, self._cost_model).seconds)
         seconds: float = notes["seconds"]
         return max(seconds, LEAST_ESTIMATE)
 
@@ -94,30 +95,29 @@ class _PassCompilation(Compilation):
         """Return the plan of the whole compilation, the default passes in it, and its estimated time."""
         notes = self.episode.state.notes
         if "completed" not in notes:
-            session = self._after_passes()
+            end, defaults = self._after_passes()
             # Many orders lead to one module once the default passes have run.
-            key = self.program.name, session.module.fingerprint()
+            key = self.program.name, end.key
             found = self._finished.get(key)
             if found is None:
-                self._completed = len(self.decisions), self._finish(session)
-                found = self._finished[key] = session.plan, super().complete_seconds
-            plan = replace(found[0], passes=session.plan.passes)
-            notes["completed"] = plan, plan.passes[self._own_passes :], found[1]
+                self._completed = len(self.decisions), self._finish(end, defaults)
+                found = self._finished[key] = self._completed[1].plan, super().complete_seconds
+            notes["completed"] = found[0], defaults, found[1]
         whole: tuple[CompilationPlan, tuple[str, ...], float] = notes["completed"]
         return whole
 
     def _complete(self) -> CompilationSession:
-        return self._finish(self._after_passes())
+        return self._finish(*self._after_passes())
 
-    def _after_passes(self) -> CompilationSession:
+    def _after_passes(self) -> tuple[PassState, tuple[str, ...]]:
+        """Return the state after the default passes, and those of them that changed something."""
+        return self.episode.graph.run(self.episode.state, self._defaults)
+
+    def _finish(self, end: PassState, defaults: tuple[str, ...]) -> CompilationSession:
+        """Return the session of the whole compilation, after the passes of the episode and the default ones."""
         session = self.baseline.start.fork()
-        session.run_passes(self.episode.effective())
-        self._own_passes = len(session.plan.passes)
-        session.run_passes()
-        return session
-
-    @staticmethod
-    def _finish(session: CompilationSession) -> CompilationSession:
+        passes = (*self.episode.effective(), *defaults)
+        end.read(lambda module: session.take_passes(module, passes))
         run_default_loops(session)
         fuse_by_default(session)
         return session
@@ -205,7 +205,7 @@ class PassOrderEnv(CompilerEnv[Vector]):
         self._memory: StateMemory = StateMemory(0) if shared is None else shared._memory
         self._memory.limit += STATE_BYTES
         self._graphs: dict[str, PassGraph] = {} if shared is None else shared._graphs
-        self._cost_model: CostModel | None = None
+        self._shared: tuple[CostModel, HloPass] | None = None
         self._finished: LruDict[tuple[str, str], _Finished] = LruDict(FINISHED)
 
     def action_masks(self) -> npt.NDArray[np.bool_]:
@@ -227,9 +227,9 @@ class PassOrderEnv(CompilerEnv[Vector]):
 
     def _start(self, program: Program) -> Compilation:
         baseline, episode = self.baseline(program), PassEpisode(self.graph(program), self.max_steps)
-        if self._cost_model is None:
-            self._cost_model = CostModel(baseline.start.device)
-        return _PassCompilation(episode, self._cost_model, program, baseline, self._measurer, self._finished)
+        if self._shared is None:
+            self._shared = CostModel(baseline.start.device), baseline.start.default_passes
+        return _PassCompilation(episode, *self._shared, program, baseline, self._measurer, self._finished)
 
     def _take(self, action: int) -> str | None:
         refused = self._episode.refusal(action)

@@ -428,6 +428,12 @@ class HloComputation:
                     mapping[i].set_control_predecessors([mapping[p] for p in i.control_predecessors])
         return mapping
 
+    def dismantle(self) -> None:
+        """Dismantle the computation; see `HloModule.dismantle`."""
+        for i in self._instructions:
+            i.users, i.operands, i.attributes, i.parent = {}, (), {}, None
+        self.__init__(self.name)  # type: ignore[misc]
+
     def clone(self, name: str | None = None) -> HloComputation:
         """Return a copy that belongs to no module and calls the same computations; names and order are kept."""
         copy, _ = self.clone_with_mapping(name)

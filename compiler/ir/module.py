@@ -185,6 +185,16 @@ class HloModule:
             copy._entry = mapping[self._entry]
         return copy
 
+    def dismantle(self) -> None:
+        """Dismantle the module, so that its memory is freed at once and not by a full garbage collection.
+
+        Instructions, computations and the module refer to each other. Nothing may use any of them afterwards.
+        """
+        for c in self._computations.values():
+            c.dismantle()
+        self._computations.clear()
+        self._entry = None
+
     def fingerprint(self) -> str:
         """Return the SHA-256 of the canonical text, which has renumbered names, no metadata and no header."""
         text = print_module(self, PrintOptions.canonical())

@@ -95,15 +95,15 @@ class _Names:
 
     def __init__(self, canonical: bool) -> None:
         self.canonical = canonical
-        self._numbers: dict[Any, str] = {}
+        self.numbers: dict[Any, str] = {}
         self._shapes: dict[int, str] = {}
 
     def of(self, thing: HloInstruction | HloComputation, prefix: str) -> str:
         if not self.canonical:
             return thing.name
-        found = self._numbers.get(thing)
+        found = self.numbers.get(thing)
         if found is None:
-            found = self._numbers[thing] = f"{prefix}{len(self._numbers)}"
+            found = self.numbers[thing] = f"{prefix}{len(self.numbers)}"
         return found
 
     def shape_of(self, i: HloInstruction, layouts: bool) -> str:
@@ -153,7 +153,10 @@ def print_computation(
     result = names.shape_of(computation.root, options.layouts)
     head = f"{'ENTRY ' if entry else ''}%{names.of(computation, 'c')} ({params}) -> {result} {{"
     lines = [head]
-    lines += ["  " + print_instruction(i, options, names) for i in order]
+    if options.canonical_names and options.layouts:
+        lines += _canonical_lines(order, computation.root, options, names)
+    else:
+        lines += ["  " + print_instruction(i, options, names) for i in order]
     tail = "" if options.canonical_names else "".join(f', {k}="{v}"' for k, v in computation.attributes.items())
     return "\n".join([*lines, "}" + tail])
 
@@ -225,6 +228,24 @@ def print_instruction(instruction: HloInstruction, options: PrintOptions, names:
             continue
         text += f", {name}={_attribute_text(name, value, names)}"
     return text
+
+
+def _canonical_lines(
+    order: Sequence[HloInstruction], root: HloInstruction, options: PrintOptions, names: _Names
+) -> list[str]:
+    """Return the canonical text of instructions as `print_instruction` does: fingerprints are taken very often."""
+    lines: list[str] = []
+    known = names.numbers
+    for i in order:
+        numbers = [known.get(o) for o in i.operands]
+        if numbers and len(numbers) <= 5 and None not in numbers:
+            read = ", ".join([f"%{n}" for n in numbers])
+        else:
+            read = _operand_text(i, options, names)
+        start = "  ROOT %" if i is root else "  %"
+        line = f"{start}{known.get(i) or names.of(i, 'v')} = {i.shape.to_text()} {i.opcode.text}({read})"
+        lines.append(line + "".join(_canonical_attributes(i, names)) if i.attributes else line)
+    return lines
 
 
 def _canonical_attributes(i: HloInstruction, names: _Names) -> list[str]:

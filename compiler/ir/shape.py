@@ -64,6 +64,7 @@ class Shape:
     # Found once, because they are read very often.
     is_array: bool = field(default=False, init=False, repr=False, compare=False)
     num_elements: int = field(default=0, init=False, repr=False, compare=False)
+    _text: str = field(default="", init=False, repr=False, compare=False)  # with layout, once it was asked for
 
     def __post_init__(self) -> None:
         if self.element_type.bits > 0:
@@ -160,6 +161,13 @@ class Shape:
 
     def to_text(self, layout: bool = True) -> str:
         """Return the HLO text of the shape, by default with its layout."""
+        if not layout:
+            return self._to_text(False)
+        if not self._text:
+            object.__setattr__(self, "_text", self._to_text(True))
+        return self._text
+
+    def _to_text(self, layout: bool) -> str:
         t = self.element_type
         if t is PrimitiveType.TUPLE:
             parts = [

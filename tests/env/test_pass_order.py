@@ -16,6 +16,8 @@ from compiler.learned.pass_episode import PassEpisode
 from compiler.learned.pass_states import PassGraph, StateMemory, default_pass_actions
 from compiler.passes import make_pass
 from compiler.passes.infrastructure.base import op_count
+from compiler.passes.infrastructure.pipeline import PipelineRun
+from compiler.passes.pipelines.default import default_pipeline
 from compiler.plan import CompilationPlan
 from compiler.session import CompilationSession
 from compiler.text import parse
@@ -81,6 +83,42 @@ def test_states_equal_the_result_of_running_the_passes() -> None:
             make_pass(graph.actions[action]).run(module)
         assert str(state.module) == str(module)
         assert state.ops == op_count(module)
+
+
+def test_a_pipeline_over_states_makes_what_it_makes_of_a_module() -> None:
+    for text in (TEXT, text_of_a_loop(), MANY_STATES.read_text()):
+        graph, rng = PassGraph(parse(text), default_pass_actions()), np.random.default_rng(4)
+        for _ in range(4):
+            state, module = graph.root, parse(text)
+            for action in rng.integers(len(graph.actions), size=12):
+                state = graph.apply(state, int(action))
+                make_pass(graph.actions[action]).run(module)
+            end, effective = graph.run(state, default_pipeline())
+            PipelineRun().run(default_pipeline(), module)
+            assert end.key == module.fingerprint()
+            session = CompilationSession(state.module)
+            session.run_passes(effective)
+            assert session.module.fingerprint() == end.key
+        runs = graph.runs
+        assert graph.run(state, default_pipeline()) == (end, effective)
+        assert graph.runs == runs
+
+
+def test_a_pass_that_is_idle_for_one_sweep_is_not_run_without_a_limit() -> None:
+    graph = PassGraph(parse(TEXT), ("cse@1",))
+    assert graph.apply(graph.root, 0) is graph.root
+    assert graph.apply_pass(graph.root, make_pass("cse")) is graph.root
+    assert (graph.runs, graph.remembered) == (1, 1)
+    assert graph.apply_pass(graph.root, make_pass("dce")) is not graph.root
+
+
+def test_modules_that_were_handed_out_outlive_their_states() -> None:
+    graph = PassGraph(parse(TEXT), PASSES, memory=StateMemory(0))
+    kept = graph.apply(graph.root, 1).module
+    text = str(kept)
+    for action in (0, 1, 2):
+        graph.apply(graph.apply(graph.root, 0), action)  # only the last module is kept
+    assert str(kept) == text
 
 
 def text_of_a_loop() -> str:

@@ -110,7 +110,7 @@ def describe(state: PassState) -> Vector:
     """Return the part of the observation that depends on the module only."""
     known: Vector | None = state.notes.get("described")
     if known is None:
-        known = state.notes["described"] = _describe(state.module, state.ops)
+        known = state.notes["described"] = state.read(lambda m: _describe(m, state.ops))
     return known
 
 
