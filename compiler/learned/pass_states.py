@@ -86,7 +86,7 @@ class PassState:
 
 
 class _Modules(LruDict[tuple[int, str], HloModule]):
-    """Modules of bounded size in all; those that are dropped are dismantled, unless a user of a state may still read them.
+    """Modules of bounded size in all; those that are dropped are dismantled, unless a user of a state may read them.
 
     Modules contain reference cycles, and to find the garbage, Python walks over all objects of the process.
     """

@@ -52,6 +52,8 @@ def bodies_of(s: Stmt) -> tuple[Body, ...]:
 
 def map_bodies(s: Stmt, f: Callable[[Body], Body]) -> Stmt:
     """Return a statement with `f` applied to each statement list nested in it."""
+    if type(s) not in _BODIES:  # most statements
+        return s
     if isinstance(s, For | Reduce | Scan):
         return replace(s, body=f(s.body))
     if isinstance(s, If):

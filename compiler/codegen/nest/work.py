@@ -33,7 +33,12 @@ def work_of(body: Body, expensive: int = EXPENSIVE_STATEMENTS) -> int:
     """
     total = 0
     for s in body:
-        if isinstance(s, For):
+        if isinstance(s, Let):  # most statements
+            if isinstance(s.value, Apply):
+                total += expensive if s.value.op.is_expensive else 1
+            elif not isinstance(s.value, Constant):
+                total += 1
+        elif isinstance(s, For):
             total += s.var.extent * work_of(s.body, expensive)
         elif isinstance(s, Reduce):
             runs = 1
@@ -67,8 +72,6 @@ def work_of(body: Body, expensive: int = EXPENSIVE_STATEMENTS) -> int:
             total += s.count
         elif isinstance(s, TransposeTile):
             total += s.size * (s.height or s.size)
-        elif isinstance(s, Let) and isinstance(s.value, Apply) and s.value.op.is_expensive:
-            total += expensive
-        elif not (isinstance(s, Let) and isinstance(s.value, Constant)):
+        else:
             total += 1
     return total
