@@ -32,6 +32,9 @@ def test_rows_that_break_a_rule_are_offenders() -> None:
     assert replace(ROW, grid=16, bytes=4096).faults == []
     assert replace(ROW, spills=8).faults == ["8 bytes spilled"]
     assert replace(ROW, error="fails").faults == ["fails"]
+    other = {"sm_80": {"registers": 40, "spills": 16, "occupancy": 0.5}}
+    assert replace(ROW, elsewhere=other).faults == ["16 bytes spilled on sm_80"]
+    assert not replace(ROW, elsewhere=other, l2=1.0).reason
 
 
 @pytest.mark.parametrize(
@@ -42,6 +45,9 @@ def test_rows_that_break_a_rule_are_offenders() -> None:
         pytest.param(replace(ROW, coalescing=0.5, l2=8.0, bytes=4000), "arrays of 4.0 kB", id="small"),
         pytest.param(replace(ROW, grid=128, memory=1.0), "97% of the multiprocessors", id="nearly all"),
         pytest.param(replace(ROW, grid=4, memory=1.0), "", id="few blocks"),
+        pytest.param(replace(ROW, coalescing=0.5, l2=3.0, traffic=0.2, limit="issue"), "20% of the time", id="hidden"),
+        pytest.param(replace(ROW, grid=66, memory=1.0, microseconds=5.5), "would save 2.0 us", id="half of the units"),
+        pytest.param(replace(ROW, grid=66, memory=1.0, microseconds=20.0), "", id="long on half of the units"),
         pytest.param(replace(ROW, grid=4, memory=1 / 1024), "touches 16 kB", id="few updates"),
         pytest.param(replace(ROW, grid=4, memory=1.0, coalescing=0.5, l2=1.0), "", id="only one fault has a reason"),
         pytest.param(replace(ROW, coalescing=0.5, l2=1.0, spills=8), "", id="spills have no reason"),
@@ -57,6 +63,8 @@ def test_the_table_lists_offenders_first(monkeypatch: pytest.MonkeyPatch) -> Non
     source: dict[str, object] = {"command": "c", "commit": "1", "machine": "m", "date": "d"}
     rows = [ROW, replace(ROW, program="slow", coalescing=0.25, l2=4.0)]
     assert "## Offenders (1)" in report(rows, source)
+    needed = {name: {"registers": n, "spills": 0, "occupancy": 0.5} for name, n in (("sm_80", 40), ("sm_100", 44))}
+    assert "| 40 / 42 / 44 | 50% |" in report([replace(ROW, registers=42, occupancy=0.5, elsewhere=needed)], source)
     monkeypatch.setitem(REASONS, "slow/*", "rows of three elements")
     text = report(rows, source)
     assert "## Offenders (0)" in text

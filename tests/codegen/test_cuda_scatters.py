@@ -111,6 +111,49 @@ def test_sums_of_floats_are_in_order_unless_atomics_are_asked_for(tmp_path: Path
     np.testing.assert_array_equal(run.outputs[0], wanted)
 
 
+def _elements(kind: str, op: str, rows: int, count: int) -> HloComputation:
+    """Return a scatter of single elements into an array."""
+    combine = f"combine {{ a = {kind}[] parameter(0) b = {kind}[] parameter(1) ROOT r = {kind}[] {op}(a, b) }}"
+    if not op:
+        combine = f"combine {{ a = {kind}[] parameter(0) ROOT b = {kind}[] parameter(1) }}"
+    return running.fused(
+        f"""
+        x = {kind}[{rows}] parameter(0)
+        i = s32[{count},1] parameter(1)
+        u = {kind}[{count}] parameter(2)
+        d = {kind}[{count}] add(u, u)
+        ROOT r = {kind}[{rows}] scatter(x, i, d), to_apply=combine, update_window_dims={{}},
+            inserted_window_dims={{0}}, scatter_dims_to_operand_dims={{0}}, index_vector_dim=1
+        """,
+        combine,
+    )
+
+
+def test_single_elements_are_owned_by_threads(tmp_path: Path) -> None:
+    kinds = (("f32", "add"), ("f64", "multiply"), ("bf16", "add"), ("f32", ""), ("s32", ""), ("s16", ""))
+    cases = {f"{t} {op}": _case(_elements(t, op, 300, 900), 305) for t, op in kinds}
+    cases["few updates"] = _case(_elements("f32", "add", 1000, 5), 1000)
+    cases["few rows"] = _case(_elements("f32", "add", 3, 700), 4)
+    assert "_kept" in cases["f32 add"].spec.source
+    assert "_kept" not in cases["bf16 add"].spec.source  # each sum is rounded
+    _check(cases, tmp_path)
+
+
+def test_sums_of_single_elements_are_in_order(tmp_path: Path) -> None:
+    case = _case(_elements("f32", "add", 40, 3000), 42)
+    (run,) = running.run_emulated([case], tmp_path, 1000)
+    x, i, u = case.args
+    wanted = x.copy()
+    for row, update in zip(i[:, 0], u + u, strict=True):
+        if 0 <= row < len(wanted):
+            wanted[row] += update
+    np.testing.assert_array_equal(run.outputs[0], wanted)
+
+
+def test_parts_that_do_not_fit_into_shared_memory_are_not_owned() -> None:
+    assert "_kept" not in _case(_elements("f64", "add", 132 * 2049, 4), 10).spec.source
+
+
 def test_atomics_that_change_results_are_never_tried() -> None:
     assert typical_values("gpu.atomics", 0) == (0,)
 

@@ -13,17 +13,18 @@ from __future__ import annotations
 import argparse
 import fnmatch
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from compiler import compile
 from compiler.backends.cuda.cubins import Resources, compile_cubins
 from compiler.backends.cuda.device_times import kernel_limits, kernel_seconds, work_of
 from compiler.backends.cuda.emulation import KernelCounts, TrafficCounter
-from compiler.backends.cuda.gpu_models import gpu_model, resident_blocks
+from compiler.backends.cuda.gpu_models import GpuModel, gpu_model, resident_blocks
 from compiler.codegen.kernel_spec import KernelSpec
 from compiler.errors import HlogymError
+from compiler.passes.reductions.reduce_stages import SECOND_STAGE
 from env.suites import Program, load_suite
 from experiments.provenance import provenance
 
@@ -37,9 +38,15 @@ SMALL = 64 * 1024
 """Bytes of arrays of which a launch takes longer than their traffic, at any coalescing."""
 ONCE = 1.25
 """Times that each byte may come from the L2 cache, on average, if the L1 caches serve the rest of the sectors."""
+HIDDEN = 0.5
+"""Share of the time that memory and the L2 cache may take alone where something else limits a kernel: with the exponent
+of `device_times.SHARPNESS`, such traffic makes it 2% longer."""
 BUSY = 0.9
 """Share of the multiprocessors that have blocks from which on more blocks would change little."""
 GPU = gpu_model("h100")
+ELSEWHERE = {"sm_80": gpu_model("a100"), "sm_100": gpu_model("h100")}
+"""GPUs of other architectures, for what kernels need there. A multiprocessor of a B200 holds as many threads, registers
+and bytes of shared memory as that of an H100."""
 REASONS: dict[str, str] = {
     "take_along_rows_*/*": "each element comes from a random column of its row",
     "cross_entropy_grad_*/fusion": "one update per row in an array that is otherwise unchanged",
@@ -67,7 +74,9 @@ class Row:
         occupancy: threads that a multiprocessor holds over those that it could.
         microseconds: predicted time on an H100.
         limit: what limits it most.
+        traffic: seconds that memory and the level 2 cache alone would take, over the predicted ones.
         error: why it was not counted.
+        elsewhere: registers, spills and occupancy on GPUs of other architectures, by name of the architecture.
     """
 
     suite: str
@@ -89,7 +98,9 @@ class Row:
     occupancy: float = 0.0
     microseconds: float = 0.0
     limit: str = ""
+    traffic: float = 1.0
     error: str = ""
+    elsewhere: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     @property
     def faults(self) -> list[str]:
@@ -101,6 +112,7 @@ class Row:
             out.append(f"{self.grid} blocks for {self.bytes / 1e6:.1f} MB")
         if self.spills:
             out.append(f"{self.spills} bytes spilled")
+        out += [f"{e['spills']:g} bytes spilled on {name}" for name, e in self.elsewhere.items() if e["spills"]]
         if self.error:
             out.append(self.error)
         return out
@@ -110,7 +122,8 @@ class Row:
         """Why it cannot keep its rules, or why that does no harm by its counts; "" if one has no reason."""
         name = f"{self.program}/{self.kernel}"
         named = next((r for pattern, r in REASONS.items() if fnmatch.fnmatchcase(name, pattern)), "")
-        if named or self.spills or self.error or not self.faults:
+        spills = self.spills or any(e["spills"] for e in self.elsewhere.values())
+        if named or spills or self.error or not self.faults:
             return named
         reasons = []
         if self.coalescing < LEAST_COALESCING:
@@ -124,6 +137,8 @@ class Row:
             return f"arrays of {self.bytes / 1e3:.1f} kB"
         if self.l2 <= ONCE:
             return f"the L1 caches serve the rest of the sectors: each byte comes {self.l2:.2f} times from the L2 cache"
+        if self.traffic <= HIDDEN:
+            return f"memory and the L2 cache take {self.traffic:.0%} of the time, which {self.limit} limits"
         return ""
 
     def _reason_for_blocks(self) -> str:
@@ -131,6 +146,9 @@ class Row:
             return f"{self.grid / MULTIPROCESSORS:.0%} of the multiprocessors have a block"
         if self.memory * self.bytes < WORK:
             return f"touches {self.memory * self.bytes / 1e3:.0f} kB of its arrays"
+        saved = (self.microseconds - 1e6 * GPU.launch) * (1 - self.grid / MULTIPROCESSORS)
+        if self.microseconds and saved < 1e6 * SECOND_STAGE:
+            return f"blocks for all multiprocessors would save {max(saved, 0):.1f} us, less than a second kernel takes"
         return ""
 
 
@@ -144,13 +162,25 @@ def rows_of(suite: str, programs: Sequence[Program]) -> Iterator[Row]:
             counts = counter.counts(kernels)
         except HlogymError:  # one of them cannot be counted
             counts = {}
-        try:
-            cubins = compile_cubins(kernels, GPU.architecture)
-        except HlogymError:  # NVRTC is not installed, or rejects one of them
-            cubins = {}
+        found = {a: _resources(kernels, a) for a in (GPU.architecture, *ELSEWHERE)}
         for k in kernels:
-            resources = cubins[k.symbol].resources if k.symbol in cubins else None
-            yield _row(suite, program.name, k, counts.get(k.symbol), counter, resources)
+            row = _row(suite, program.name, k, counts.get(k.symbol), counter, found[GPU.architecture].get(k.symbol))
+            others = {a: _needed(k, found[a][k.symbol], gpu) for a, gpu in ELSEWHERE.items() if k.symbol in found[a]}
+            yield replace(row, elsewhere=others)
+
+
+def _resources(kernels: Sequence[KernelSpec], architecture: str) -> dict[str, Resources]:
+    """Return what kernels need on an architecture, by symbol; nothing if NVRTC is missing or rejects one of them."""
+    try:
+        return {symbol: c.resources for symbol, c in compile_cubins(kernels, architecture).items()}
+    except HlogymError:
+        return {}
+
+
+def _needed(k: KernelSpec, resources: Resources, gpu: GpuModel) -> dict[str, float]:
+    resident = resident_blocks(gpu, k.block, resources.registers, resources.shared_bytes)
+    occupancy = round(resident * k.block / gpu.most_threads, 3)
+    return {"registers": resources.registers, "spills": resources.spill_stores, "occupancy": occupancy}
 
 
 def _row(
@@ -173,12 +203,11 @@ def _row(
         "coalescing": c.coalescing, "memory": c.memory_bytes(GPU.l2_bytes) / size, "l2": c.l2_bytes / size,
         "conflicts": c.bank_conflicts, "lanes": c.active_lanes, "updates": c.most_updates,
         "microseconds": 1e6 * kernel_seconds(work, GPU),
+        "traffic": max(limits["memory"], limits["l2"]) / kernel_seconds(work, GPU),
     }  # fmt: skip
-    needed = {}
+    needed: dict[str, float] = {}
     if resources:
-        resident = resident_blocks(GPU, k.block, resources.registers, resources.shared_bytes)
-        needed = {"registers": resources.registers, "shared": resources.shared_bytes, "spills": resources.spill_stores}
-        measured["occupancy"] = resident * k.block / GPU.most_threads
+        needed = {**_needed(k, resources, GPU), "shared": resources.shared_bytes}
     rounded = {name: round(value, 3) for name, value in measured.items()}
     return Row(**{**asdict(head), **rounded, **needed, "limit": max(limits, key=lambda name: limits[name])})
 
@@ -194,7 +223,9 @@ def report(rows: Sequence[Row], source: dict[str, object]) -> str:
         "",
         "Coalescing: needed over touched sectors. Memory and L2: bytes over those of the arguments, with "
         f"{GPU.l2_bytes / 1e6:.0f} MB of L2. Conflicts: additional turns of shared memory. Lanes: active ones of 32. "
-        "Registers per thread and occupancy on an H100 by NVRTC; us: predicted for an H100 in a graph, not measured.",
+        "Registers per thread and occupancy by NVRTC, for sm_80, sm_90 and sm_100 (A100, H100, B200). Traffic: time that "
+        "memory and the L2 cache alone would take, of the predicted time. us: predicted for an H100 in a graph, not "
+        "measured.",
         "",
         f"## Offenders ({len(offenders)})",
         "",
@@ -213,16 +244,24 @@ def report(rows: Sequence[Row], source: dict[str, object]) -> str:
         lines.append("")
     head = (
         "| program | kernel | kind | blocks | threads | MB | coalescing | memory | L2 | conflicts | lanes "
-        "| registers | occupancy | us | limit |"
+        "| registers | occupancy | traffic | us | limit |"
     )
-    lines += ["## All kernels", "", head, "|---|---|---|" + "---:|" * 11 + "---|"]
+    lines += ["## All kernels", "", head, "|---|---|---|" + "---:|" * 12 + "---|"]
     lines += [
         f"| {r.program} | {r.kernel} | {r.kind} | {r.grid} | {r.block} | {r.bytes / 1e6:.2f} | {r.coalescing:.0%} | "
-        f"{r.memory:.2f} | {r.l2:.2f} | {r.conflicts:.2f} | {r.lanes:.0f} | {r.registers} | {r.occupancy:.0%} | "
-        f"{r.microseconds:.1f} | {r.limit} |"
+        f"{r.memory:.2f} | {r.l2:.2f} | {r.conflicts:.2f} | {r.lanes:.0f} | {_each(r, 'registers')} | "
+        f"{_each(r, 'occupancy')} | {r.traffic:.0%} | {r.microseconds:.1f} | {r.limit} |"
         for r in rows
     ]
     return "\n".join([*lines, ""])
+
+
+def _each(r: Row, what: str) -> str:
+    """Return a number of a row for each architecture, in their order, or one if all are equal."""
+    style = "{:.0%}" if what == "occupancy" else "{:g}"
+    values = [e[what] for e in r.elsewhere.values()]
+    texts = [style.format(v) for v in (*values[:1], getattr(r, what), *values[1:])]
+    return texts[0] if len(set(texts)) == 1 else " / ".join(texts)
 
 
 def main() -> None:

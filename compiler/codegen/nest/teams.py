@@ -98,12 +98,19 @@ class ForFound:
         test: statements that define the pred scalar; they may use the variable and change nothing.
         condition: name of the pred scalar.
         body: statements of one iteration.
+        gather: statements that only the thread runs for which the pred is true, after the test.
+        kept: names and types of scalars that the test or `gather` defines and the body uses. The thread puts them into
+            shared memory, so that no thread of the body waits for memory.
+        threads: the first so many threads run the bodies, which have no barriers then; 0: all.
     """
 
     var: Var
     test: tuple[Stmt, ...]
     condition: str
     body: tuple[Stmt, ...]
+    gather: tuple[Stmt, ...] = ()
+    kept: tuple[tuple[str, PrimitiveType], ...] = ()
+    threads: int = 0
 
 
 @dataclass(frozen=True, slots=True)

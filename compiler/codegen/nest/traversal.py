@@ -34,7 +34,7 @@ _BODIES: dict[type, Callable[[Any], tuple[Body, ...]]] = {
     Scan: lambda s: (s.body,),
     If: lambda s: (s.then, s.otherwise),
     While: lambda s: (s.test, s.body),
-    ForFound: lambda s: (s.test, s.body),
+    ForFound: lambda s: (s.test, s.gather, s.body),
     SortByKey: lambda s: (s.read, s.body),
     OrderRow: lambda s: (s.read,),
     ForFlagged: lambda s: (s.body, s.ordered),
@@ -58,8 +58,10 @@ def map_bodies(s: Stmt, f: Callable[[Body], Body]) -> Stmt:
         return replace(s, body=f(s.body))
     if isinstance(s, If):
         return replace(s, then=f(s.then), otherwise=f(s.otherwise))
-    if isinstance(s, While | ForFound):
+    if isinstance(s, While):
         return replace(s, test=f(s.test), body=f(s.body))
+    if isinstance(s, ForFound):
+        return replace(s, test=f(s.test), gather=f(s.gather), body=f(s.body))
     if isinstance(s, SortByKey):
         return replace(s, read=f(s.read), body=f(s.body))
     if isinstance(s, OrderRow):
@@ -156,6 +158,8 @@ def names_of(s: Stmt) -> Iterator[str]:
         yield from (s.first, s.second)
     elif isinstance(s, If | While | ForFound):
         yield s.condition
+        if isinstance(s, ForFound):
+            yield from (name for name, _ in s.kept)
     elif isinstance(s, Reduce):
         yield from (r.value for r in s.reductions)
     elif isinstance(s, Sort):

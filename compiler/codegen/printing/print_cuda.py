@@ -334,6 +334,8 @@ class _CudaPrinter(Printer):
     def _found(self, s: lir.ForFound) -> None:
         v, extent, threads = s.var.name, s.var.extent, self.threads
         self.emit(f"__shared__ unsigned {v}_found[{threads // 32}];")
+        for name, t in s.kept:
+            self.emit(f"__shared__ {COMPUTE_TYPES[t]} {name}_kept[{threads}];")
         self.emit(f"for (index_t {v}_first = 0; {v}_first < {extent}; {v}_first += {threads}) {{")
         self.depth += 1
         self.emit("bool found_ = false;")
@@ -341,14 +343,27 @@ class _CudaPrinter(Printer):
         self.emit(f"  const index_t {v} = {v}_first + threadIdx.x;")
         self.indented(s.test)
         self.emit(f"  found_ = {s.condition};")
+        if s.kept:
+            self.depth += 1
+            self.emit("if (found_) {")
+            self.indented(s.gather)
+            for name, _ in s.kept:
+                self.emit(f"  {name}_kept[threadIdx.x] = {name};")
+            self.emit("}")
+            self.depth -= 1
         self.emit("}")
         self.emit("const unsigned lanes_ = __ballot_sync(0xffffffffu, found_);")
         self.emit(f"if (threadIdx.x % 32 == 0) {v}_found[threadIdx.x / 32] = lanes_;")
         self.emit("if (__syncthreads_or(found_)) {")
         self.depth += 1
+        if s.threads:
+            self.emit(f"if (threadIdx.x < {s.threads})")
         self.emit(f"for (int warp_ = 0; warp_ < {threads // 32}; warp_++)")
         self.emit(f"for (unsigned left_ = {v}_found[warp_]; left_; left_ &= left_ - 1) {{")
-        self.emit(f"  const index_t {v} = {v}_first + warp_ * 32 + (__ffs(left_) - 1);")
+        if not s.kept:
+            self.emit(f"  const index_t {v} = {v}_first + warp_ * 32 + (__ffs(left_) - 1);")
+        for name, t in s.kept:
+            self.emit(f"  const {COMPUTE_TYPES[t]} {name} = {name}_kept[warp_ * 32 + (__ffs(left_) - 1)];")
         self.indented(s.body)
         self.emit("}")
         self.emit("__syncthreads();")

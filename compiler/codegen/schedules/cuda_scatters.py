@@ -29,6 +29,10 @@ THREADS = 256
 """Least number of threads of a block, which look at as many updates at a time."""
 ATOMIC_BITS = (16, 32, 64)
 """Sizes of the elements that a GPU updates atomically."""
+OWNED_BYTES = 16 << 10
+"""Most shared memory for the elements of a block that its threads own."""
+_OWNED_TYPES = frozenset({T.F32, T.F64, T.S32, T.U32, T.S64, T.U64})
+"""Types of elements whose values in a kernel have the precision that they have in memory."""
 _PLAIN = lir.Let | lir.Store | lir.Update
 
 
@@ -100,7 +104,9 @@ class _Updates:
         return self.owner is None or not moving <= {self.owner[0]}
 
 
-def scatter_nest(part: Body, types: Mapping[str, T], schedule: Schedule) -> FlatNest | ScatterNest | None:
+def scatter_nest(
+    part: Body, types: Mapping[str, T], schedule: Schedule
+) -> FlatNest | ScatterNest | OwnedScatterNest | None:
     """Return the nest of a scatter, or None for other statements."""
     updates = _Updates.of(part)
     if updates is None:
@@ -113,7 +119,8 @@ def scatter_nest(part: Body, types: Mapping[str, T], schedule: Schedule) -> Flat
         exact = t.is_integer or written.combiner in (Opcode.MAXIMUM, Opcode.MINIMUM)
         if exact or schedule.gpu.atomics:
             return _flat(updates, updates.inside, types)
-    return ScatterNest(updates, types)
+    owned = _owned_elements(updates, t)
+    return ScatterNest(updates, types) if owned is None else OwnedScatterNest(updates, types, owned)
 
 
 def _flat(updates: _Updates, inside: Body, types: Mapping[str, T]) -> FlatNest:
@@ -182,3 +189,112 @@ class ScatterNest:
             condition = both
         search = lir.ForFound(number, test, condition, (*before, *window))
         return For(part, LoopKind.BLOCK, (search,), team=Team(threads, 1), blocks=blocks_of(parts, schedule))
+
+
+# ---- windows of one element
+
+
+def _owned_elements(u: _Updates, t: T) -> Runtime | None:
+    """Return the row of the output to which an update of one element belongs, if threads can own the elements; or None.
+
+    A thread keeps its elements in shared memory, with the precision that they have in memory.
+    """
+    if u.owner is None or u.overlaps or math.prod(v.extent for v in u.window) != 1 or t not in _OWNED_TYPES:
+        return None
+    buffer = u.written.buffer
+    if any(isinstance(s, lir.Let) and isinstance(s.value, lir.Load) and s.value.buffer == buffer for s in u.inside):
+        return None
+    found = {v for v in u.written.offset.variables() if v not in u.window}
+    row = found.pop() if len(found) == 1 else None
+    if not isinstance(row, Runtime) or -(-u.owner[1] // MULTIPROCESSORS) * t.byte_size > OWNED_BYTES:
+        return None
+    return row if row.name == u.owner[0] and _types_of(u).get(row.name) is not None else None
+
+
+def _types_of(u: _Updates) -> dict[str, T]:
+    """Return the types of the scalars that an update defines, by name."""
+    return {s.name: s.type for s in (*u.before, *u.inside) if isinstance(s, lir.Let)}
+
+
+@dataclass(frozen=True)
+class OwnedScatterNest:
+    """A scatter of single elements whose updates of one element run in order, each thread for elements of its own.
+
+    The threads of a block look at many updates at once and put the values of those of its part into shared memory. Each
+    thread then applies those of its elements, which are in shared memory until all updates are done.
+
+    Attributes:
+        updates: the updates.
+        types: element types of the arguments of the kernel.
+        row: where an update is applied.
+    """
+
+    updates: _Updates
+    types: Mapping[str, T]
+    row: Runtime
+
+    combine_bytes = 0
+
+    def threads(self, schedule: Schedule) -> int:
+        """Return the preferred number of threads of a block."""
+        return most_threads(schedule, min(MAX_THREADS, max(THREADS, ceil_power(self.updates.count // 8))))
+
+    def bind(self, threads: int, schedule: Schedule, may_combine: bool) -> For:
+        """Return the bound nest for blocks of so many threads."""
+        del may_combine
+        u, written, start = self.updates, self.updates.written, self.row.name
+        t, rows = self.types[written.buffer], self.updates.owner[1] if self.updates.owner else 1
+        size = -(-rows // min(MULTIPROCESSORS, rows))
+        parts = -(-rows // size)
+        number, before = flattened(u.batch, u.before)
+        _, inside = flattened(u.batch, u.inside)
+        part, element = Var(f"{number.name}p", parts), Var(f"{number.name}e", size)
+        first, array = ix.of(part) * size, f"{number.name}_rows"
+        at = written.offset.substitute({self.row: first + ix.of(element), **{v: ix.const(0) for v in u.window}})
+        mine, both, own = f"{start}_mine", f"{start}_both", f"{start}_own"
+        test: Body = (
+            *before,
+            lir.Let(mine, T.PRED, lir.IndexTest(ix.of(self.row) - first, 0, size - 1)),
+            lir.Let(both, T.PRED, lir.Apply(binary(Opcode.AND, T.PRED), (u.condition, mine))),
+        )
+        known = _types_of(u)
+        kept = tuple((name, known[name]) for name in dict.fromkeys((start, written.value)) if name in known)
+        apply: Body = (
+            lir.Let(own, T.PRED, lir.IndexTest(ix.of(self.row) - first - ix.of(element), 0, 0)),
+            lir.If(own, self._applied(array, element, t)),
+        )
+        search = lir.ForFound(
+            number, test, both, (For(element, LoopKind.THREAD, apply),),
+            tuple(s for s in inside if isinstance(s, lir.Let)), kept, min(size, threads),
+        )  # fmt: skip
+        loaded, inside_rows = f"{array}_first", f"{array}_inside"
+        load: Body = (
+            lir.Let(loaded, t, lir.Load(written.buffer, at)),
+            lir.LocalStore(array, ix.of(element), loaded),
+        )
+        store: Body = (
+            lir.Let(f"{array}_last", t, lir.LocalLoad(array, ix.of(element))),
+            lir.Store(written.buffer, at, f"{array}_last"),
+        )
+        if parts * size > rows:
+            known_row = lir.Let(inside_rows, T.PRED, lir.IndexTest(first + ix.of(element), 0, rows - 1))
+            load, store = (known_row, lir.If(inside_rows, load)), (known_row, lir.If(inside_rows, store))
+        body: Body = (
+            lir.LocalArray(array, t, size, lir.Scope.SHARED),
+            For(element, LoopKind.THREAD, load),
+            search,
+            For(element, LoopKind.THREAD, store),
+        )
+        return For(part, LoopKind.BLOCK, body, team=Team(threads, 1), blocks=blocks_of(parts, schedule))
+
+    def _applied(self, array: str, element: Var, t: T) -> Body:
+        """Return the statements that apply an update to an element in shared memory."""
+        written = self.updates.written
+        if isinstance(written, lir.Store):
+            return (lir.LocalStore(array, ix.of(element), written.value),)
+        before, after = f"{array}_before", f"{array}_after"
+        return (
+            lir.Let(before, t, lir.LocalLoad(array, ix.of(element))),
+            lir.Let(after, t, lir.Apply(binary(written.combiner, t), (before, written.value))),
+            lir.LocalStore(array, ix.of(element), after),
+        )
