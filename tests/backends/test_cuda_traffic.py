@@ -12,6 +12,7 @@ from tests.sweeps.cuda_traffic import REASONS, Row, report, rows_of
 
 PROGRAMS = ("softmax_2048x2048", "chain_f32_2048x2048", "row_sums_2048x2048", "bias_gelu_128x256", "adam_64k")
 ROW = Row("kernels", "program", "fusion", "loop", grid=4096, block=256, bytes=1 << 24)
+SCAN = replace(ROW, kind="scan", grid=66, memory=1.0)
 
 
 @pytest.mark.skipif(not emulation.available(), reason="the emulator needs g++")
@@ -46,8 +47,12 @@ def test_rows_that_break_a_rule_are_offenders() -> None:
         pytest.param(replace(ROW, grid=128, memory=1.0), "97% of the multiprocessors", id="nearly all"),
         pytest.param(replace(ROW, grid=4, memory=1.0), "", id="few blocks"),
         pytest.param(replace(ROW, coalescing=0.5, l2=3.0, traffic=0.2, limit="issue"), "20% of the time", id="hidden"),
-        pytest.param(replace(ROW, grid=66, memory=1.0, microseconds=5.5), "would save 2.0 us", id="half of the units"),
-        pytest.param(replace(ROW, grid=66, memory=1.0, microseconds=20.0), "", id="long on half of the units"),
+        pytest.param(
+            replace(SCAN, microseconds=5.5),
+            "would save 2.0 us",
+            id="half of the units",
+        ),
+        pytest.param(replace(SCAN, microseconds=20.0), "", id="long on half of the units"),
         pytest.param(replace(ROW, grid=4, memory=1 / 1024), "touches 16 kB", id="few updates"),
         pytest.param(replace(ROW, grid=4, memory=1.0, coalescing=0.5, l2=1.0), "", id="only one fault has a reason"),
         pytest.param(replace(ROW, coalescing=0.5, l2=1.0, spills=8), "", id="spills have no reason"),

@@ -41,6 +41,8 @@ ONCE = 1.25
 HIDDEN = 0.5
 """Share of the time that memory and the L2 cache may take alone where something else limits a kernel: with the exponent
 of `device_times.SHARPNESS`, such traffic makes it 2% longer."""
+DIVISIBLE = frozenset({"reduction", "column-reduction", "block", "scan", "top-k", "sort", "attention", "product"})
+"""Kinds of kernels whose rows, columns or tiles only a second kernel could put together again from several blocks."""
 BUSY = 0.9
 """Share of the multiprocessors that have blocks from which on more blocks would change little."""
 GPU = gpu_model("h100")
@@ -147,7 +149,7 @@ class Row:
         if self.memory * self.bytes < WORK:
             return f"touches {self.memory * self.bytes / 1e3:.0f} kB of its arrays"
         saved = (self.microseconds - 1e6 * GPU.launch) * (1 - self.grid / MULTIPROCESSORS)
-        if self.microseconds and saved < 1e6 * SECOND_STAGE:
+        if self.kind in DIVISIBLE and saved < 1e6 * SECOND_STAGE:
             return f"blocks for all multiprocessors would save {max(saved, 0):.1f} us, less than a second kernel takes"
         return ""
 
@@ -223,9 +225,8 @@ def report(rows: Sequence[Row], source: dict[str, object]) -> str:
         "",
         "Coalescing: needed over touched sectors. Memory and L2: bytes over those of the arguments, with "
         f"{GPU.l2_bytes / 1e6:.0f} MB of L2. Conflicts: additional turns of shared memory. Lanes: active ones of 32. "
-        "Registers per thread and occupancy by NVRTC, for sm_80, sm_90 and sm_100 (A100, H100, B200). Traffic: time that "
-        "memory and the L2 cache alone would take, of the predicted time. us: predicted for an H100 in a graph, not "
-        "measured.",
+        "Registers per thread and occupancy: by NVRTC for sm_80, sm_90, sm_100 (A100, H100, B200). Traffic: time that "
+        "memory and L2 alone would take, of the predicted time. us: predicted for an H100 in a graph, not measured.",
         "",
         f"## Offenders ({len(offenders)})",
         "",
@@ -260,8 +261,8 @@ def _each(r: Row, what: str) -> str:
     """Return a number of a row for each architecture, in their order, or one if all are equal."""
     style = "{:.0%}" if what == "occupancy" else "{:g}"
     values = [e[what] for e in r.elsewhere.values()]
-    texts = [style.format(v) for v in (*values[:1], getattr(r, what), *values[1:])]
-    return texts[0] if len(set(texts)) == 1 else " / ".join(texts)
+    shown = [style.format(v) for v in (*values[:1], getattr(r, what), *values[1:])]
+    return shown[0] if len(set(shown)) == 1 else " / ".join(shown)
 
 
 def main() -> None:
