@@ -18,6 +18,7 @@ from compiler.fusion.interval_grid import IntervalGrid
 from compiler.fusion.reach import ALL_BITS
 from compiler.fusion.rewriting import outputs_of
 from compiler.fusion.row_list import RowList
+from compiler.fusion.templates import SINGLE
 from compiler.ir import HloInstruction
 
 if TYPE_CHECKING:
@@ -37,11 +38,13 @@ class _Place:
         key: its key.
         producers: the nodes it reads.
         shape: nodes of equal shape may be fused side by side.
+        may_join: whether other nodes may be fused side by side with it.
     """
 
     key: int
     producers: tuple[HloInstruction, ...]
     shape: Hashable
+    may_join: bool = True
 
 
 @dataclass(slots=True)
@@ -124,7 +127,7 @@ class ActionTable:
     def next_reader(self, node: HloInstruction) -> HloInstruction | None:
         """Return the next fusible node, by key, that reads a value which this one reads too."""
         place = self._places[node]
-        following = [k for p in place.producers if (k := _after(self._readers[p], place.key)) is not None]
+        following = [k for p in place.producers if (k := _after(self._readers.get(p, []), place.key)) is not None]
         return self._node_at[min(following)] if following else None
 
     def next_alike(self, node: HloInstruction) -> HloInstruction | None:
@@ -239,7 +242,9 @@ class ActionTable:
         values = s.nodes.values[i]
         key = max(values)
         last = outputs_of(i)[values.index(key)] if len(values) > 1 else i
-        return _Place(key, tuple(s.producers(i)), next(last.shape.leaves()).dimensions)
+        # A pair with it would be refused, and would hide the pair with the next node.
+        may_join = s.legality.facts(i).template not in SINGLE
+        return _Place(key, tuple(s.producers(i)), next(last.shape.leaves()).dimensions, may_join)
 
     def _leave(self, i: HloInstruction, place: _Place, stale: dict[HloInstruction, None]) -> None:
         self._stale_before(place, stale)
@@ -250,7 +255,7 @@ class ActionTable:
         for keys in self._lists(place):
             del keys[bisect_left(keys, place.key)]
         for p in place.producers:
-            if not self._readers[p]:
+            if not self._readers.get(p, True):
                 del self._readers[p]  # which would keep a removed fusion alive
 
     def _enter(self, i: HloInstruction, place: _Place, stale: dict[HloInstruction, None]) -> None:
@@ -271,6 +276,8 @@ class ActionTable:
 
     def _lists(self, place: _Place) -> list[list[int]]:
         """Return sorted keys: of the readers of each value that a node reads, of the nodes of its shape, and of all."""
+        if not place.may_join:
+            return []
         return [*(self._readers[p] for p in place.producers), self._alike[place.shape], self._keys]
 
     # ---- rows

@@ -20,6 +20,8 @@ WITHOUT_TEMPLATE = {
     Opcode.RAGGED_DOT: "only a product of two whole matrices has a kernel that computes other ops too",
 }
 """Why ops with algorithms of their own cannot be fused at all."""
+SINGLE = TEMPLATE_OPS
+"""Opcodes whose kernels compute no independent nodes beside them."""
 
 
 def is_open_product(node: HloInstruction) -> bool:
