@@ -106,6 +106,33 @@ def test_tiles_that_do_not_fit_into_shared_memory_are_refused() -> None:
 
 
 @needs_emulator
+@needs_emulator
+@pytest.mark.parametrize("parts", [1, 2, 3, 4])
+def test_groups_of_threads_divide_the_depth(parts: int, tmp_path: Path) -> None:
+    shapes = [
+        ("f32", 40, 70, 100, "lhs"),
+        ("f64", 33, 20, 61, ""),
+        ("s32", 30, 50, 90, "rhs"),
+        ("f32", 20, 90, 5, "both"),
+    ]
+    schedule = default_schedule("cuda").with_values({"tiles.depth_parts": parts, "tiles.depth": 8})
+    check([product(*s) for s in shapes], tmp_path, schedule)
+
+
+def test_few_tiles_of_long_sums_have_more_threads() -> None:
+    few, many, short = (kernel_of(product("f32", *s), "cuda") for s in ((64, 64, 512), (4096, 512, 512), (64, 64, 8)))
+    assert few.block == 4 * short.block
+    assert many.block == short.block == 128
+
+
+def test_too_many_threads_are_refused() -> None:
+    schedule = default_schedule("cuda").with_values(
+        {"tiles.depth_parts": 8, "tiles.row_parts": 16, "tiles.column_parts": 16}
+    )
+    with pytest.raises(UnsupportedError, match="2048 threads"):
+        kernel_of(product("f32", 64, 64, 512), "cuda", schedule)
+
+
 @pytest.mark.parametrize(("rows", "columns"), [(64, 25600), (25600, 64)])
 def test_results_of_few_rows_or_columns_have_equally_many_tiles(rows: int, columns: int) -> None:
     assert kernel_of(product("f32", rows, columns, 16), "cuda").grid == 25600 // 128

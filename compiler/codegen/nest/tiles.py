@@ -27,6 +27,7 @@ class TileShape:
         depth: steps along the contracted dimension whose operands are in shared memory at a time.
         row_parts, column_parts: number of parts into which the tile is divided, for warps (tensor cores) or threads.
         stages: number of steps of `depth` that are in shared memory.
+        depth_parts: groups of threads that take the steps of `depth` in turns; one for tensor cores.
     """
 
     rows: int
@@ -35,6 +36,7 @@ class TileShape:
     row_parts: int
     column_parts: int
     stages: int = 2
+    depth_parts: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +63,11 @@ class TileOperand:
 def half_words(rows: int, depth: int, operand: TileOperand) -> int:
     """Return the words of 32 bits of a tile of rows x depth elements of 16 bits, with four between its lines."""
     return rows * (depth // 2 + 4) if operand.along_depth else depth * (rows // 2 + 4)
+
+
+def scalar_elements(t: TileShape) -> int:
+    """Return the elements in shared memory without tensor cores: two stages, in whose place the results are put."""
+    return t.depth_parts * max(2 * t.depth * (t.rows + t.columns + 8), t.row_parts * (t.columns + 4))
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +156,8 @@ class TileProduct:
     @property
     def threads(self) -> int:
         """Return the number of threads of a block."""
-        return self.shape.row_parts * self.shape.column_parts * (32 if self.uses_tensor_cores else 1)
+        t = self.shape
+        return t.row_parts * t.column_parts * (32 if self.uses_tensor_cores else t.depth_parts)
 
     @property
     def resident(self) -> int:
@@ -162,7 +170,7 @@ class TileProduct:
         """Return the size of the array in shared memory: the stages, in whose place the results are put later."""
         t = self.shape
         if not self.uses_tensor_cores:
-            return max(2 * t.depth * (t.rows + t.columns + 8), t.row_parts * (t.columns + 4))
+            return scalar_elements(t)
         stage = half_words(t.rows, t.depth, self.lhs) + half_words(t.columns, t.depth, self.rhs)
         return max(t.stages * stage, t.row_parts * 16 * (t.columns + 8))
 

@@ -37,12 +37,10 @@ def print_product(s: TileProduct, emit: Callable[[str], None], body: PrintBody) 
     emit("};")
     t = s.shape
     tile = f"{t.rows}, {t.columns}, {t.depth}, {t.row_parts}, {t.column_parts}"
-    function = "scalar_product"
-    if s.uses_tensor_cores:
-        function, tile = "tensor_product", f"{tile}, {t.stages}"
+    name, last = ("tensor_product", t.stages) if s.uses_tensor_cores else ("scalar_product", t.depth_parts)
     sizes = f"{s.row.extent}, {s.column.extent}, {s.depth.extent}"
     emit(
-        f"{function}<{element}, {tile}, {sizes}>(shared_tiles, left_operand, right_operand, store_result, "
+        f"{name}<{element}, {tile}, {last}, {sizes}>(shared_tiles, left_operand, right_operand, store_result, "
         f"(index_t){s.first_row.to_c()}, (index_t){s.first_column.to_c()});"
     )
 

@@ -57,10 +57,10 @@ template <class T, int ROWS, int DEPTH, int PITCH, int THREADS, class O> struct 
   Pack<T, WIDTH> held[EACH];
   static __device__ inline int row_of(int unit) { return O::along ? unit / (DEPTH / WIDTH) : unit % (ROWS / WIDTH) * WIDTH; }
   static __device__ inline int step_of(int unit) { return O::along ? unit % (DEPTH / WIDTH) * WIDTH : unit / (ROWS / WIDTH); }
-  template <int64_t LENGTH, int64_t K, class I> __device__ inline void load(const O &operand, I first, I step) {
+  template <int64_t LENGTH, int64_t K, class I> __device__ inline void load(const O &operand, I first, I step, int thread = threadIdx.x) {
 #pragma unroll
     for (int n = 0; n < EACH; n++) {
-      const int unit = threadIdx.x + n * THREADS;
+      const int unit = thread + n * THREADS;
       const I i = first + row_of(unit), k = step + step_of(unit);
       const bool inside = (UNITS % THREADS == 0 || unit < UNITS) && i < LENGTH && k < K;
       if constexpr (O::vector != 0) {
@@ -75,10 +75,10 @@ template <class T, int ROWS, int DEPTH, int PITCH, int THREADS, class O> struct 
       }
     }
   }
-  template <class S> __device__ inline void put(S &shared, int start) const {
+  template <class S> __device__ inline void put(S &shared, int start, int thread = threadIdx.x) const {
 #pragma unroll
     for (int n = 0; n < EACH; n++) {
-      const int unit = threadIdx.x + n * THREADS;
+      const int unit = thread + n * THREADS;
       if (UNITS % THREADS != 0 && unit >= UNITS) break;
       const int at = start + step_of(unit) * PITCH + row_of(unit);
       if constexpr (!O::along && O::vector != 0) {
@@ -115,12 +115,15 @@ template <class T, int SIZE, int PARTS> struct Runs {
   }
 };
 
-template <class T, int BM, int BN, int BK, int PM, int PN, int64_t M, int64_t N, int64_t K, class S, class L, class R, class E, class I>
+// With PK > 1 so many groups of threads take steps of the depth in turns, each with stages of its own.
+template <class T, int BM, int BN, int BK, int PM, int PN, int PK, int64_t M, int64_t N, int64_t K, class S, class L, class R, class E, class I>
 __device__ inline void scalar_product(S &shared, const L &left, const R &right, const E &store, I first_row, I first_column) {
   constexpr int THREADS = PM * PN, PITCH_A = BM + 4, PITCH_B = BN + 4, STAGE = BK * (PITCH_A + PITCH_B);
+  constexpr int GROUP = 2 * STAGE > PM * PITCH_B ? 2 * STAGE : PM * PITCH_B;
   using Rows = Runs<T, BM, PM>;
   using Columns = Runs<T, BN, PN>;
-  const int row_part = threadIdx.x / PN, column_part = threadIdx.x % PN;
+  const int group = PK == 1 ? 0 : threadIdx.x / THREADS, thread = PK == 1 ? threadIdx.x : threadIdx.x % THREADS;
+  const int row_part = thread / PN, column_part = thread % PN, own = group * GROUP;
   ScalarTile<T, BM, BK, PITCH_A, THREADS, L> a;
   ScalarTile<T, BN, BK, PITCH_B, THREADS, R> b;
   T sums[Rows::EACH][Columns::EACH];
@@ -128,20 +131,20 @@ __device__ inline void scalar_product(S &shared, const L &left, const R &right, 
   for (int i = 0; i < Rows::EACH; i++)
 #pragma unroll
     for (int j = 0; j < Columns::EACH; j++) sums[i][j] = 0;
-  a.template load<M, K>(left, first_row, (I)0);
-  b.template load<N, K>(right, first_column, (I)0);
-  a.put(shared, 0);
-  b.put(shared, BK * PITCH_A);
+  a.template load<M, K>(left, first_row, (I)(group * BK), thread);
+  b.template load<N, K>(right, first_column, (I)(group * BK), thread);
+  a.put(shared, own, thread);
+  b.put(shared, own + BK * PITCH_A, thread);
   __syncthreads();
   int stage = 0;
 #pragma unroll 1
-  for (I step = 0; step < K; step += BK) {
-    const bool more = step + BK < K;
+  for (I step = 0; step < K; step += PK * BK) {
+    const bool more = step + PK * BK < K;
     if (more) {
-      a.template load<M, K>(left, first_row, (I)(step + BK));
-      b.template load<N, K>(right, first_column, (I)(step + BK));
+      a.template load<M, K>(left, first_row, (I)(step + (PK + group) * BK), thread);
+      b.template load<N, K>(right, first_column, (I)(step + (PK + group) * BK), thread);
     }
-    const int from = stage * STAGE;
+    const int from = own + stage * STAGE;
 #pragma unroll
     for (int k = 0; k < BK; k++) {
       T x[Rows::EACH], y[Columns::EACH];
@@ -154,20 +157,30 @@ __device__ inline void scalar_product(S &shared, const L &left, const R &right, 
     }
     stage ^= 1;
     if (more) {
-      a.put(shared, stage * STAGE);
-      b.put(shared, stage * STAGE + BK * PITCH_A);
+      a.put(shared, own + stage * STAGE, thread);
+      b.put(shared, own + stage * STAGE + BK * PITCH_A, thread);
     }
     __syncthreads();
   }
   // As many rows of the result are put into shared memory at a time as fit where the operands were.
-  constexpr int SLICE = fitting(Rows::EACH, 2 * STAGE / (PM * PITCH_B));
+  constexpr int SLICE = fitting(Rows::EACH, GROUP / (PM * PITCH_B));
 #pragma unroll
   for (int start = 0; start < Rows::EACH; start += SLICE) {
 #pragma unroll
-    for (int n = 0; n < SLICE; n++) Columns::write(sums[start + n], &shared[(n * PM + row_part) * PITCH_B], column_part);
+    for (int n = 0; n < SLICE; n++) Columns::write(sums[start + n], &shared[own + (n * PM + row_part) * PITCH_B], column_part);
     __syncthreads();
+    if constexpr (PK > 1) {  // always in the same order
+      for (int e = threadIdx.x; e < SLICE * PM * BN; e += PK * THREADS) {
+        const int at = e / BN * PITCH_B + e % BN;
+        T sum = shared[at];
+#pragma unroll
+        for (int g = 1; g < PK; g++) sum += shared[g * GROUP + at];
+        shared[at] = sum;
+      }
+      __syncthreads();
+    }
     const auto row_of = [&](int r) { return Rows::position(r % PM, start + r / PM); };
-    finish_rows<SLICE * PM, BN, PITCH_B, THREADS, false, M, N>(shared, store, row_of, first_row, first_column);
+    finish_rows<SLICE * PM, BN, PITCH_B, PK * THREADS, false, M, N>(shared, store, row_of, first_row, first_column);
     __syncthreads();
   }
 }

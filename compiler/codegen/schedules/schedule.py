@@ -79,6 +79,7 @@ FIELD_RANGES: Mapping[str, range] = {
     "tiles.row_parts": range(17),
     "tiles.column_parts": range(33),
     "tiles.stages": range(5),
+    "tiles.depth_parts": range(9),
     "tile_attention.queries": range(0, 129, 16),
     "tile_attention.keys": range(0, 129, 16),
     "tile_attention.rounded": range(2),

@@ -32,6 +32,7 @@ TYPICAL_VALUES: Mapping[str, tuple[int, ...]] = {
     "tiles.depth": (0, 8, 16, 32, 64),
     "tiles.row_parts": (0, 1, 2, 4, 8, 16),
     "tiles.column_parts": (0, 1, 2, 4, 8, 16, 32),
+    "tiles.depth_parts": (0, 1, 2, 4),
     "order.insertion": (0, 16, 64, 256),
     "order.digit": (6, 8, 11),
     "gpu.team": (0, 1, 8, 32, 128, 256, 1024),

@@ -78,6 +78,7 @@ class TileSchedule:
         depth: contracted elements that are in shared memory at a time.
         row_parts, column_parts: parts of a tile, one per warp for tensor cores, otherwise one per thread.
         stages: number of tiles of the operands in shared memory, for tensor cores.
+        depth_parts: groups of threads among which the steps of a sum are divided, without tensor cores.
     """
 
     rows: int = 0
@@ -86,6 +87,7 @@ class TileSchedule:
     row_parts: int = 0
     column_parts: int = 0
     stages: int = 0
+    depth_parts: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,8 +19,9 @@ from compiler.codegen.lowering.outputs import forward_index, kernel_arguments, s
 from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import Index, IndexExpr, Var
-from compiler.codegen.nest.tiles import HALF_TYPES, TileOperand, TileProduct, TileShape, half_words
+from compiler.codegen.nest.tiles import HALF_TYPES, TileOperand, TileProduct, TileShape, half_words, scalar_elements
 from compiler.codegen.nest.traversal import walk
+from compiler.codegen.schedules.cuda_shapes import MULTIPROCESSORS
 from compiler.codegen.schedules.template_schedules import TileSchedule
 from compiler.codegen.templates.dots import (
     contracted_sizes,
@@ -50,6 +51,10 @@ TILE_SIZES: dict[T, tuple[tuple[int, int], ...]] = {
 many registers that a multiprocessor holds one block."""
 THREADS = 128
 """Least threads of a block where no tensor cores multiply."""
+DEPTH_PARTS = (4, 2)
+"""Numbers of groups of threads among which a block may divide the depth."""
+MOST_GROUPS, MOST_THREADS = 2 * MULTIPROCESSORS, 512
+"""Most groups of all blocks that divide the depth, and threads of such a block, which have 128 registers each."""
 GROUP = 8
 """Most rows of tiles that neighboring blocks compute."""
 MANY_TILES = 160
@@ -278,12 +283,14 @@ class _Lowering:
         rows, columns = s.rows or _covering(m, size[0], 16), s.columns or _covering(n, size[1], 32)
         if s.stages == 1:
             raise UnsupportedError("a tile is copied to one stage while another is read: there are at least two stages")
-        shape = self._tensor_shape(rows, columns) if self.type in HALF_TYPES else self._scalar_shape(rows, columns)
+        tiles = count((rows, columns))
+        halves = self.type in HALF_TYPES
+        shape = self._tensor_shape(rows, columns) if halves else self._scalar_shape(rows, columns, tiles)
         if shape is None:
             raise UnsupportedError(
                 f"a tile of {rows} x {columns} elements cannot be divided into the parts of its choice"
             )
-        if self.type not in HALF_TYPES or not (lhs.vector or rhs.vector):
+        if not halves or not (lhs.vector or rhs.vector):
             return shape
         stage = 4 * (half_words(rows, shape.depth, lhs) + half_words(columns, shape.depth, rhs))
         fit = min(MAX_STAGES, STAGE_BYTES // stage, -(-self.depth.extent // shape.depth))
@@ -299,8 +306,11 @@ class _Lowering:
             return None
         return TileShape(rows, columns, depth, row_parts, column_parts, s.stages or 2)
 
-    def _scalar_shape(self, rows: int, columns: int) -> TileShape | None:
-        """Return the shape of a tile that threads divide, or None if they cannot."""
+    def _scalar_shape(self, rows: int, columns: int, tiles: int) -> TileShape | None:
+        """Return the shape of a tile that threads divide, or None if they cannot.
+
+        Where there are so few tiles that multiprocessors wait for memory, several groups of threads divide the depth.
+        """
         s = self.schedule
         # Of small tiles there are few, which wait for memory: they load more at a time.
         longest = 32 if self.type.byte_size == 4 and self.depth.extent >= 64 else 16
@@ -314,7 +324,18 @@ class _Lowering:
         runs = [_run(rows, row_parts), _run(columns, column_parts)]
         if 0 in runs or row_parts * column_parts % 32 or depth % 4:
             return None
-        return TileShape(rows, columns, depth, row_parts, column_parts)
+        shape = TileShape(rows, columns, depth, row_parts, column_parts)
+        if s.depth_parts:
+            return replace(shape, depth_parts=s.depth_parts)
+        for parts in DEPTH_PARTS:
+            if tiles * parts > MOST_GROUPS or row_parts * column_parts * parts > MOST_THREADS:
+                continue
+            for steps in (depth,) if s.depth else dict.fromkeys((depth, 16, 8)):
+                found = replace(shape, depth=min(steps, depth), depth_parts=parts)
+                fits = scalar_elements(found) * self.type.byte_size <= STAGE_BYTES
+                if fits and found.depth * parts <= self.depth.extent:
+                    return found
+        return shape
 
     # ---- results
 
