@@ -37,9 +37,8 @@ LAUNCH = 3e-6
 """Seconds that a kernel takes longer than its work, in a graph."""
 TILE, STEP, STEP_SECONDS = 64, 32, 4e-7
 """Edge of a tile, elements along the depth that are loaded at a time, and the latency of such a load. A product with
-too few tiles for all multiprocessors takes that long per step, because nothing else overlaps with it."""
-DEPTH_PARTS = 4
-"""Groups of threads that divide the steps of such a product, without tensor cores."""
+too few tiles for all multiprocessors takes that long per step, because nothing else overlaps with it; where groups of
+threads divide the steps, one multiprocessor takes as long to multiply them."""
 
 
 @dataclass(frozen=True)
@@ -100,8 +99,7 @@ def generated_seconds(dot: HloInstruction) -> float:
     s, t = ProductSizes.of(dot), _type_of(dot)
     tiles = s.batch * -(-s.m // TILE) * -(-s.n // TILE)
     whole = tiles * (TILE * TILE * 2.0 * s.k) / (RATES[t] / SLOWDOWNS[t])
-    parts = 1 if t in _HALVES else max(1, min(DEPTH_PARTS, 2 * UNITS // tiles))
-    waiting = -(-s.k // (STEP * parts)) * STEP_SECONDS * -(-tiles // (4 * UNITS))
+    waiting = -(-s.k // STEP) * STEP_SECONDS * -(-tiles // (4 * UNITS))
     return max(whole, waiting, _traffic(dot))
 
 
