@@ -106,16 +106,7 @@ def compile(  # users know it by this name
     """
     options = options or CompileOptions()
     target = find_backend(backend)
-    if isinstance(module, str) and module.endswith(".hlo") and "\n" not in module:
-        raise ArgumentError(f"compile takes HLO text, not the name of a file; read {short_repr(module)} first")
-    module = parse(module) if isinstance(module, str) else module
-    if not isinstance(module, HloModule):
-        raise ArgumentError(f"a program is HLO text or an HloModule, not {short_repr(module)}")
-    if options.verify:
-        verify(module)
-    refusal = device_refusal(module)
-    if refusal is not None:
-        raise UnsupportedError(refusal)
+    module = checked_module(module, options.verify)
     if not options.optimize:
         return _configured(target.build(module), options)
     # Fusions that are kept leave policies only what is left, and only those that are given.
@@ -130,6 +121,26 @@ def compile(  # users know it by this name
     if options.verify:
         verify(session.module)
     return _configured(session.finish(), options)
+
+
+def checked_module(module: HloModule | str, verified: bool = True) -> HloModule:
+    """Return a program as a module; errors are those of `compile`.
+
+    Args:
+        module: HLO text, or a module.
+        verified: run the verifier.
+    """
+    if isinstance(module, str) and module.endswith(".hlo") and "\n" not in module:
+        raise ArgumentError(f"compile takes HLO text, not the name of a file; read {short_repr(module)} first")
+    module = parse(module) if isinstance(module, str) else module
+    if not isinstance(module, HloModule):
+        raise ArgumentError(f"a program is HLO text or an HloModule, not {short_repr(module)}")
+    if verified:
+        verify(module)
+    refusal = device_refusal(module)
+    if refusal is not None:
+        raise UnsupportedError(refusal)
+    return module
 
 
 def _configured(executable: Executable, options: CompileOptions) -> Executable:

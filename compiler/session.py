@@ -6,7 +6,8 @@ The Gymnasium environments are built on it; it does not depend on Gymnasium.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -492,12 +493,25 @@ class CompilationSession:
         self._check_backend(plan)
         self._reset()
         try:
-            self._replay(plan)
-        except BaseException as e:
+            with _as_plan_errors():
+                self._replay(plan)
+        except BaseException:
             self._reset()
-            if isinstance(e, PlanError) or not isinstance(e, HlogymError):
-                raise
-            raise PlanError(f"the plan cannot be replayed: {e}") from None
+            raise
+
+    def replay_fusions(self, plan: CompilationPlan) -> None:
+        """Make the fusions and kernel choices of a plan, whose other decisions this session has made.
+
+        Raises:
+            PlanError: the plan was made for another module or for other decisions before fusion, or one of its
+                decisions is not possible. The session then has some of them.
+        """
+        if plan.fingerprint != self.fingerprint or not plan.base:
+            raise PlanError("the plan does not continue the decisions of this session")
+        self._check_backend(plan)
+        with _as_plan_errors():
+            self._label(plan)
+            self._replay_fusions(plan)
 
     def _check_backend(self, plan: CompilationPlan) -> None:
         if known_backend(plan.backend) is None:
@@ -509,9 +523,12 @@ class CompilationSession:
                 "use that backend, or replay plan.without_kernels()"
             )
 
-    def _replay(self, plan: CompilationPlan) -> None:
+    def _label(self, plan: CompilationPlan) -> None:
         self.rules = plan.rules
         self.decided_by = {phase: replayed_from(plan.decided_by.get(phase, "")) for phase in PHASES[:-1]}
+
+    def _replay(self, plan: CompilationPlan) -> None:
+        self._label(plan)
         for text in (*plan.passes, *plan.loop_passes):
             make_pass(text)  # reports a bad pass before any work is done
         if plan.passes:
@@ -526,6 +543,9 @@ class CompilationSession:
             return
         self.phase = "fusion"
         self._start_fusion()
+        self._replay_fusions(plan)
+
+    def _replay_fusions(self, plan: CompilationPlan) -> None:
         binding = PlanBinding(plan, self._require_base())
         for n, step in enumerate(plan.steps):
             try:
@@ -625,6 +645,17 @@ class CompilationSession:
         if PHASES.index(phase) < PHASES.index(self.phase):
             raise SessionError(f"{phase} are decided already, the session is at {self.phase}; undo, or start a new one")
         self.phase = phase
+
+
+@contextmanager
+def _as_plan_errors() -> Iterator[None]:
+    """Report errors of the compiler inside a `with` block as errors of the plan that is replayed."""
+    try:
+        yield
+    except PlanError:
+        raise
+    except HlogymError as e:
+        raise PlanError(f"the plan cannot be replayed: {e}") from None
 
 
 def as_pipeline(pipeline: Pipeline) -> HloPass:

@@ -29,6 +29,7 @@ from compiler.backends.registry import find_backend
 from compiler.backends.xla.executable import XlaExecutable
 from compiler.errors import BackendError, BuildKilledError, DeviceLostError, HlogymError, UnbuildableFusionError
 from compiler.plan import CompilationPlan
+from compiler.plan_replays import PlanReplays
 from compiler.runtime.executable import Executable
 from compiler.runtime.thunks import Thunk
 from compiler.support.lru_dict import LruDict
@@ -109,6 +110,7 @@ class Worker:
     def __init__(self) -> None:
         self._ready: LruDict[str, _Ready] = LruDict(1.0, lambda _, ready: ready.size)
         self._wanted: LruDict[tuple[str, int], Reference] = LruDict(WANTED_BYTES, lambda _, reference: reference.nbytes)
+        self._replays = PlanReplays()
         self._machines: dict[str, str] = {}
         self._handles: LruDict[tuple[str, str | None, int, str], str] = LruDict(4 * HELD_EXECUTABLES)
         self._count = 0
@@ -150,11 +152,7 @@ class Worker:
         if handle is not None and handle in self._ready:
             return self._described(handle)
         try:
-            plan = None if request["plan"] is None else CompilationPlan.from_json(request["plan"])
-            # The reference stays what the rules decide, so that speedups mean the same whatever policy is the default.
-            executable = compile_hlo(
-                request["program"]["text"], backend=request["backend"], policy="heuristic", plan=plan
-            )
+            executable = self._compiled(request["program"]["text"], request["backend"], request["plan"])
         except Exception as error:  # as in `handle`
             return _failure("compile", error)
         tolerance = program_from_json(request["program"]).tolerance
@@ -171,6 +169,12 @@ class Worker:
         self._ready.put(handle, _Ready(executable, wanted, tolerance, build), kept=request.get("keep", ()))
         self._handles[asked] = handle
         return self._described(handle)
+
+    def _compiled(self, text: str, backend: str, plan: str | None) -> Executable:
+        if plan is not None:
+            return self._replays.compile(text, backend, CompilationPlan.from_json(plan))
+        # The reference stays what the rules decide, so that speedups mean the same whatever policy is the default.
+        return compile_hlo(text, backend=backend, policy="heuristic")
 
     def _described(self, handle: str) -> dict[str, Any]:
         ready = self._held(handle)

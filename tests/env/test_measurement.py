@@ -104,16 +104,14 @@ def test_a_wrong_result_has_no_time(program: Program) -> None:
 
 def test_outputs_left_from_an_earlier_run_are_wrong(program: Program) -> None:
     fault = """
-real = w.compile_hlo
-def stuck(*args, **kwargs):
-    executable, kept = real(*args, **kwargs), []
-    if kwargs["plan"] is None:
-        return executable
+real = w.PlanReplays.compile
+def stuck(*args):
+    executable, kept = real(*args), []
     def call(*inputs):
         kept[:] = kept or executable(*inputs)
         return kept
     return call
-w.compile_hlo = stuck
+w.PlanReplays.compile = stuck
 """
     with faulty(fault) as measurer:
         assert measurer.measure(program, plan("none")).failure == "wrong"
