@@ -31,6 +31,7 @@ from compiler.fusion.actions import FusionAction
 from compiler.fusion.library_fusions import wrap_library_ops
 from compiler.fusion.policies.ruled import RuledFusion
 from compiler.fusion.protocol import ChooseFusion, FusionPolicy, as_policy, run_policy
+from compiler.fusion.recomputation import recompute_outputs
 from compiler.fusion.state import FusionState
 from compiler.ir import HloInstruction, HloModule, Opcode
 from compiler.loop_packing import inside_kernel_loops, pack_loops
@@ -634,7 +635,10 @@ class CompilationSession:
         self.module.reorder()  # fusions are where they were created, and a scheduled module must list operands first
         plan = self.plan
         self.phase = "done"
-        return self._backend.build(self.module, plan, self.kernel_bindings)
+        module = self.module
+        if self._backend.language == C.name:
+            module = recompute_outputs(module, self.target, self.kernel_bindings)
+        return self._backend.build(module, plan, self.kernel_bindings)
 
     @property
     def kernel_bindings(self) -> KernelBindings:

@@ -1,0 +1,126 @@
+"""Values that kernels compute again instead of reading them from memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from compiler import CompilationSession, compile, parse
+from compiler.codegen.build_target import C_TARGET
+from compiler.fusion.recomputation import recompute_outputs
+from compiler.interpreter import evaluate
+from compiler.ir import HloModule, Opcode
+from compiler.ir.verifier import verify
+
+GELU = """
+HloModule gelu
+
+add { a = f32[] parameter(0) b = f32[] parameter(1) ROOT r = f32[] add(a, b) }
+
+forward {
+  p = f32[128,256] parameter(0)
+VALUE
+  y = f32[128,256] multiply(p, t)
+  ROOT r = (f32[128,256], f32[128,256]) tuple(y, t)
+}
+
+backward {
+  t = f32[128,256] parameter(0)
+  p = f32[128,256] parameter(1)
+  g = f32[128,256] parameter(2)
+  a = f32[128,256] multiply(p, t)
+  ROOT r = f32[128,256] multiply(a, g)
+}
+
+ENTRY main {
+  x = f32[128,96] parameter(0)
+  w = f32[96,256] parameter(1)
+  target = f32[128,256] parameter(2)
+  p = f32[128,256] dot(x, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  f = (f32[128,256], f32[128,256]) fusion(p), kind=kLoop, calls=forward
+  y = f32[128,256] get-tuple-element(f), index=0
+  t = f32[128,256] get-tuple-element(f), index=1
+  zero = f32[] constant(0)
+  loss = f32[] reduce(y, zero), dimensions={0,1}, to_apply=add
+  g = f32[128,256] multiply(y, target)
+  d = f32[128,256] fusion(t, READ, g), kind=kLoop, calls=backward
+  dx = f32[128,96] dot(d, w), lhs_contracting_dims={1}, rhs_contracting_dims={1}
+  ROOT r = (f32[], f32[128,96]) tuple(loss, dx)
+}
+"""
+"""A fusion that stores a VALUE of a product, which a later fusion reads beside READ."""
+
+
+TANH = "t = f32[128,256] tanh(p)"
+SUM = """z = f32[] constant(0)
+  s = f32[128] reduce(p, z), dimensions={1}, to_apply=add
+  t = f32[128,256] broadcast(s), dimensions={0}"""
+
+
+def program(value: str = TANH, read: str = "p") -> HloModule:
+    return parse(GELU.replace("VALUE", value).replace("READ", read))
+
+
+def stored(module: HloModule) -> int:
+    """Return how many arrays the first fusion of a program stores."""
+    first = next(i for i in module.entry.post_order() if i.opcode is Opcode.FUSION)
+    return len([s for s in first.shape.leaves() if s.is_array])
+
+
+def inputs_of(module: HloModule) -> list[np.ndarray[Any, Any]]:
+    rng = np.random.default_rng(0)
+    return [rng.standard_normal(s.dimensions).astype(np.float32) for s in module.entry.parameter_shapes]
+
+
+def test_a_kernel_computes_again_what_follows_from_an_array_it_reads() -> None:
+    module = program()
+    before = str(module)
+    changed = recompute_outputs(module, C_TARGET)
+    assert (stored(module), stored(changed)) == (2, 1)
+    assert str(module) == before
+    verify(changed)
+    inputs = inputs_of(module)
+    for found, wanted in zip(evaluate(changed, inputs), evaluate(module, inputs), strict=True):
+        np.testing.assert_array_equal(found, wanted)
+
+
+@pytest.mark.parametrize(
+    ("value", "read", "why"),
+    [
+        (TANH, "target", "the product would be alive instead of its tanh"),
+        (SUM, "p", "an element of the value depends on a row"),
+        ("u = f32[128,256] tanh(p)\n  t = f32[128,256] tanh(u)", "p", "it takes longer than loading it"),
+    ],
+)
+def test_other_values_are_stored(value: str, read: str, why: str) -> None:
+    module = program(value, read)
+    assert recompute_outputs(module, C_TARGET) is module, why
+
+
+@pytest.mark.parametrize("name", ["f", "d"])
+def test_kernels_with_a_chosen_schedule_stay_as_they_are(name: str) -> None:
+    module = program()
+    assert recompute_outputs(module, C_TARGET, {("main", name)}) is module
+    assert recompute_outputs(module, C_TARGET, {("main", "other"), ("body", name)}) is not module
+
+
+def test_compiled_programs_need_less_memory_and_compute_the_same() -> None:
+    module = program()
+    executable = compile(module, pipeline=[], fusion_policy="none")
+    assert executable.memory is not None
+    array = 128 * 256 * 4
+    assert executable.memory.temporaries < 4 * array  # the product, g and d, and in the forward fusion y
+    inputs = inputs_of(module)
+    for found, wanted in zip(executable(*inputs), evaluate(module, inputs), strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=2e-4, atol=2e-3)
+
+
+def test_a_session_goes_on_as_it_was_after_it_has_built_a_program() -> None:
+    session = CompilationSession(program(), pipeline=[])
+    session.fusion.module.reorder()
+    before = str(session.fusion.module)
+    executable = session.finish()
+    assert str(session.fusion.module) == before
+    assert str(executable.module) != before
