@@ -40,6 +40,7 @@ from compiler.passes import HloPass, PassPipeline, PipelineRun, make_pass
 from compiler.passes.infrastructure.registry import pass_text
 from compiler.passes.pipelines.default import (
     default_pipeline,
+    expand_transforms,
     group_products,
     group_tile_products,
     lower,
@@ -315,6 +316,8 @@ class CompilationSession:
                 sorts = language.sorts and i.opcode in (Opcode.SORT, Opcode.TOPK) and has_kernel(i, language.name)
                 return sorts or (language.scans and has_scan(i)) or is_kept(i) or self._library_computes(i)
 
+            if language.staged:
+                expand_transforms(self.module, keeps)
             lower(self.module, keeps)
             if language.staged:
                 inside = inside_kernel_loops(self.module)

@@ -11,6 +11,7 @@ from compiler.passes.dots.convolution_reversal import ConvolutionReversal
 from compiler.passes.dots.features_last import FeaturesLast
 from compiler.passes.dots.product_fusion import ProductFusion
 from compiler.passes.dots.tile_product_fusion import TileProductFusion
+from compiler.passes.expanders.fft_to_dot import FftToDot
 from compiler.passes.infrastructure.base import HloPass
 from compiler.passes.infrastructure.pipeline import FixedPoint, PassPipeline, PipelineRun
 from compiler.passes.infrastructure.registry import make_pass
@@ -132,6 +133,16 @@ def lower(module: HloModule, keeps: Keeps | None = None) -> bool:
     if changed:
         run.run(tidying, module)
     return changed
+
+
+def expand_transforms(module: HloModule, keeps: Keeps) -> bool:
+    """Replace Fourier transforms by matrix products; return whether there were any.
+
+    Args:
+        module: the module to change, before `lower`.
+        keeps: says for a transform whether it is kept as it is.
+    """
+    return sparing(FftToDot(), keeps).run(module)
 
 
 def stage_reductions(module: HloModule, keeps: Keeps) -> bool:
