@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from scipy import special
 
 from compiler.errors import InterpreterError
 from compiler.interpreter import integers
@@ -45,6 +44,12 @@ def _rsqrt(x: Array) -> Array:
     return np.asarray(x.dtype.type(1) / np.sqrt(x))
 
 
+def _erf(x: Array) -> Array:
+    from scipy import special  # importing SciPy takes longer than the rest of the interpreter
+
+    return np.asarray(special.erf(x))
+
+
 def _maximum(x: Array, y: Array) -> Array:
     return np.where((x == 0) & (y == 0), x + y, np.maximum(x, y))
 
@@ -64,7 +69,7 @@ _FLOAT: dict[Opcode, Function] = {
     Opcode.CEIL: np.ceil,
     Opcode.COSINE: np.cos,
     Opcode.COSH: np.cosh,
-    Opcode.ERF: special.erf,
+    Opcode.ERF: _erf,
     Opcode.EXPONENTIAL: np.exp,
     Opcode.EXPONENTIAL_MINUS_ONE: np.expm1,
     Opcode.FLOOR: np.floor,

@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from scipy.linalg import lapack
 
 from compiler.interpreter.custom_calls import options, register_custom_call
 from compiler.interpreter.linalg import solve_triangular
@@ -23,6 +22,8 @@ Routine = Callable[[dict[str, int], Sequence[Array], Sequence[Shape]], Sequence[
 
 
 def _routine(name: str, like: Array) -> Any:
+    from scipy.linalg import lapack  # importing it takes long, and few programs need it
+
     return lapack.get_lapack_funcs(name, (like,))
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from scipy.linalg import blas, lapack
 
 from compiler.interpreter.machine import Machine
 from compiler.interpreter.precision import F32, narrow, widen
@@ -29,6 +28,8 @@ def _cholesky(instruction: HloInstruction, x: Array) -> Array:
 
 def factor_cholesky(x: Array, lower: bool) -> tuple[Array, Array]:
     """Return the factors of a batch of matrices, and the LAPACK status of each (0: success)."""
+    from scipy.linalg import lapack  # importing it takes long, and few programs factor matrices
+
     out = np.empty_like(x)
     flat_out, flat_in = matrices(out), matrices(x)
     status = np.zeros(len(flat_in), np.int32)
@@ -59,6 +60,8 @@ def _triangular_solve(instruction: HloInstruction, a: Array, b: Array) -> Array:
 
 def solve_triangular(a: Array, b: Array, *, left: bool, lower: bool, transpose: int, unit: bool) -> Array:
     """Solve op(a) x = b (`left`) or x op(a) = b for a batch; a zero on the diagonal divides by zero."""
+    from scipy.linalg import blas  # as above
+
     out = np.empty(b.shape, b.dtype)
     flat = matrices(out)
     trsm: Any = blas.get_blas_funcs("trsm", (a, b))

@@ -9,13 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.sparse import csr_array
 
 from compiler.errors import PolicyError
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 __all__ = ["CANDIDATE_WEIGHTS", "MAX_SIZE", "Array", "DecisionGraph", "NetworkShape", "PointerNetwork"]
 
@@ -165,6 +167,8 @@ def _mean_over_neighbours(edges: npt.NDArray[np.int64], count: int) -> tuple[csr
 
 
 def _averaging(rows: npt.NDArray[np.int64], columns: npt.NDArray[np.int64], count: int) -> csr_array:
+    from scipy.sparse import csr_array  # importing it takes long, and no other policy needs it
+
     degree = np.bincount(rows, minlength=count)
     values = (1.0 / degree[rows]).astype(np.float32)
     return csr_array((values, (rows, columns)), shape=(count, count))

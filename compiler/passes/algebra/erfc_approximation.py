@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy import special
 
 from compiler.ir import HloInstruction, Opcode, PrimitiveType
 from compiler.passes.infrastructure.builder import Builder
@@ -53,6 +52,8 @@ def cheaper_erfc(i: HloInstruction, b: Builder) -> HloInstruction | None:
     if not is_below_one or not is_op(near, Opcode.SUBTRACT, Opcode.ADD):
         return None
     (x,) = size.operands
+    from scipy import special  # importing it takes long, and few programs have the expression
+
     points = _points()
     values = _values(i, x, points)
     if values is None:
