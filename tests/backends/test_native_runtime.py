@@ -308,3 +308,43 @@ def test_a_program_can_be_called_after_an_interrupted_call() -> None:
     exe._frames.give(frame)
     for a, b in zip(exe(x), wanted, strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.usefixtures("threads")
+@pytest.mark.parametrize("elements", [1000, 8192, 8195, 150_001])
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_loops_that_exchange_arrays_copy_them_on_several_threads(elements: int, count: int) -> None:
+    text = f"""
+HloModule exchange
+body {{
+  p = (s32[], f32[{elements}], f32[{elements}]) parameter(0)
+  n = s32[] get-tuple-element(p), index=0
+  x = f32[{elements}] get-tuple-element(p), index=1
+  y = f32[{elements}] get-tuple-element(p), index=2
+  one = s32[] constant(1)
+  next = s32[] add(n, one)
+  ROOT t = (s32[], f32[{elements}], f32[{elements}]) tuple(next, y, x)
+}}
+condition {{
+  p = (s32[], f32[{elements}], f32[{elements}]) parameter(0)
+  n = s32[] get-tuple-element(p), index=0
+  limit = s32[] constant(9)
+  ROOT r = pred[] compare(n, limit), direction=LT
+}}
+ENTRY main {{
+  n = s32[] parameter(0)
+  x = f32[{elements}] parameter(1)
+  y = f32[{elements}] parameter(2)
+  t = (s32[], f32[{elements}], f32[{elements}]) tuple(n, x, y)
+  ROOT w = (s32[], f32[{elements}], f32[{elements}]) while(t), condition=condition, body=body
+}}
+"""
+    x, y = np.arange(elements, dtype=np.float32), -np.arange(elements, dtype=np.float32)
+    exe = compile(text, loop_policy=KeepLoops())
+    assert isinstance(exe, CpuExecutable)
+    RUNTIME.set_num_threads(count)
+    for start, exchanges in ((0, 9), (2, 7), (5, 4)):
+        _, a, b = exe(np.int32(start), x, y)
+        first, second = (y, x) if exchanges % 2 else (x, y)
+        np.testing.assert_array_equal(a, first)
+        np.testing.assert_array_equal(b, second)

@@ -114,6 +114,37 @@ static void gemm(struct context *context, gemm_t blas, int width, int batch, int
     hlogym_parallel(multiply, &p, items, 1);
 }
 
+/* ---- copies
+
+   The threads that computed an array copy it: each has its part in its own cache, from which another core would have to
+   fetch it, and the next loop divides the copy like the array. Arrays in memory are copied faster by several threads, too. */
+
+#define SHARED_COPY 32768 /* bytes from which on threads share a copy */
+#define BRIEF_COPY 524288 /* bytes below which one thread takes not much longer than waking another */
+#define LINE 64           /* bytes of a cache line, which two threads should not both write */
+#define LINES_OF_TASK 64  /* least number of lines that a thread copies at a time */
+
+struct copy {
+  char *target;
+  const char *source;
+  int64_t size;
+};
+
+static void copy_lines(void *context, int64_t first, int64_t last) {
+  const struct copy *const c = context;
+  const int64_t end = last * LINE < c->size ? last * LINE : c->size;
+  memcpy(c->target + first * LINE, c->source + first * LINE, (size_t)(end - first * LINE));
+}
+
+static void copy_bytes(char *target, const char *source, int64_t size) {
+  if (size < SHARED_COPY || (target < source + size && source < target + size)) {
+    memmove(target, source, (size_t)size);
+    return;
+  }
+  struct copy c = {target, source, size};
+  (size < BRIEF_COPY ? hlogym_parallel_brief : hlogym_parallel)(copy_lines, &c, (size + LINE - 1) / LINE, LINES_OF_TASK);
+}
+
 /* ---- steps */
 
 static void run_gemm(struct context *context, const struct step *s, char *lhs, char *rhs, char *out) {
@@ -143,7 +174,7 @@ static inline __attribute__((always_inline)) void steps_loop(const struct steps 
         context->kernels[s->number](a);
         break;
       case COPY:
-        memmove(a[0], a[1], (size_t)s->size);
+        copy_bytes(a[0], a[1], s->size);
         break;
       case GEMM:
         run_gemm(context, s, a[0], a[1], a[2]);
