@@ -8,7 +8,7 @@ from compiler.ir import HloInstruction, Opcode
 from compiler.ir.attributes import ConvDimLabels, Window
 from compiler.ir.types import PrimitiveType as T
 
-TEMPLATE_OPS = frozenset({Opcode.DOT, Opcode.CONVOLUTION, Opcode.SCATTER, Opcode.SORT})
+TEMPLATE_OPS = frozenset({Opcode.DOT, Opcode.CONVOLUTION, Opcode.SCATTER, Opcode.SORT, Opcode.REDUCE_WINDOW})
 """Opcodes whose kernels are generated from a template, which may compute other ops before and after them."""
 LARGE_PRODUCT, DEEP_PRODUCT = 1 << 24, 8192
 """Multiplications of one matrix, and bytes along the contracted dimensions, from which on the packing and blocking of a
@@ -47,9 +47,17 @@ def library_flops(i: HloInstruction) -> float:
             return 4.0 * sum(o.shape.num_elements for o in i.operands[1:])
         case Opcode.REDUCE_WINDOW | Opcode.SELECT_AND_SCATTER:
             window: Window = i.attr("window", Window())
+            if _is_cumulative(i, window):
+                return 2.0 * out
             return float(out * math.prod(w.size for w in window.dims))
         case _:
             return float(out * i.opcode.row.flops)
+
+
+def _is_cumulative(i: HloInstruction, window: Window) -> bool:
+    """Check whether each window is the one before it and one more element, so that a scan computes them."""
+    long = [(w, n) for w, n in zip(window.dims, i.operands[0].shape.dimensions, strict=False) if w.size > 1]
+    return len(long) == 1 and all(w.size == n and n - 1 in (w.pad_low, w.pad_high) for w, n in long)
 
 
 def product_time(i: HloInstruction) -> float:
@@ -90,6 +98,8 @@ def operand_reads(i: HloInstruction, number: int) -> float:
         rows = i.operands[0].shape.dimensions[i.attributes["dimensions"][0]]
         # For the key, or for every comparison; and where the element is moved.
         return 2.0 if by_key else 2.0 * math.log2(max(2, rows)) + 1.0
+    if i.opcode is Opcode.REDUCE_WINDOW:
+        return 2.0  # long rows are divided into parts, whose totals are needed first
     if i.opcode not in (Opcode.DOT, Opcode.CONVOLUTION):
         return 1.0
     shape = i.operands[number].shape

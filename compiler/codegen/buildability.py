@@ -13,6 +13,7 @@ from compiler.codegen.nest.scalar_ops import is_supported_type, is_value_type, s
 from compiler.codegen.templates.convolutions import convolution_refusal
 from compiler.codegen.templates.dots import dot_refusal
 from compiler.codegen.templates.products import ACCUMULATED_IN
+from compiler.codegen.templates.running import running_refusal
 from compiler.codegen.templates.scatter import scatter_refusal
 from compiler.codegen.templates.tile_products import SUMMED_IN
 from compiler.errors import UnsupportedError
@@ -71,11 +72,16 @@ def node_refusal(node: HloInstruction, target: BuildTarget = C_TARGET) -> str | 
 
 def _template_refusal(i: HloInstruction, target: BuildTarget) -> str | None:
     """Return why no generated kernel of an op with a template could compute other ops too, or None."""
+    if i.opcode is Opcode.REDUCE_WINDOW and not i.shape.is_array:
+        return running_refusal(i)
     for s in (i.shape, *(o.shape for o in i.operands)):
         if s.is_tuple or s.is_dynamic or not is_supported_type(s.element_type):
             return f"%{i.name}: a {i.opcode.text} of type {i.shape} has no kernel that computes other ops too"
     language = target.printer
-    needed = {Opcode.DOT: language.products, Opcode.CONVOLUTION: language.products, Opcode.SORT: language.sorts}
+    needed = {
+        Opcode.DOT: language.products, Opcode.CONVOLUTION: language.products, Opcode.SORT: language.sorts,
+        Opcode.REDUCE_WINDOW: language.scans,
+    }  # fmt: skip
     has_kernel = needed.get(i.opcode, True)
     if not has_kernel:
         return f"%{i.name}: {language.name} has no generated kernel for a {i.opcode.text}, into which others could go"
@@ -84,6 +90,8 @@ def _template_refusal(i: HloInstruction, target: BuildTarget) -> str | None:
         return dot_refusal(i, summed_in)
     if i.opcode is Opcode.CONVOLUTION:
         return convolution_refusal(i, summed_in)
+    if i.opcode is Opcode.REDUCE_WINDOW:
+        return running_refusal(i)
     return scatter_refusal(i) if i.opcode is Opcode.SCATTER else None
 
 

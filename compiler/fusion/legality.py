@@ -418,7 +418,7 @@ class Legality:
         if node.shape.is_dynamic:
             return f"%{node.name} has a dynamic shape"
         if op is Opcode.FUSION and node.attributes.get("kind") == "kCustom" and not is_open_product(node):
-            return f"%{node.name} is a custom fusion"
+            return _closed_refusal(node)
         return None if self.is_marked_fusible(node) else node_refusal(node, self.target)
 
 
@@ -483,6 +483,17 @@ def _computed(output: HloInstruction, summary: KernelSummary) -> Shape:
 
 def _without_ones(shape: Shape) -> Shape:
     return Shape(shape.element_type, tuple(n for n in shape.dimensions if n != 1))
+
+
+def _closed_refusal(fusion: HloInstruction) -> str:
+    """Return why a custom fusion that may not grow cannot be fused."""
+    pooling = next((i for i in body_of(fusion).instructions if i.opcode is Opcode.REDUCE_WINDOW), None)
+    if pooling is None:
+        return f"%{fusion.name} is a custom fusion"
+    return (
+        f"%{fusion.name} is a custom fusion: a library computes %{pooling.name} (reduce-window); with the expansion "
+        "'slices' it can be fused"
+    )
 
 
 def _category(op: Opcode) -> str:

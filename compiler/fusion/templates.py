@@ -1,8 +1,8 @@
-"""Which fusions a kernel from a template can be: a product, scatter or sort with what is computed before and after it.
+"""Which fusions a kernel from a template can be: a product, scan, scatter or sort with what is before and after it.
 
 A product or a convolution absorbs what its operands are computed from, and what is computed from its result element by
-element. A scatter absorbs its indices, its updates and the array that it updates; a sort what it sorts. Beyond these
-rules, the kernel itself decides (`trials`).
+element, and so does a cumulative reduction. A scatter absorbs its indices, its updates and the array that it updates; a
+sort what it sorts. Beyond these rules, the kernel itself decides (`trials`).
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from compiler.fusion.rewriting import body_of, instructions_of
 from compiler.ir import HloInstruction, Opcode
 
 WITHOUT_TEMPLATE = {
+    Opcode.CUSTOM_CALL: "its code is not made by this compiler",
+    Opcode.SCALED_DOT: "only a product of two whole matrices has a kernel that computes other ops too",
     Opcode.TOPK: "its kernel reads an array and computes nothing else",
     Opcode.FFT: "a library computes it, whose code absorbs no other ops",
     Opcode.CHOLESKY: "a library computes it, whose code absorbs no other ops",
@@ -56,7 +58,7 @@ def pair_refusal(
             f"%{hero.name} ({hero.opcode.text}) is computed in loops of its own, in which the reduction of "
             f"%{node.name} has no place"
         )
-    if hero.opcode in (Opcode.DOT, Opcode.CONVOLUTION):
+    if hero.opcode in (Opcode.DOT, Opcode.CONVOLUTION, Opcode.REDUCE_WINDOW):
         if kind == "producer-consumer" or (kind == "multi-output" and a.template is not None):
             return None
         other = second if a.template is not None else first

@@ -11,6 +11,7 @@ from compiler.api import compile as compile_hlo
 from compiler.codegen.kernel_spec import fused_form
 from compiler.codegen.schedules.schedule import Schedule
 from compiler.interpreter import evaluate
+from compiler.ir import HloComputation
 from compiler.ir.types import PrimitiveType
 from compiler.text import parse
 from tests.codegen import running
@@ -180,3 +181,57 @@ def test_a_program_with_a_scan_is_one_kernel_on_a_gpu() -> None:
     plain = running_text("f32", "add", (2, 100, 1), 1)
     for text in (plain, plain.replace("ROOT r = f32[] add(a, b) }", LOGADDEXP)):
         assert [k.kind for k in compile_hlo(text, backend="cuda").kernels] == ["scan"]
+
+
+# ---- with what is computed before and after
+
+
+def with_neighbours(op: str, dims: tuple[int, int, int], axis: int, reverse: bool) -> HloComputation:
+    """Return a cumulative reduction of a computed array, with two outputs, one of which is transposed."""
+    n, shape = dims[axis], f"f32[{','.join(map(str, dims))}]"
+    turned = f"f32[{','.join(map(str, dims[::-1]))}]"
+    size = "x".join(str(n if d == axis else 1) for d in range(3))
+    edge = f"0_{n - 1}" if reverse else f"{n - 1}_0"
+    padding = "x".join(edge if d == axis else "0_0" for d in range(3))
+    return running.fused(
+        f"""
+        p0 = {shape} parameter(0)
+        p1 = f32[{dims[1]}] parameter(1)
+        p2 = {shape} parameter(2)
+        zero = f32[] constant(0)
+        b = {shape} broadcast(p1), dimensions={{1}}
+        x = {shape} multiply(p0, b)
+        s = {shape} reduce-window(x, zero), window={{size={size} pad={padding}}}, to_apply=f
+        r = {shape} add(s, p2)
+        d = {shape} subtract(r, x)
+        t = {turned} transpose(d), dimensions={{2,1,0}}
+        ROOT both = ({shape}, {turned}) tuple(r, t)
+        """,
+        f"f {{ a = f32[] parameter(0)\n b = f32[] parameter(1)\n ROOT r = f32[] {op}(a, b) }}",
+    )
+
+
+def neighbour_cases(language: str) -> list[running.Case]:
+    rng, cases = np.random.default_rng(6), []
+    for number, (dims, axis) in enumerate(DIMENSIONS):
+        # The last function has no tracks: it is not known to be associative.
+        op = ("add", "maximum", "subtract")[number % 3]
+        computation = with_neighbours(op, dims, axis, reverse=op != "subtract" and number % 2 == 1)
+        arguments = [rng.integers(-4, 5, s.dimensions).astype(np.float32) for s in computation.parameter_shapes]
+        cases.append(running.case_of(computation, arguments, language))
+    return cases
+
+
+def test_what_is_computed_before_and_after_is_in_the_kernel() -> None:
+    cases = neighbour_cases("c")
+    for case, got in zip(cases, running.run_c(cases), strict=True):
+        assert case.spec.kind == "scan"
+        assert running.problem(got, case) is None, case.spec.signature
+
+
+@pytest.mark.skipif(not running.has_emulator(), reason="the emulator needs g++")
+def test_it_is_in_the_kernel_of_a_gpu_too(tmp_path: Path) -> None:
+    cases = neighbour_cases("cuda")
+    for case, run in zip(cases, running.run_emulated(cases, tmp_path), strict=True):
+        assert run.error == ""
+        assert running.problem(run.outputs, case) is None, case.spec.signature

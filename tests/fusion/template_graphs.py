@@ -1,4 +1,4 @@
-"""Small random graphs of products, convolutions, scatters and sorts with elementwise ops, movement and reductions."""
+"""Small random graphs of ops with templates, such as products and sorts, and of others around them."""
 
 from __future__ import annotations
 
@@ -81,6 +81,8 @@ class _Graph:
             row = self.c.add(Opcode.REDUCE, [v, self.zero], dimensions=(1,), to_apply=self.module.find("sum"))
             self.values.append(self._small(row))
             found = self.c.add(Opcode.BROADCAST, [self.values[-1]], v.shape, dimensions=(0,))
+        elif kind == 7:
+            found = self._running(v)
         elif kind == 6:
             found = self.c.add(_UNARY[int(self.rng.integers(len(_UNARY)))], [v])
         self.values.append(found if found is not None else self._binary(v))
@@ -146,6 +148,19 @@ class _Graph:
             feature_group_count=features // inner,
         )  # fmt: skip
         return self.c.add(Opcode.RESHAPE, [made], Shape(T.F32, made.shape.dimensions[1:]))
+
+    def _running(self, v: HloInstruction) -> HloInstruction | None:
+        """Return cumulative sums along one dimension, possibly in reverse."""
+        if v.shape.rank == 0:
+            return None
+        axis, reverse = int(self.rng.integers(v.shape.rank)), bool(self.rng.integers(2))
+        n = v.shape.dimensions[axis]
+        cumulative = WindowDim(n, pad_low=0 if reverse else n - 1, pad_high=n - 1 if reverse else 0)
+        window = Window(tuple(cumulative if d == axis else WindowDim(1) for d in range(v.shape.rank)))
+        x = v if v.opcode is Opcode.PARAMETER else self._small(v)
+        return self.c.add(
+            Opcode.REDUCE_WINDOW, [x, self.zero], v.shape, window=window, to_apply=self.module.find("sum")
+        )
 
     def _scatter(self, v: HloInstruction) -> HloInstruction | None:
         if v.shape.rank != 2:

@@ -94,7 +94,23 @@ CONVOLUTION = """  %x = f32[2,3,9,7] parameter(0)
   %t = f32[2,4,5,7] add(%s, %r)
   ROOT %m = f32[2,4,5,7] abs(%t)
 """
-PROGRAMS = {"product": PRODUCT, "convolution": CONVOLUTION, "scatter": SCATTER, "sort": SORT, "unlike": UNLIKE}
+RUNNING = """  %x = f32[6,90,3] parameter(0)
+  %y = f32[3,90,6] parameter(1)
+  %n = f32[6,90,3] negate(%x)
+  %zero = f32[] constant(0)
+  %d = f32[6,90,3] reduce-window(%n, %zero), window={size=1x90x1 pad=0_0x89_0x0_0}, to_apply=%sum
+  %t = f32[3,90,6] transpose(%d), dimensions={2,1,0}
+  %m = f32[3,90,6] multiply(%t, %y)
+  ROOT %s = f32[3,540] reshape(%m)
+"""
+PROGRAMS = {
+    "product": PRODUCT,
+    "running": RUNNING,
+    "convolution": CONVOLUTION,
+    "scatter": SCATTER,
+    "sort": SORT,
+    "unlike": UNLIKE,
+}
 
 
 def module_of(lines: str) -> HloModule:
@@ -125,6 +141,12 @@ def fuse_all(state: FusionState, *pairs: tuple[str, str, str]) -> HloInstruction
 
 EDGES = {
     "product": [("producer-consumer", "n", "d"), ("producer-consumer", "d", "s"), ("producer-consumer", "s", "t")],
+    "running": [
+        ("producer-consumer", "d", "t"),
+        ("producer-consumer", "t", "m"),
+        ("producer-consumer", "n", "t"),
+        ("producer-consumer", "m", "s"),
+    ],
     "convolution": [
         ("producer-consumer", "d", "s"),
         ("multi-output", "s", "t"),
@@ -226,6 +248,22 @@ REFUSED = {
         "%q = s32[4,4] negate(%y)",
         "%y: a dot of these types has no kernel: s32, s32, s32",
     ),
+    "a window that is not cumulative": (
+        "%y = f32[4,4] negate(%x)",
+        "%q = f32[3,4] reduce-window(%y, %zero), window={size=2x1}, to_apply=%sum",
+        "%q: only cumulative windows have a kernel; a library or the expansion 'prefix-sums' computes others, or the "
+        "expansion 'slices', whose ops can be fused",
+    ),
+    "a scan read elsewhere": (
+        "%y = f32[4,4] reduce-window(%x, %zero), window={size=1x4 pad=0_0x3_0}, to_apply=%sum",
+        "%q = f32[4,4] reverse(%y), dimensions={1}",
+        "%y: its result is read at other places",
+    ),
+    "a scan of branches": (
+        "%y = f32[4,4] pad(%p, %zero), padding=0_0x1_2",
+        "%q = f32[4,4] reduce-window(%y, %zero), window={size=1x4 pad=0_0x3_0}, to_apply=%sum",
+        "%q: what is computed before or after it needs branches or loops",
+    ),
     "after a scatter": (
         "%y = f32[4,4] scatter(%x, %j, %x), update_window_dims={1}, inserted_window_dims={0}, "
         "scatter_dims_to_operand_dims={0}, index_vector_dim=1, to_apply=%sum",
@@ -277,6 +315,7 @@ def test_a_refusal_says_why(name: str) -> None:
     state = state_of(
         "  %x = f32[4,4] parameter(0)\n  %w = f32[40,40] parameter(1)\n  %i = s32[4,4] parameter(2)\n"
         "  %j = s32[4] parameter(3)\n  %zero = f32[] constant(0)\n"
+        "  %p = f32[4,1] parameter(4)\n"
         f"  {producer}\n  ROOT {consumer}\n"
     )
     assert state.why_not(action("producer-consumer", "y", "q")) == why

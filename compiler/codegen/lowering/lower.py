@@ -10,7 +10,7 @@ The loop nest has one of these forms, the kinds of `loop_ir.Kernel`:
     product: there is one dot or convolution, with elementwise ops before and after it, see `products` and
         `convolutions`.
     sort: there is a sort, see `sort`.
-    scan: the root is a cumulative reduction of parameters, see `running`.
+    scan: there is a cumulative reduction, see `running`.
     top-k: the root is a topk of a parameter, see `sort`.
     loop-kernel: there is a marked loop, see `packed_loop`.
     scatter: the root is a scatter, see `scatter`.
@@ -48,7 +48,7 @@ from compiler.codegen.templates.attention import lower_attention
 from compiler.codegen.templates.convolutions import convolution_of, with_convolution_expanded
 from compiler.codegen.templates.packed_loop import lower_packed_loop, packed_loop
 from compiler.codegen.templates.products import lower_product, product_of
-from compiler.codegen.templates.running import lower_running, running_of
+from compiler.codegen.templates.running import inner_running_of, lower_running, running_of
 from compiler.codegen.templates.scatter import lower_scatter
 from compiler.codegen.templates.sort import inner_sort_of, lower_sort, lower_top_k, sort_of, top_k_of
 from compiler.codegen.templates.tile_attention import lower_tile_attention
@@ -71,7 +71,7 @@ MAX_PIECES = 4
 """Maximum number of operands of a concatenation that one loop nest computes."""
 NEAR = 8
 """Adjacent elements of an operand of a concatenation up to which operands share a nest, so as to write whole lines."""
-_PRODUCTS = (Opcode.CONVOLUTION, Opcode.DOT)
+_PRODUCTS = (Opcode.CONVOLUTION, Opcode.DOT, Opcode.REDUCE_WINDOW)
 SCHEDULED_KINDS = frozenset({"product", "attention", "loop-kernel"})
 """The kinds of nests that depend on a schedule: on its part for the template, or on the lanes and axis of a loop."""
 
@@ -131,8 +131,12 @@ class _Lowering:
         if sort is not None:
             return lower_sort(self.fused, sort, self.roots[0])
         running = running_of(self.roots)
-        if running is not None:
+        if running is not None and all(o.opcode is Opcode.PARAMETER for o in running.operands):
             return lower_running(self.fused, running)
+        running = inner_running_of(self.fused)
+        if running is not None:
+            self._refuse_reductions(running)
+            return lower_running(self.fused, running, self.roots)
         top = top_k_of(self.roots)
         if top is not None:
             return lower_top_k(self.fused, top)
@@ -206,7 +210,7 @@ class _Lowering:
                 raise UnsupportedError(
                     f"%{product.name} is computed in blocks, in whose loops the reduction %{i.name} has no place"
                 )
-            if product.opcode is Opcode.CONVOLUTION and i is not product and i.opcode in _PRODUCTS:
+            if product.opcode is not Opcode.DOT and i is not product and i.opcode in _PRODUCTS:
                 raise UnsupportedError(f"%{product.name} and %{i.name} each need a kernel with loops of their own")
 
     def _updated_parameters(self) -> dict[int, HloInstruction]:

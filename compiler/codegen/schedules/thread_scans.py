@@ -65,6 +65,7 @@ class _Simple:
         combiner: the op.
         read: statements that compute the value of a step.
         write: statements that use the result of a step.
+        again: the statements of `read` whose values `write` uses too.
     """
 
     scan: Scan
@@ -72,6 +73,7 @@ class _Simple:
     combiner: Opcode
     read: Body
     write: Body
+    again: Body
 
     @staticmethod
     def of(s: Scan) -> _Simple:
@@ -82,7 +84,9 @@ class _Simple:
         values = tuple(x for x in s.body if isinstance(x, lir.Let))
         kept = without_dead_code((*values, lir.Assign("_", s.value)))[:-1]
         after = tuple(x for x in s.body if x not in kept and not (isinstance(x, lir.Let) and x.name == carry.next))
-        return _Simple(s, carry, s.combiner, kept, without_dead_code(after))
+        write = without_dead_code(after)
+        again = tuple(x for x in without_dead_code((*kept, *write)) if x in kept)
+        return _Simple(s, carry, s.combiner, kept, write, again)
 
     @property
     def type(self) -> T:
@@ -226,7 +230,7 @@ class _Piece:
         write: Body = (
             lir.Let(x.name("part"), x.type, lir.LocalLoad(x.name("values"), ix.of(k))),
             x.combined(x.carry.next, prefix, x.name("part")),
-            *x.at(x.write, *self._row(), step),
+            *x.at((*x.again, *x.write), *self._row(), step),
         )
         return (For(k, LoopKind.UNROLLED, self._guarded(step, write, "out")),)
 
