@@ -50,6 +50,7 @@ class DeviceModel:
             elements; 0: elements alone count.
         product_tile: elements of a result that one unit computes in a generated product, so that few tiles of long sums
             leave units idle; 0: units share all of it. A library divides the sums, too.
+        serial_slowdown: how much longer expensive functions take one element at a time than in vectors.
         has_convolutions: whether a library computes convolutions; if not, those by themselves are generated, too.
     """
 
@@ -73,6 +74,7 @@ class DeviceModel:
     lanes: int = 0
     element_work: int = 0
     product_tile: int = 0
+    serial_slowdown: float = 1.0
     has_convolutions: bool = True
 
 
@@ -84,7 +86,7 @@ def cpu(cores: int | None = None) -> DeviceModel:
         memory_bandwidth=1e10 * min(n, 8), cache_bandwidth=4e10, cache_bytes=1 << 20,
         launch=1e-7, parallel_launch=2e-6, grain=16384, loop_iteration=5e-8,
         splits_reductions=True, nest_launch=1e-7, parallel_scatters=False,
-        element_work=8,
+        element_work=8, serial_slowdown=16.0,
     )  # fmt: skip
 
 
@@ -167,7 +169,8 @@ class CostModel:
         if summary.template is Opcode.SCATTER and not d.parallel_scatters:
             units = 1
         rate = d.flops_per_unit * units * self._busy(parallel, units)
-        compute = (summary.flops + 0.5 * summary.loads) / rate + summary.products / (d.gemm_flops_per_unit * units)
+        flops = summary.flops + summary.serial * (d.serial_slowdown - 1.0)
+        compute = (flops + 0.5 * summary.loads) / rate + summary.products / (d.gemm_flops_per_unit * units)
         inputs = tuple(_different(summary.inputs))
         large = sum(size for i in inputs if self._is_large(size := i.bytes) and self._is_large(i.largest_part))
         nests = summary.nests

@@ -13,7 +13,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from compiler.analysis.library_work import TEMPLATE_OPS, library_flops, operand_reads, product_time
+from compiler.analysis.library_work import TEMPLATE_OPS, library_flops, operand_reads, product_time, scans_rows
 from compiler.ir import HloComputation, HloInstruction, Opcode, Trait
 
 LOOP_FROM = 17
@@ -93,10 +93,11 @@ class KernelSummary:
         elements: independent units of work: elements of the largest output, or rows of a row reduction.
         looped_reduction: whether it contains a reduction that needs a loop.
         in_place: whether it only writes the window of an update.
-        template: the opcode of its instruction for which there is a template: a product, a scatter or a sort.
+        template: the opcode of its instruction for which there is a template, such as a product or a sort.
         nests: loop nests for outputs of different shapes, which follow each other.
         products: scalar operations of a matrix product, as many as a library has in the same time.
         block_bytes: of a block that is no row, the bytes of one input that it reads again.
+        serial: those of `flops` that expensive functions in the steps of a scan along rows take, one step at a time.
     """
 
     inputs: tuple[Input, ...] = ()
@@ -113,6 +114,7 @@ class KernelSummary:
     products: float = 0.0
     nests: int = 1
     block_bytes: float = 0.0
+    serial: float = 0.0
 
 
 def summarize(instruction: HloInstruction) -> KernelSummary:
@@ -262,7 +264,8 @@ class _Walk:
         for o in self.outputs:
             n = updates.get(o, first_leaf_elements(o))
             self._need(o, self._root_context(o, n, n if updates else largest), Use(n, n))
-        flops, statements, products = 0.0, 0, 0.0
+        flops, statements, products, serial = 0.0, 0, 0.0, 0.0
+        in_steps = any(i.opcode is Opcode.REDUCE_WINDOW and scans_rows(i) for i in self.inside)
         for i in reversed(self.inside):
             contexts = self.uses.get(i)
             if contexts is None:
@@ -284,7 +287,10 @@ class _Walk:
             for u in contexts.values():
                 evaluations += u.evaluations
                 copies += u.copies
-            flops += evaluations * flops_per_element(i)
+            own = evaluations * flops_per_element(i)
+            flops += own
+            if in_steps and flops_per_element(i) > 1.0:
+                serial += own
             if op is not Opcode.CONSTANT:
                 statements += copies * _unrolled(i)
             if updates and i in updates:
@@ -314,6 +320,7 @@ class _Walk:
             products=products,
             nests=nests,
             block_bytes=block_bytes,
+            serial=serial,
         )
 
     def _blocks(self, inputs: Mapping[HloInstruction, Input]) -> tuple[int, float]:

@@ -18,6 +18,8 @@ LARGE_SLOWDOWN, HALF_SLOWDOWN = 1.5, 2.0
 instructions."""
 REPACKED_FROM = 512
 """Rows or columns of a block for which an operand is computed once."""
+SCAN_COLUMNS = 16
+"""Adjacent columns from which on a scan advances in vectors."""
 CONVOLUTION_SLOWDOWN, SPREAD_SLOWDOWN, DEPTHWISE_SLOWDOWN = 1.3, 2.0, 7.0
 """How much longer a generated convolution takes than that of a library: with the features of the input adjacent in
 memory, with others adjacent, and with one input feature per group. Measured on one thread with AVX-512, see
@@ -52,6 +54,14 @@ def library_flops(i: HloInstruction) -> float:
             return float(out * math.prod(w.size for w in window.dims))
         case _:
             return float(out * i.opcode.row.flops)
+
+
+def scans_rows(i: HloInstruction) -> bool:
+    """Check for a cumulative reduction along rows, of which adjacent ones do not advance together in vectors."""
+    window: Window = i.attr("window", Window())
+    long = [d for d, w in enumerate(window.dims) if w.size > 1]
+    dims = i.operands[0].shape.dimensions
+    return len(long) == 1 and math.prod(dims[long[0] + 1 :]) < SCAN_COLUMNS
 
 
 def _is_cumulative(i: HloInstruction, window: Window) -> bool:
