@@ -75,10 +75,16 @@ def map_bodies(s: Stmt, f: Callable[[Body], Body]) -> Stmt:
 
 def walk(body: Body) -> Iterator[Stmt]:
     """Yield every statement, outer before inner."""
-    for s in body:
-        yield s
-        for inner in bodies_of(s):
-            yield from walk(inner)
+    pending = [iter(body)]  # one generator however deep the loops are
+    while pending:
+        for s in pending[-1]:
+            yield s
+            bodies = _BODIES.get(type(s))
+            if bodies is not None:
+                pending += map(iter, reversed(bodies(s)))
+                break
+        else:
+            pending.pop()
 
 
 def map_indices(body: Body, f: Callable[[IndexExpr], IndexExpr]) -> Body:

@@ -285,10 +285,12 @@ def flat_nest(s: For) -> tuple[tuple[Var, ...], Body] | None:
         s = inner
 
 
+_LOOPS = frozenset({For, lir.While, lir.Reduce, lir.Sort, lir.SortByKey, lir.ForFlagged, lir.MatrixProduct})
+
+
 def has_loop(body: Body) -> bool:
     """Check whether the statements contain a loop of any kind or a matrix product."""
-    kinds = For | lir.While | lir.Reduce | lir.Sort | lir.SortByKey | lir.ForFlagged | lir.MatrixProduct
-    return any(isinstance(s, kinds) for s in walk(body))
+    return any(type(s) in _LOOPS for s in walk(body))
 
 
 def map_vector_loops(body: Body, f: Callable[[For], Body]) -> Body:
