@@ -9,7 +9,6 @@ from statistics import median
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import ndtr, stdtrit
 
 from env.statistics import Interval
 
@@ -183,6 +182,8 @@ def trimmed_mean(values: Floats, trim: float = TRIM) -> tuple[float, float]:
 
 def _demanded(errors: float, blocks: int, looks: int) -> float:
     """Return the standard errors that have the same tail for this many blocks as `errors` for many, shared by looks."""
+    from scipy.special import ndtr, stdtrit  # only measurements need it
+
     freedom = blocks - 2 * int(TRIM * blocks) - 1
     return float(-stdtrit(freedom, ndtr(-errors) / looks)) if freedom > 0 else math.inf
 

@@ -58,8 +58,13 @@ def test_the_environments_are_registered() -> None:
     environment.close()
 
 
-def test_it_imports_neither_torch_nor_mlflow() -> None:
-    program = "import sys, hlogym; print(sorted({'torch', 'mlflow', 'jax', 'stable_baselines3'} & set(sys.modules)))"
+def test_making_an_environment_imports_no_large_package() -> None:
+    program = (
+        "import sys, hlogym, gymnasium; "
+        "gymnasium.make('hlogym/PassOrder-v0', suite='quickstart').reset(options={'program': 'softmax'}); "
+        "large = {'torch', 'mlflow', 'jax', 'stable_baselines3', 'matplotlib', 'scipy'}; "
+        "print(sorted(large & set(sys.modules)))"
+    )
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True,
         cwd=Path(__file__).parent.parent,
