@@ -139,7 +139,7 @@ class Row:
             return f"arrays of {self.bytes / 1e3:.1f} kB"
         if self.l2 <= ONCE:
             return f"the L1 caches serve the rest of the sectors: each byte comes {self.l2:.2f} times from the L2 cache"
-        if self.traffic <= HIDDEN:
+        if self.traffic <= HIDDEN and self.limit not in ("memory", "l2"):
             return f"memory and the L2 cache take {self.traffic:.0%} of the time, which {self.limit} limits"
         return ""
 

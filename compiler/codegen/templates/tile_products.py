@@ -278,7 +278,7 @@ class _Lowering:
             return batch * -(-m // size[0]) * -(-n // size[1])
 
         # A result of few rows has tiles of as many elements as others, along its columns.
-        sizes = tuple((c, r) if _covering(m, r, 16) < r <= n else (r, c) for r, c in TILE_SIZES[self.type])
+        sizes = tuple((c, r) if 32 <= _covering(m, r, 16) < r <= n else (r, c) for r, c in TILE_SIZES[self.type])
         size = next((size for size in sizes if count(size) >= MANY_TILES), sizes[-1])
         rows, columns = s.rows or _covering(m, size[0], 16), s.columns or _covering(n, size[1], 32)
         if s.stages == 1:
@@ -312,8 +312,9 @@ class _Lowering:
         Where there are so few tiles that multiprocessors wait for memory, several groups of threads divide the depth.
         """
         s = self.schedule
-        # Of small tiles there are few, which wait for memory: they load more at a time.
-        longest = 32 if self.type.byte_size == 4 and self.depth.extent >= 64 else 16
+        # Of small tiles there are few, which wait for memory: they load more at a time, at most 16 elements per thread.
+        small = self.type.byte_size == 4 and max(rows, columns) * 32 <= 16 * THREADS
+        longest = 32 if small and self.depth.extent >= 64 else 16
         depth = s.depth or (8 if rows * columns >= 1 << 13 else longest)
         row_parts, column_parts = s.row_parts or max(1, rows // 8), s.column_parts or max(1, columns // 8)
         while row_parts * column_parts < THREADS and not (s.row_parts or s.column_parts):
