@@ -12,7 +12,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from compiler.analysis.kernel_summary import Input, KernelSummary, summarize, summary_key
-from compiler.analysis.library_work import library_flops, product_time
+from compiler.analysis.library_work import library_flops
 from compiler.analysis.loop_marks import is_kernel_loop, kernel_loop_of
 from compiler.analysis.trip_count import trip_count_of
 from compiler.errors import UnknownNameError
@@ -276,8 +276,9 @@ class CostModel:
     def _library(self, i: HloInstruction) -> float:
         d = self.device
         sizes = [leaf.byte_size for s in (*(o.shape for o in i.operands), i.shape) for leaf in s.leaves()]
-        generated = i.opcode is Opcode.CONVOLUTION and not d.has_convolutions
-        flops, rate = product_time(i) if generated else library_flops(i), d.gemm_flops_per_unit
+        if i.opcode is Opcode.CONVOLUTION and not d.has_convolutions:
+            return self.kernel(summarize(i))
+        flops, rate = library_flops(i), d.gemm_flops_per_unit
         if i.opcode not in (Opcode.DOT, Opcode.CONVOLUTION):
             rate = d.flops_per_unit
         units = min(d.units, max(1, int(flops) // (d.grain * 64)))

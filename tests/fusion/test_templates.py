@@ -414,3 +414,20 @@ def test_an_empty_output_goes_beside_others() -> None:
     executable = compile_program(str(state.module), options=CompileOptions(keep_fusions=True))
     empty, negative = executable(np.zeros(0, np.float32), np.float32(2.0))
     assert empty.shape == (0,) and negative == -2.0
+
+
+def test_on_a_gpu_a_convolution_with_its_epilogue_is_one_kernel() -> None:
+    state = state_of(CONVOLUTION, target=CUDA_TARGET, device=gpu())
+    assert state.estimate(action("producer-consumer", "d", "s")) > 0.0
+    run_policy(state, make_policy("priority"))
+    (fusion,) = state.fusions()
+    assert {i.opcode for i in body_of(fusion).instructions} >= {Opcode.CONVOLUTION, Opcode.NEGATE, Opcode.ABS}
+    assert kernel_refusal(body_of(fusion), CUDA_TARGET) is None
+
+
+def test_on_a_cpu_a_large_convolution_is_left_to_the_library() -> None:
+    lines = CONVOLUTION.replace("[2,3,9,7]", "[2,64,99,56]").replace("[2,4,5,7]", "[2,64,50,56]")
+    lines = lines.replace("[3,2,3,4]", "[3,2,64,64]").replace("f32[4]", "f32[64]")
+    state = state_of(lines)
+    run_policy(state, make_policy("priority"))
+    assert all(i.opcode is not Opcode.CONVOLUTION for f in state.fusions() for i in body_of(f).instructions)
