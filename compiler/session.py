@@ -635,13 +635,16 @@ class CompilationSession:
         """Build and return the executable."""
         if self._state is None:
             self._lower()
-        self.module.reorder()  # fusions are where they were created, and a scheduled module must list operands first
         plan = self.plan
         self.phase = "done"
-        module = self.module
-        if self._backend.language == C.name:
-            module = recompute_outputs(module, self.target, self.kernel_bindings)
-        return self._backend.build(module, plan, self.kernel_bindings)
+        return self._backend.build(self.final_module(), plan, self.kernel_bindings)
+
+    def final_module(self) -> HloModule:
+        """Return the module of which kernels are made: the present one, or a copy with what kernels compute again."""
+        self.module.reorder()  # fusions are where they were created, and a scheduled module must list operands first
+        if self._backend.language != C.name:
+            return self.module
+        return recompute_outputs(self.module, self.target, self.kernel_bindings)
 
     @property
     def kernel_bindings(self) -> KernelBindings:

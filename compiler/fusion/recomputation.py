@@ -24,6 +24,7 @@ from compiler.fusion.rewriting import (
     write_back,
 )
 from compiler.ir import HloComputation, HloInstruction, HloModule, Opcode, Trait
+from compiler.ir.types import PrimitiveType as T
 
 __all__ = ["recompute_outputs"]
 
@@ -98,9 +99,13 @@ class _Recomputation:
         if any(i.name in self._kept for i in (producer, *users)):
             return False
         rewriters: list[tuple[HloInstruction, FusionRewriter]] = []
+        more: set[HloInstruction] = set()  # what is alive at the time of the users instead of the output
         for u in users:
             value = self._value(output, u)
             if value is None:
+                return False
+            more.update(v for v in value.leaves.values() if v not in u.operands)
+            if sum(v.shape.byte_size for v in more) > output.shape.byte_size * (1 + 1 / SMALL):
                 return False
             rewriter = FusionRewriter.of(u)
             rewriter.replace_input(output, value.copy_into(rewriter))
@@ -119,6 +124,9 @@ class _Recomputation:
         producer = output.operands[0]
         root = outputs_of(producer)[output.attributes["index"]]
         available = self._available(output, user)
+        dividend = _dividend(root, available)
+        if dividend is not None:
+            return dividend
         leaves: dict[HloInstruction, HloInstruction] = {}
         inside: dict[HloInstruction, None] = {}
         work = [root]
@@ -135,7 +143,7 @@ class _Recomputation:
             work += i.operands
         ordered = tuple(i for i in body_of(producer).post_order() if i in inside)
         value = _Value(root, ordered, leaves)
-        return value if value.is_cheap(user, len(output.users)) and self._saves(output, user, leaves.values()) else None
+        return value if value.is_cheap(user, len(output.users)) else None
 
     def _available(self, output: HloInstruction, user: HloInstruction) -> dict[HloInstruction, HloInstruction]:
         """Return the values in the body of an output's fusion that a later kernel may read: by them those outside."""
@@ -147,18 +155,13 @@ class _Recomputation:
         return {
             inner: outer
             for inner, outer in found.items()
-            if outer in user.operands or self._stays(outer, producer, user) or _is_small(outer, output)
+            if outer in user.operands or self._stays(outer, producer) or _is_small(outer, output)
         }
 
-    def _stays(self, outer: HloInstruction, producer: HloInstruction, user: HloInstruction) -> bool:
-        """Check whether something else reads a value at the time of a kernel or after it."""
-        at = self._position[user]
-        return outer.is_root or any(self._position[u] > at for u in outer.users if u is not producer)
-
-    def _saves(self, output: HloInstruction, user: HloInstruction, leaves: Collection[HloInstruction]) -> bool:
-        """Check that a kernel reads no more than before."""
-        more = sum(v.shape.byte_size for v in set(leaves) if v not in user.operands)
-        return more <= output.shape.byte_size * (1 + 1 / SMALL)
+    def _stays(self, outer: HloInstruction, producer: HloInstruction) -> bool:
+        """Check whether something reads a value after the fusion that reads or yields it."""
+        at = self._position[producer]
+        return outer.is_root or any(self._position[u] > at for u in outer.users)
 
 
 @dataclass(frozen=True)
@@ -169,11 +172,13 @@ class _Value:
         root: the value.
         inside: the instructions that compute it, operands first.
         leaves: the values in the body at which that begins, and by them the same values outside.
+        factors: two of these values of which the value is the product, if it is not the last of the instructions.
     """
 
     root: HloInstruction
     inside: tuple[HloInstruction, ...]
     leaves: Mapping[HloInstruction, HloInstruction]
+    factors: tuple[HloInstruction, HloInstruction] | None = None
 
     def is_cheap(self, user: HloInstruction, users: int) -> bool:
         """Check that computing it takes about as long as loading it; products read their operands several times."""
@@ -188,7 +193,30 @@ class _Value:
         for i in self.inside:
             image[i] = rewriter.body.clone_instruction(i, [image[o] for o in i.operands])
             rewriter.copies.append(image[i])
+        if self.factors is not None:
+            product = rewriter.body.add(Opcode.MULTIPLY, [image[f] for f in self.factors])
+            rewriter.copies.append(product)
+            return product
         return image[self.root]
+
+
+def _dividend(root: HloInstruction, available: Mapping[HloInstruction, HloInstruction]) -> _Value | None:
+    """Return the exponentials of a softmax as the products of the weights with their sum, if a kernel may read both.
+
+    The weights are stored for the product with the values, which reads them as they are in memory.
+    """
+    if root.opcode is not Opcode.EXPONENTIAL or root.shape.element_type not in (T.F32, T.F64):
+        return None
+    for quotient in root.users:
+        if quotient.opcode is not Opcode.DIVIDE or quotient.operands[0] is not root or quotient not in available:
+            continue
+        divisor = quotient.operands[1]
+        total = divisor.operands[0] if divisor.opcode is Opcode.BROADCAST else divisor
+        is_sum = total.opcode is Opcode.REDUCE and total.attributes["to_apply"].root.opcode is Opcode.ADD
+        if is_sum and total.operands[0] is root and total in available:
+            leaves = {x: available[x] for x in (quotient, total)}
+            return _Value(root, (divisor,), leaves, (quotient, divisor))
+    return None
 
 
 def _is_small(value: HloInstruction, output: HloInstruction) -> bool:

@@ -29,12 +29,11 @@ def kernel_sources(module: HloModule, plan: CompilationPlan, backend: str) -> di
     session = CompilationSession(module, target.name)
     session.replay(plan)
     _ = session.fusion  # lowers the module if no decision about fusion did
-    session.module.reorder()
     emitter = ThunkEmitter(
         target.language, session.kernel_bindings, target.default_schedule, target.name, plan.made, donate=True
     )
     try:
-        program = emitter.emit(session.module)
+        program = emitter.emit(session.final_module())
     except HlogymError:
         return {}
     return {t.name: t.spec.source for t in walk(program.thunks) if isinstance(t, KernelThunk)}

@@ -59,6 +59,49 @@ SUM = """z = f32[] constant(0)
   t = f32[128,256] broadcast(s), dimensions={0}"""
 
 
+SOFTMAX = """
+HloModule softmax
+
+add { a = f32[] parameter(0) b = f32[] parameter(1) ROOT r = f32[] add(a, b) }
+largest { a = f32[] parameter(0) b = f32[] parameter(1) ROOT r = f32[] maximum(a, b) }
+
+weigh {
+  s = f32[128,256] parameter(0)
+  low = f32[] constant(-inf)
+  m = f32[128] reduce(s, low), dimensions={1}, to_apply=largest
+  ms = f32[128,256] broadcast(m), dimensions={0}
+  d = f32[128,256] subtract(s, ms)
+  x = f32[128,256] exponential(d)
+  zero = f32[] constant(0)
+  t = f32[128] reduce(x, zero), dimensions={1}, to_apply=REDUCER
+  ts = f32[128,256] broadcast(t), dimensions={0}
+  w = f32[128,256] divide(x, ts)
+  ROOT r = (f32[128,256], f32[128], f32[128,256]) tuple(w, t, x)
+}
+
+backward {
+  x = f32[128,256] parameter(0)
+  g = f32[128,256] parameter(1)
+  ROOT r = f32[128,256] multiply(x, g)
+}
+
+ENTRY main {
+  s = f32[128,256] parameter(0)
+  v = f32[256,96] parameter(1)
+  g = f32[128,256] parameter(2)
+  f = (f32[128,256], f32[128], f32[128,256]) fusion(s), kind=kLoop, calls=weigh
+  w = f32[128,256] get-tuple-element(f), index=0
+  t = f32[128] get-tuple-element(f), index=1
+  x = f32[128,256] get-tuple-element(f), index=2
+  y = f32[128,96] dot(w, v), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  d = f32[128,256] fusion(x, g), kind=kLoop, calls=backward
+  dv = f32[256,96] dot(w, y), lhs_contracting_dims={0}, rhs_contracting_dims={0}
+  ROOT r = (f32[128], f32[128,96], f32[256,96], f32[128,256]) tuple(t, y, dv, d)
+}
+"""
+"""A softmax that stores its weights, their sums by REDUCER and its exponentials, of which products read the weights."""
+
+
 def program(value: str = TANH, read: str = "p") -> HloModule:
     return parse(GELU.replace("VALUE", value).replace("READ", read))
 
@@ -97,6 +140,21 @@ def test_a_kernel_computes_again_what_follows_from_an_array_it_reads() -> None:
 def test_other_values_are_stored(value: str, read: str, why: str) -> None:
     module = program(value, read)
     assert recompute_outputs(module, C_TARGET) is module, why
+
+
+def test_exponentials_of_a_softmax_are_computed_from_its_weights() -> None:
+    module = parse(SOFTMAX.replace("REDUCER", "add"))
+    changed = recompute_outputs(module, C_TARGET)
+    assert (stored(module), stored(changed)) == (3, 2)
+    verify(changed)
+    inputs = inputs_of(module)
+    for found, wanted in zip(evaluate(changed, inputs), evaluate(module, inputs), strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-6)
+
+
+def test_exponentials_that_are_not_divided_by_their_sum_are_stored() -> None:
+    module = parse(SOFTMAX.replace("REDUCER", "largest"))
+    assert recompute_outputs(module, C_TARGET) is module
 
 
 @pytest.mark.parametrize("name", ["f", "d"])
