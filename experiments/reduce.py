@@ -18,7 +18,7 @@ from compiler.passes.infrastructure.base import HloPass
 from compiler.passes.infrastructure.registry import make_passes, pass_text
 from compiler.plan import CompilationPlan
 from compiler.text import parse
-from env.measurement import Measurer, MeasurerOptions
+from env.measurement import MeasurementError, Measurer, MeasurerOptions
 from env.reference import Reference
 from env.suites import Program
 from experiments.console import progress, stdout
@@ -48,6 +48,7 @@ def reduce_for_backend(
 
     Raises:
         ReduceError: the program compiles and computes the right results.
+        MeasurementError: the backend does not work on this machine.
     """
     program, module = _read(name, output)
     options = MeasurerOptions(backend=backend, seed=seed, timeout=TIMEOUT)
@@ -146,14 +147,18 @@ def _same_kind(wanted: str, found: str | None) -> bool:
 
 
 def _backend_fault(measurer: Measurer, program: Program, policy: str | None, module: HloModule) -> str | None:
+    """Return what is wrong with a module, or None; raise MeasurementError if nothing can run on this machine."""
     try:
-        return measurer.check(program, _plan(module, policy), text=str(module))
+        plan = _plan(module, policy, measurer.options.backend)
+        return measurer.check(program, plan, text=str(module))
+    except MeasurementError:
+        raise
     except HlogymError as error:
         return f"compile: {error}"
 
 
-def _plan(module: HloModule, policy: str | None) -> CompilationPlan | None:
-    return None if policy is None else decided_session(parse(str(module)), "cpu", policy, None).plan
+def _plan(module: HloModule, policy: str | None, backend: str) -> CompilationPlan | None:
+    return None if policy is None else decided_session(parse(str(module)), backend, policy, None).plan
 
 
 # ---- faults of passes

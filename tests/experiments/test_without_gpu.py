@@ -56,6 +56,13 @@ def test_measuring_is_not_tried_again(hlogym: Shell, chain: Path) -> None:
     assert "in a row" not in said
 
 
+@without_gpu
+def test_a_missing_gpu_is_no_fault_of_a_program(hlogym: Shell, chain: Path) -> None:
+    said = hlogym.fails("reduce", chain, "--backend", "cuda", "-o", "small.hlo")
+    assert str(bindings.why_unavailable()) in said
+    assert not Path("small.hlo").exists()
+
+
 @pytest.mark.parametrize("backend", ["cpu", "cuda"])
 def test_the_page_shows_the_sources_of_kernels(hlogym: Shell, chain: Path, tmp_path: Path, backend: str) -> None:
     reply = hlogym("view", chain, "--backend", backend, "-o", "v.html")
