@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
+import random
 import sys
 import tempfile
 import time
@@ -24,9 +25,12 @@ from typing import Any
 
 import numpy as np
 
-from compiler import compile
+from compiler import CompilationPlan, CompilationSession, compile, parse
+from compiler.api import decide_all
 from compiler.frontends.jax import lower
 from compiler.jit import jit
+from compiler.plan_replays import PlanReplays
+from compiler.policy import resolve_policy
 from compiler.runtime.kernel_memo import forget_kernels
 from env.statistics import geometric_mean
 from env.suites import Program, load_suite
@@ -43,6 +47,12 @@ MODELS = (
 )  # fmt: skip
 FIRST = "HloModule first\nENTRY main { x = f32[4] parameter(0) ROOT y = f32[4] negate(x) }"
 CALLS_PER_SAMPLE = 2000
+PLANNED = (
+    "quickstart/layer_norm_forward", "models/mlp_classifier_train", "models/transformer_block_forward",
+    "models/ppo_update", "quickstart/cartpole_naive",
+)  # fmt: skip
+PLANS = 16
+"""Plans of each of these programs."""
 
 
 def _functions() -> dict[str, tuple[Callable[..., Any], list[Any]]]:
@@ -120,11 +130,11 @@ class XlaCompiler:
         return time.perf_counter() - start
 
 
-def _compile_seconds(text: str, in_new_process: bool = True) -> float:
+def _compile_seconds(text: str, in_new_process: bool = True, plan: CompilationPlan | None = None) -> float:
     if in_new_process:
         forget_kernels()
     start = time.perf_counter()
-    compile(text)
+    compile(text, plan=plan)
     return time.perf_counter() - start
 
 
@@ -153,6 +163,45 @@ def compile_rows(names: tuple[str, ...], rounds: int) -> tuple[list[list[str]], 
         rows.append([program.name, str(text.count(" = ")), *seconds, *(f"{r:.2f}" for r in ratios[-1])])
     means = [geometric_mean(list(r)).value for r in zip(*ratios, strict=True)]
     return rows, f"Geometric mean of the ratios: cold {means[0]:.2f}, warm {means[1]:.2f}."
+
+
+def _nearby_plans(text: str, count: int) -> list[CompilationPlan]:
+    """Return plans that differ from the default one in a few fusions, as a search by changes measures them."""
+    start = CompilationSession(parse(text))
+    decide_all(start, resolve_policy("heuristic", start.backend))
+    rng, plans = random.Random(0), []
+    for _ in range(count):
+        session = start.fork()
+        undone = rng.randrange(4)
+        for _ in range(undone):
+            session.undo()
+        for _ in range(undone + 1):
+            if actions := session.actions():
+                session.apply(rng.choice(actions))
+        plans.append(session.plan)
+    return plans
+
+
+def plan_rows(names: tuple[str, ...], rounds: int) -> list[list[str]]:
+    """Return a row of seconds per plan for each program: alone, as in a new process, and sharing what they can."""
+    rows = [["program", "plans", "alone", "shared", "alone / shared"]]
+    for program in _programs(names):
+        text = program.text()
+        plans = _nearby_plans(text, PLANS)
+        for plan in plans:
+            compile(text, plan=plan)  # so that all kernels are in the cache
+        samples: list[tuple[float, float]] = []
+        for _ in range(rounds):
+            alone = sum(_compile_seconds(text, plan=plan) for plan in plans)
+            forget_kernels()
+            replays, start = PlanReplays(), time.perf_counter()
+            for plan in plans:
+                replays.compile(text, "cpu", plan)
+            samples.append((alone / len(plans), (time.perf_counter() - start) / len(plans)))
+        alone, shared = (median(s) for s in zip(*samples, strict=True))
+        seconds = f"{1e3 * alone:.1f} ms", f"{1e3 * shared:.1f} ms"
+        rows.append([program.name, str(len(plans)), *seconds, f"{alone / shared:.1f}"])
+    return rows
 
 
 def _first_seconds(rounds: int) -> float:
@@ -193,6 +242,11 @@ def main() -> None:
         markdown_table(small),
         f"## Compiling models\n\n{model_ratios}\n",
         markdown_table(models),
+        "## Compiling plans of one program\n",
+        "Time per plan, on average over plans that differ from the default one in a few fusions; all kernels are in "
+        "the cache. Alone: `compile` as in a new process; shared: as workers of environments and searches replay them, "
+        "where plans share passes, legality and kernels.\n",
+        markdown_table(plan_rows(PLANNED, options.rounds)),
     ]
     write_text(options.out, "\n".join(sections))
 
