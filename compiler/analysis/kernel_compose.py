@@ -46,9 +46,7 @@ def compose(
     fresh.pop(None, None)
     for what, i in fresh.items():
         own = merged.get(what)
-        into: Contexts = {}
-        if own is not None:
-            into = {k: Use(u.evaluations, u.distinct, u.copies) for k, u in own.contexts.items()}
+        into: Contexts = {} if own is None else dict(own.contexts)
         for context, use in wanted.items():
             _follow(i, into, context, use, producer.elements)
         first = own or i

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from compiler.analysis.library_work import TEMPLATE_OPS, library_flops, operand_reads, product_time, scans_rows
 from compiler.ir import HloComputation, HloInstruction, Opcode, Trait
@@ -30,8 +30,7 @@ OWN, _ROW, _KEPT, _MANY, SCALAR = -1, -2, -3, -4, -5
 _SWEEP, _MAX_SWEEPS = -10, 50
 
 
-@dataclass(slots=True)
-class Use:
+class Use(NamedTuple):
     """One context of a value: total evaluations, distinct elements among them, and copies of the code."""
 
     evaluations: float
@@ -62,9 +61,9 @@ class Input:
 
     def __post_init__(self) -> None:
         distinct, loads, sweeps = 0.0, 0.0, 0
-        for context, use in self.contexts.items():
-            distinct += use.distinct
-            loads += use.evaluations
+        for context, (evaluations, elements, _) in self.contexts.items():
+            distinct += elements
+            loads += evaluations
             sweeps += _SWEEP - _MAX_SWEEPS <= context <= _SWEEP
         self.bytes = min(float(self.elements), distinct) * self.element_bytes
         self.sweeps, self.loads = max(1, sweeps), loads
@@ -163,15 +162,13 @@ def add_use(contexts: Contexts, context: int, use: Use) -> None:
         context = _MANY
         found = contexts.get(_MANY)
     if found is None:
-        contexts[context] = Use(use.evaluations, use.distinct, use.copies)
+        contexts[context] = use
     elif context == _MANY:
-        found.evaluations += use.evaluations
-        found.distinct += use.distinct
-        found.copies = min(found.copies + use.copies, 1 << 20)
-    else:
-        found.evaluations = max(found.evaluations, use.evaluations)
-        found.distinct = max(found.distinct, use.distinct)
-        found.copies = max(found.copies, use.copies)
+        copies = min(found.copies + use.copies, 1 << 20)
+        contexts[context] = Use(found.evaluations + use.evaluations, found.distinct + use.distinct, copies)
+    elif found is not use and found != use:
+        most = max(found.evaluations, use.evaluations), max(found.distinct, use.distinct), max(found.copies, use.copies)
+        contexts[context] = Use(*most)
 
 
 def needs_loop(instruction: HloInstruction) -> bool:
@@ -266,6 +263,8 @@ class _Walk:
             self._need(o, self._root_context(o, n, n if updates else largest), Use(n, n))
         flops, statements, products, serial = 0.0, 0, 0.0, 0.0
         in_steps = any(i.opcode is Opcode.REDUCE_WINDOW and scans_rows(i) for i in self.inside)
+        summed: Contexts = {}  # chains of elementwise ops have the same contexts
+        evaluations, copies = 0.0, 0
         for i in reversed(self.inside):
             contexts = self.uses.get(i)
             if contexts is None:
@@ -283,10 +282,11 @@ class _Walk:
                 statements += 1
                 self._propagate_template(i)
                 continue
-            evaluations, copies = 0.0, 0
-            for u in contexts.values():
-                evaluations += u.evaluations
-                copies += u.copies
+            if contexts is not summed:
+                summed, evaluations, copies = contexts, 0.0, 0
+                for each, _, uses in contexts.values():
+                    evaluations += each
+                    copies += uses
             own = evaluations * flops_per_element(i)
             flops += own
             if in_steps and flops_per_element(i) > 1.0:
@@ -380,7 +380,7 @@ class _Walk:
             contexts = self.uses[value] = {}
             self.own.add(value)
         elif value not in self.own:
-            contexts = self.uses[value] = {k: Use(u.evaluations, u.distinct, u.copies) for k, u in contexts.items()}
+            contexts = self.uses[value] = dict(contexts)
             self.own.add(value)
         add_use(contexts, context, use)
 
@@ -399,10 +399,14 @@ class _Walk:
                 if found is contexts and _MANY not in contexts:
                     continue  # the same uses once more are the same elements
                 for context, use in contexts.items():
-                    self._need(o, context, use)
-            else:
+                    if found.get(context) is not use or context == _MANY:
+                        self._need(o, context, use)
+                        found = uses[o]
+            elif i.opcode is Opcode.REDUCE:
                 for context, use in contexts.items():
-                    self._move(i, n, o, context, use)
+                    self._move_reduce(i, o, context, use)
+            else:
+                self._move(i, n, o, contexts)
 
     def _propagate_template(self, i: HloInstruction) -> None:
         """Need the operands of an op with an algorithm of its own, whose work includes the loads of what it reads."""
@@ -418,19 +422,16 @@ class _Walk:
         for start in update.operands[2:]:
             self._need(start, SCALAR, Use(1, 1))
 
-    def _move(self, i: HloInstruction, n: int, o: HloInstruction, context: int, use: Use) -> None:
-        if i.opcode is Opcode.REDUCE:
-            self._move_reduce(i, o, context, use)
-            return
-        size = o.shape.num_elements
-        if i.opcode is Opcode.BROADCAST and self._from_row(i, o, context):
-            self._need(o, _KEPT, Use(self.kept_count, self.kept_count, 1))
-            return
-        share = _share(i, n, o)
-        evaluations = use.evaluations * share
-        distinct = min(float(size), use.distinct * share)
-        key = _key_of(context, i, n)
-        self._need(o, key, Use(evaluations, distinct, use.copies))
+    def _move(self, i: HloInstruction, n: int, o: HloInstruction, contexts: Contexts) -> None:
+        size, share, moves = float(o.shape.num_elements), _share(i, n, o), _moves(i, n)
+        repeats = i.opcode is Opcode.BROADCAST and self.hero is not None
+        for context, use in contexts.items():
+            if repeats and self._from_row(i, o, context):
+                self._need(o, _KEPT, Use(self.kept_count, self.kept_count, 1))
+                continue
+            distinct = min(size, use.distinct * share)
+            key = context if moves is None else hash((context, moves))
+            self._need(o, key, Use(use.evaluations * share, distinct, use.copies))
 
     def _from_row(self, i: HloInstruction, o: HloInstruction, context: int) -> bool:
         """Check whether a broadcast repeats one value per row along the row."""
@@ -446,7 +447,7 @@ class _Walk:
         times = reduced_elements(i)
         size = o.shape.num_elements
         use = Use(use.evaluations * times, min(float(size), use.distinct * times), use.copies * times)
-        self._need(o, _key_of(context, i, 0), use)
+        self._need(o, hash((context, _moves(i, 0))), use)
 
 
 def _may_be_overwritten(base: HloInstruction) -> bool:
@@ -485,18 +486,18 @@ _STATIC = ("dimensions", "slice", "padding")
 _CALLING = (Opcode.REDUCE, Opcode.MAP)
 
 
-def _key_of(context: int, i: HloInstruction, n: int) -> int:
-    """Return the context of operand `n`; equal for equal index arithmetic."""
+def _moves(i: HloInstruction, n: int) -> int | None:
+    """Return a number of the index arithmetic for operand `n`, equal for equal ones; None if it keeps the index."""
     what: Hashable
+    if i.opcode in (Opcode.RESHAPE, Opcode.BITCAST):
+        own, read = i.shape.dimensions, i.operands[n].shape.dimensions
+        # Otherwise only dimensions of size 1 are added or removed.
+        return None if _long(own) == _long(read) else hash((Opcode.RESHAPE, own, read))
     if i.opcode in (Opcode.GATHER, Opcode.DYNAMIC_SLICE, Opcode.DYNAMIC_UPDATE_SLICE):
         what = id(i)
     else:
-        what = tuple(i.attributes.get(a) for a in _STATIC)
-    if i.opcode in (Opcode.RESHAPE, Opcode.BITCAST):
-        if _long(i.shape.dimensions) == _long(i.operands[n].shape.dimensions):
-            return context  # only dimensions of size 1 are added or removed
-        return hash((context, Opcode.RESHAPE, i.shape.dimensions, i.operands[n].shape.dimensions))
-    return hash((context, i.opcode, i.shape.dimensions, what, n))
+        what = tuple([i.attributes.get(a) for a in _STATIC])
+    return hash((i.opcode, i.shape.dimensions, what, n))
 
 
 def _long(dimensions: Sequence[int]) -> list[int]:
