@@ -10,10 +10,13 @@ from compiler import compile as compile_hlo
 from compiler.backends.cuda.backend import CudaBackend
 from compiler.codegen.build_target import C_TARGET, CUDA_TARGET
 from compiler.codegen.buildability import kernel_refusal
+from compiler.codegen.lowering.lower import lower
+from compiler.codegen.schedules.bind_cuda import bind_cuda, binds_surely
 from compiler.errors import UnbuildableFusionError
 from compiler.fusion import trials
 from compiler.fusion.actions import FusionAction
 from compiler.fusion.rewriting import body_of
+from compiler.ir import HloComputation
 from compiler.loops import KERNEL, loop_sites
 from compiler.passes.pipelines.default import default_pipeline
 from compiler.plan import CompilationPlan
@@ -178,3 +181,35 @@ def test_environments_raise_what_cannot_be_built() -> None:
     plan = CompilationSession(parse(program.text())).plan
     with pytest.raises(UnbuildableFusionError, match=r"softmax.*: the fusion %f was legal"):
         speedups.measure(program, plan)
+
+
+def _two_nests(results: str, reduced: str) -> HloComputation:
+    """A computation that yields a reduction of f32[64,256] and an array of another shape."""
+    text = f"""HloModule nests
+%add (a: f32[], b: f32[]) -> f32[] {{
+  %a = f32[] parameter(0)
+  %b = f32[] parameter(1)
+  ROOT %s = f32[] add(%a, %b)
+}}
+ENTRY %main (x: f32[64,256], y: f32[100]) -> ({results}, f32[100]) {{
+  %x = f32[64,256] parameter(0)
+  %y = f32[100] parameter(1)
+  %zero = f32[] constant(0)
+  %r = {results} reduce(%x, %zero), dimensions={{{reduced}}}, to_apply=%add
+  %n = f32[100] negate(%y)
+  ROOT %t = ({results}, f32[100]) tuple(%r, %n)
+}}"""
+    return parse(text).entry
+
+
+@pytest.mark.parametrize(
+    ("results", "reduced", "certain"), [("f32[64]", "1", True), ("f32[256]", "0", True), ("f32[]", "0,1", False)]
+)
+def test_nests_of_different_shapes_are_bound_only_where_it_is_uncertain(
+    results: str, reduced: str, certain: bool
+) -> None:
+    """Blocks may have to repeat a reduction of a whole array, so that only binding shows whether it has a kernel."""
+    kernel = lower(_two_nests(results, reduced), CUDA_TARGET.schedule, CUDA_TARGET.printer.tiles)
+    assert kernel.nests == 2
+    assert binds_surely(kernel, CUDA_TARGET.schedule) == certain
+    assert bind_cuda(kernel, CUDA_TARGET.schedule).threads > 0

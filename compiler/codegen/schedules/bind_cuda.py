@@ -16,7 +16,7 @@ from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import Var
 from compiler.codegen.nest.loop_ir import Body, For, LoopKind
 from compiler.codegen.nest.scalar_ops import SCALAR_BYTES
-from compiler.codegen.nest.traversal import names_of, names_used, walk
+from compiler.codegen.nest.traversal import bodies_of, names_of, names_used, walk
 from compiler.codegen.schedules.bind_tiles import bind_tiles, has_tiles
 from compiler.codegen.schedules.cuda_blocks import SHARED_BYTES, bind_whole
 from compiler.codegen.schedules.cuda_flat import FlatNest, is_element
@@ -101,6 +101,8 @@ def _shared_safely(
     What is read by the statements that every thread runs, or by another nest than the one that writes the buffer, may
     be overwritten before it is read.
     """
+    if not kernel.in_place:
+        return ()
     if not parts:
         first, parts = (
             tuple(s for s in body if isinstance(s, lir.Let)),
@@ -110,10 +112,16 @@ def _shared_safely(
         return kernel.in_place  # one thread writes, and what the others read is not used
     early = set(_loaded(first))
     names = [a.name for a in kernel.arguments]
+    readers: dict[str, set[int]] = {}
+    writer: dict[str, int] = {}
+    for n, p in enumerate(parts):
+        for name in _loaded(p):
+            readers.setdefault(name, set()).add(n)
+        for name in _stored(p):
+            writer.setdefault(name, n)
 
     def is_safe(read: str, written: str) -> bool:
-        here = [p for p in parts if written in set(_stored(p))]
-        return read not in early and not any(read in set(_loaded(p)) for p in parts if p not in here[:1])
+        return read not in early and readers.get(read, set()) <= {writer.get(written)}
 
     return tuple(pair for pair in kernel.in_place if is_safe(names[pair[0]], names[pair[1]]))
 
@@ -209,11 +217,22 @@ def _results(s: lir.Stmt) -> Iterator[str]:
 # ---- buildability
 
 
+def _reduces_once(body: Body) -> bool:
+    """Check whether there is a reduction outside of all loops of more than one iteration."""
+    return any(
+        isinstance(s, lir.Reduce)
+        or (not (isinstance(s, For) and s.var.extent > 1) and any(_reduces_once(x) for x in bodies_of(s)))
+        for s in body
+    )
+
+
 def binds_surely(kernel: lir.Kernel, schedule: Schedule) -> bool:
     """Check whether a nest surely has a kernel, without making it; False where only binding and printing show it."""
     statements = list(walk(kernel.body))
-    if kernel.nests > 1 or not all(isinstance(s, BOUNDED) for s in statements):
+    if not all(isinstance(s, BOUNDED) for s in statements):
         return False
+    if kernel.nests > 1 and _reduces_once(kernel.body):
+        return False  # every block would repeat the reduction
     # Not every scatter has a loop over its updates: there may be one window alone.
     if kernel.kind == "scatter" or any(isinstance(s, For) and s.kind is LoopKind.ATOMIC for s in statements):
         return False
