@@ -96,7 +96,7 @@ class FromResult:
 
 @dataclass(frozen=True)
 class FromInput:
-    """An output that is an input of the graph: its position."""
+    """An output that is an input of the graph, after its update if there is one: its position."""
 
     position: int
 
@@ -297,6 +297,8 @@ class _GraphLowering:
         # What is saved of an updated input is its value before: PyTorch may compute the new one again from it.
         if position is not None and position not in self.mutated:
             return FromInput(position)
+        if node.op == "call_function" and _base_name(node) == "copy_":  # it returns the input that it updates
+            return FromInput(self.positions[node.args[0]])
         if self.walk.values[node.name] is None:
             return Fixed(None)
         if not hasattr(value, "untyped_storage"):

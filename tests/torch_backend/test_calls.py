@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from compiler.frontends.torch_graph import LoweredGraph, lower_graph
 from tests.torch_backend.compiled import assert_close, compiled
 
 x34 = torch.arange(12, dtype=torch.float32).reshape(3, 4)
@@ -70,6 +71,33 @@ def test_an_update_of_an_input_that_overlaps_another() -> None:
     assert_close(base, wanted)
     twice, wanted = torch.ones(3), torch.ones(3)
     assert_close(compiled(f)(twice, twice), f(wanted, wanted))
+
+
+def test_updated_inputs_are_returned_without_copies(monkeypatch: pytest.MonkeyPatch) -> None:
+    def f(x: Any, y: Any) -> Any:
+        x.mul_(2)
+        total = y.lerp_(x, 0.5)
+        return x.add_(1), total, x.sum()
+
+    graphs: list[LoweredGraph] = []
+
+    def recorded(*args: Any, **options: Any) -> LoweredGraph:
+        graphs.append(lower_graph(*args, **options))
+        return graphs[-1]
+
+    monkeypatch.setattr("compiler.torch_backend.backend.lower_graph", recorded)
+    call = compiled(f)
+    base = torch.randn(6, 8)
+    for x in (x34.clone(), base[::2, ::2], torch.ones(4, 3).t()):
+        y = torch.randn(3, 4)
+        wanted, other = x.clone(memory_format=torch.preserve_format), y.clone()
+        version = x._version
+        found = call(x, y)
+        assert_close([t.contiguous() for t in found], [t.contiguous() for t in f(wanted, other)])
+        assert found[0].data_ptr() == x.data_ptr()
+        assert found[1].data_ptr() == y.data_ptr()
+        assert x._version > version
+    assert all(len(graph.results) == 1 for graph in graphs)  # the sum
 
 
 def test_the_seed_determines_dropout_and_the_backward_pass_uses_the_same_mask() -> None:
