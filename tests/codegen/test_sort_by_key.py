@@ -12,6 +12,7 @@ import pytest
 from compiler.api import compile as compile_hlo
 from compiler.codegen.kernel_spec import make_kernel
 from compiler.codegen.languages import CUDA
+from compiler.codegen.nest.order_method import OrderMethod
 from compiler.codegen.schedules.kernel_choice import KernelChoice
 from compiler.codegen.schedules.schedule import Schedule
 from compiler.errors import UnsupportedError
@@ -125,7 +126,7 @@ def test_topk_of_any_size(k: int, few: bool) -> None:
     check_top_k("f32", 2, 1000, k, few=few)
 
 
-@pytest.mark.parametrize("n", [1, 2, 127, 128, 129, 4097])
+@pytest.mark.parametrize("n", [1, 2, 5, 15, 16, 17, 127, 128, 129, 4097])
 def test_topk_of_any_row(n: int) -> None:
     for k in {1, min(n, 3), -(-n // 2), n}:
         check_top_k("s32", 1, n, k, largest=n % 2 == 0)
@@ -144,7 +145,7 @@ def test_sorts_of_every_type(element_type: str) -> None:
     check_sort(element_type, (2, 40, 3), "GT", swapped=True)
 
 
-@pytest.mark.parametrize("n", [2, 31, 32, 33, 65, 192, 193, 5000])
+@pytest.mark.parametrize("n", [2, 5, 15, 16, 17, 31, 32, 33, 65, 192, 193, 5000])
 def test_sorts_of_any_row(n: int) -> None:
     check_sort("f32", (2, n, 1), "GT")
     check_sort("s32", (1, n, 2), "LT", swapped=True)
@@ -274,3 +275,9 @@ def test_sorts_of_programs_for_a_gpu_are_kernels(text: str) -> None:
     made = compile_hlo(text, backend="cuda")
     assert {"sort", "top-k"} & {k.kind for k in made.kernels}
     assert not [t for t in made.thunks if isinstance(t, HostThunk)]
+
+
+def test_runs_are_no_longer_than_rows_need() -> None:
+    assert OrderMethod().for_rows(12, 2, narrow=False).run == 16
+    assert OrderMethod().for_rows(17, 2, narrow=False).run == OrderMethod().run
+    assert OrderMethod(run=48).for_rows(12, 2, narrow=False).run == 48  # a choice stays

@@ -49,6 +49,8 @@ class OrderMethod:
             found = replace(found, block=_rounded_up(n))
         if self.run == usual.run < n and (narrow or n <= WIDE_RUN):
             found = replace(found, run=min(_rounded_up(n), WIDE_RUN))
+        if self.run == usual.run and n <= RUN_STEP:
+            found = replace(found, run=RUN_STEP)  # a run is compared as a whole, and this is one vector
         if self.digit == usual.digit and n >= LONG_ROW:
             found = replace(found, digit=LONG_DIGIT)
         return found
