@@ -16,6 +16,7 @@ from compiler.fusion.actions import SPLITTING_KINDS
 from compiler.ir import HloComputation, HloInstruction, HloModule, Opcode
 from compiler.plan import CompilationPlan, FusionStep
 from compiler.runtime.boundaries import Boundaries, Boundary
+from compiler.runtime.live_arrays import Peak
 from compiler.runtime.thunks import (
     ConditionalThunk,
     CopyThunk,
@@ -27,6 +28,7 @@ from compiler.runtime.thunks import (
     WhileThunk,
 )
 from compiler.support.display import counted, time_text
+from compiler.support.memory import size_text
 
 __all__ = ["Explanation", "KernelExplanation", "steps_of_fusions"]
 
@@ -100,9 +102,11 @@ class Explanation:
         thunks: the steps of the program, nested ones included.
         device: the device that estimates costs.
         target: what kernels were built for; None: C with its defaults.
+        peak: the temporary arrays that need most memory; None if the backend does not assign them.
 
     Attributes:
         plan: the decisions, or None.
+        peak: as given.
         kernels: what each step computes, in program order; copies and control flow are left out.
     """
 
@@ -113,8 +117,9 @@ class Explanation:
         thunks: Iterable[Thunk],
         device: DeviceModel,
         target: BuildTarget | None = None,
+        peak: Peak | None = None,
     ) -> None:
-        self.plan, self._target = plan, target
+        self.plan, self._target, self.peak = plan, target, peak
         self._module, self._device, self._thunks = module, device, list(thunks)
         self.kernels: list[KernelExplanation] = list(_explain_kernels(module, plan, self._thunks, device))
 
@@ -158,6 +163,7 @@ class Explanation:
             "kernels": [k.to_dict() for k in self.kernels],
             "separate": list(self.separate),
             "boundaries": [b.to_dict() for b in self.boundaries],
+            "peak": None if self.peak is None else self.peak.to_dict(),
         }
 
     def to_json(self, indent: int | None = 1) -> str:
@@ -197,6 +203,9 @@ class Explanation:
             yield "computed by " + ", ".join(f"{n} {kind}" for kind, n in kinds.most_common())
         if self.separate:
             yield f"op by op    {_names(self.separate)}: the backend has no kernel for them as a whole"
+        if self.peak is not None and self.peak.arrays:
+            yield f"memory      {size_text(self.peak.bytes)} of temporary arrays at %{self.peak.step}, the largest:"
+            yield from (f"            {a}" for a in self.peak.arrays[:_SHOWN])
         yield f"boundaries  {len(self.boundaries)}" + (", by reason:" if reasons else "")
         for reason, count in reasons.most_common(_SHOWN):
             yield f"  {count:6}  {reason}"

@@ -17,7 +17,7 @@ from compiler.runtime.buffers import Buffer, BufferKind, Interval
 from compiler.runtime.coalesce import timeline
 from compiler.runtime.thunks import HostThunk, Thunk, WhileThunk, walk
 
-__all__ = ["live_bytes", "order_for_memory"]
+__all__ = ["live_bytes", "live_peak", "order_for_memory"]
 
 SAVED = 0.02
 """Share of the live temporaries that another order must save: neighbors in the program also share caches."""
@@ -49,11 +49,18 @@ def order_for_memory(thunks: list[Thunk], results: Sequence[Buffer]) -> None:
 
 def live_bytes(intervals: dict[Buffer, Interval]) -> int:
     """Return the most bytes of buffers that are alive at the same step: what any assignment of offsets needs."""
+    return live_peak(intervals)[1]
+
+
+def live_peak(intervals: dict[Buffer, Interval]) -> tuple[int, int]:
+    """Return the first step at which most bytes of buffers are alive, and how many; (0, 0) without buffers."""
     change: dict[int, int] = {}
     for b, interval in intervals.items():
         change[interval.start] = change.get(interval.start, 0) + b.size
         change[interval.end + 1] = change.get(interval.end + 1, 0) - b.size
-    return max(accumulate(change[step] for step in sorted(change)), default=0)
+    steps = sorted(change)
+    most = max(zip(accumulate(change[s] for s in steps), (-s for s in steps), strict=True), default=(0, 0))
+    return -most[1], most[0]
 
 
 def _listed(thunks: Sequence[Thunk], results: Sequence[Buffer]) -> list[Thunk]:

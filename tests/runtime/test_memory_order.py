@@ -16,6 +16,7 @@ from compiler.loops import KeepLoops
 from compiler.runtime.buffers import ALIGNMENT, Buffer, BufferKind, Interval, assign_offsets
 from compiler.runtime.coalesce import coalesce, timeline
 from compiler.runtime.executable import Executable
+from compiler.runtime.live_arrays import find_peak
 from compiler.runtime.sharing import share_buffers
 from compiler.runtime.thunk_emitter import ThunkEmitter, ThunkProgram
 from compiler.runtime.thunk_order import live_bytes, order_for_memory
@@ -96,6 +97,22 @@ def test_steps_that_free_arrays_come_early() -> None:
     order_for_memory(program.thunks, program.results)
     assert set(program.thunks) == before
     assert peak(program) <= 3 * 64 * 64 * 4
+
+
+def test_the_peak_is_described_by_the_arrays_alive_at_it() -> None:
+    program = emitted(sums_at_the_end(3))
+    found = find_peak(program.thunks)
+    assert found.bytes == peak(program) == sum(a.bytes for a in found.arrays)
+    assert found.step == "d2"  # each product is summed after the last one
+    assert {(a.first, a.last) for a in found.arrays} == {("d0", "s0"), ("d1", "s1"), ("d2", "s2")}
+    assert find_peak([]).arrays == ()
+
+
+def test_an_explanation_shows_the_peak() -> None:
+    explanation = compile(parse(sums_at_the_end(3)), pipeline=[]).explain()
+    assert explanation.peak is not None
+    assert f"of temporary arrays at %{explanation.peak.step}" in str(explanation)
+    assert explanation.to_dict()["peak"] == explanation.peak.to_dict()
 
 
 def test_programs_in_another_order_compute_the_same() -> None:

@@ -43,6 +43,7 @@ from compiler.runtime.executable import (
 from compiler.runtime.executable_text import executable_html, executable_text
 from compiler.runtime.explanation import Explanation
 from compiler.runtime.host_ops import evaluate_host
+from compiler.runtime.live_arrays import find_peak
 from compiler.runtime.memory import (
     ProgramMemory,
     check_program,
@@ -196,7 +197,9 @@ class CpuExecutable:
 
     def explain(self) -> Explanation:
         """Return which decisions made each kernel, and why kernels that follow each other are separate."""
-        return Explanation(self.module, self.plan, self.thunks, device_model("cpu"))
+        return Explanation(
+            self.module, self.plan, self.thunks, device_model("cpu"), peak=find_peak(self.program.thunks)
+        )
 
     def save(self, path: str | Path) -> None:
         """Save the program to a folder; a machine with this kind of processor can load it without a compiler."""

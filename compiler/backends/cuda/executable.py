@@ -24,6 +24,7 @@ from compiler.runtime.allocation import allocate
 from compiler.runtime.executable import ThunkSamples, ThunkTime, parameter_leaves, profile_thunks
 from compiler.runtime.executable_text import executable_html, executable_text
 from compiler.runtime.explanation import Explanation
+from compiler.runtime.live_arrays import find_peak
 from compiler.runtime.memory import ProgramMemory, program_memory
 from compiler.runtime.program_files import ProgramFolder, SavedProgram, save_program
 from compiler.runtime.thunk_emitter import ThunkProgram
@@ -80,7 +81,9 @@ class CudaExecutable:
 
     def explain(self) -> Explanation:
         """Return which decisions made each kernel, and why kernels that follow each other are separate."""
-        return Explanation(self.module, self.plan, self.thunks, device_model("gpu"), CUDA_TARGET)
+        return Explanation(
+            self.module, self.plan, self.thunks, device_model("gpu"), CUDA_TARGET, find_peak(self.program.thunks)
+        )
 
     def save(self, path: str | Path) -> None:
         """Save the program to a folder; any machine with a GPU can load it.
