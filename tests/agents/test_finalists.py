@@ -85,7 +85,7 @@ def test_tune_writes_the_default_plan_unless_a_winner_is_confirmed(
     default, winner = fused(COLUMNS).plan, _plans()[0]
     found = Confirmed(winner, taking(0.5)) if confirmed else None
     output = tmp_path / "plan.json"
-    said = _facts(program, default, found, 7, _Again(), output, "columns")
+    said = _facts(program, default, found, 7, _Again(), output, "columns", "measured-time")
     assert CompilationPlan.load(output) == (winner if confirmed else default)
     assert (said["faster"], said["speedup"][0]) == (confirmed, 2.0 if confirmed else 1.0)
     _print({**said, "noise": None})
