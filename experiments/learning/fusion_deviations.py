@@ -23,7 +23,7 @@ from experiments.learning.deviations import measured_plan
 from experiments.learning.settings import FusionSettings
 from experiments.yardstick.rows import Row
 
-__all__ = ["Draw", "drawn_actions", "fusion_row"]
+__all__ = ["Draw", "drawn_actions", "fusion_row", "measured_again"]
 
 Draw: TypeAlias = Callable[[FusionState, int, random.Random], Sequence[FusionAction]]
 """Returns up to a number of legal actions of a state."""
@@ -78,6 +78,20 @@ def fusion_row(
         drawn = draw(_built(builder, added).session.fork().fusion, settings.further, rng)
     facts = {"actions": len(start.possible), "kernels": _kernels(default), "samples": samples}
     return {"family": program.family, "seconds": default.time.value, **facts}
+
+
+def measured_again(measurer: Measurer, program: Program, row: Row, least: float) -> None:
+    """Measure the samples of a row whose log of the speedup is above `least` again, and note it in the row.
+
+    A sample that cannot be measured now stays without a speedup.
+    """
+    builder = PlanBuilder(parse(program.text(), filename=str(program.path)), measurer.options.backend)
+    measurer.measure_reference(program)
+    for n, sample in enumerate(row["samples"]):
+        if sample.get("log", 0.0) > least:
+            actions = [FusionAction.from_json(a) for a in sample["actions"]]
+            row["samples"][n] = _sample(measurer, program, builder, actions)
+    row["confirmed"] = True
 
 
 def drawn_actions(state: FusionState, count: int, rng: random.Random) -> list[FusionAction]:

@@ -15,7 +15,7 @@ from compiler.learned.kernel_model import shipped_kernel_cost
 from compiler.learned.site_policy import Bandit, SitePhase, save_bandit
 from compiler.learned.whole_folder import read_whole, write_whole
 from env.suites import load_suite
-from experiments.learning.bandits import drawn_data, fusion_data
+from experiments.learning.bandits import drawn_data, fusion_data, more_data
 from experiments.learning.fitting import Fitted, fit_bandit, samples_of
 from experiments.learning.fusion_fitting import FittedChanges, change_samples, fit_changes
 from experiments.learning.model_card import FORMER, model_card
@@ -97,12 +97,13 @@ def read_rows(data: Path) -> list[Row]:
 
 
 def read_fusion_rows(data: Path) -> list[Row]:
-    """Return the rows of the files that `collect_fusions` wrote.
+    """Return the rows of the files that `collect_fusions` wrote, and `collect_more` if it ran.
 
     Raises:
         ResultError: they cannot be read.
     """
-    return _rows_of(fusion_data(data), "collect-fusions")
+    more = more_data(data)
+    return _rows_of([*fusion_data(data), *([more] if more.is_file() else [])], "collect-fusions")
 
 
 def _rows_of(files: Sequence[Path], action: str) -> list[Row]:

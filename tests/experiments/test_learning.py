@@ -26,6 +26,7 @@ from experiments.learning.bandits import learnable_programs
 from experiments.learning.deviations import changes_of, measured_row
 from experiments.learning.drawn_programs import drawn_loop, drawn_product, write_drawn_programs
 from experiments.learning.fitting import Sample, fit_bandit, samples_of
+from experiments.learning.fusion_deviations import measured_again
 from experiments.learning.fusion_fitting import LARGEST_LOG, ChangeSample, fit_changes
 from experiments.learning.settings import (
     ChangeSettings,
@@ -36,6 +37,7 @@ from experiments.learning.settings import (
 )
 from experiments.learning.training import NothingLearnedError, next_version, read_rows, train_policy, write_policy
 from experiments.learning.validate import Validation, validation_row, write_validation
+from experiments.yardstick.rows import Row
 from tests.env.small_programs import LOOP, write_suite
 from tests.learned.bandits import whole_folder
 
@@ -153,6 +155,26 @@ def test_samples_hold_what_a_policy_sees_and_the_log_of_the_speedup(tmp_path: Pa
     assert found.error == pytest.approx(0.01, rel=0.01)  # an interval of 4% in all is 4 standard errors
     assert {s["failure"] for s in row["samples"] if "failure" in s} == {"run: no"}
     assert samples_of([{"program": "loop", **row}], "expansions") == []
+
+
+class AlwaysMeasurer(FakeMeasurer):
+    """Gives every plan the next speedup."""
+
+    def measure(self, program, plan, remeasure=False):  # type: ignore[no-untyped-def]
+        del program, remeasure
+        one = Interval(1e-5, 1e-5, 1e-5)
+        found = None if plan is None else verdict(self.speedups.pop(0), True)
+        return Measurement(one, verdict=found, thunks=1)
+
+
+def test_only_gains_are_measured_again(tmp_path: Path) -> None:
+    program = load_suite(str(write_suite(tmp_path / "suite"))).find("chain")
+    samples = [{"actions": [], "log": log, "error": 0.01} for log in (0.3, 0.01, -0.2)]
+    row: Row = {"program": "chain", "samples": list(samples)}
+    measured_again(AlwaysMeasurer([1.1]), program, row, 0.02)
+    assert row["confirmed"] is True
+    assert row["samples"][1:] == samples[1:]
+    assert row["samples"][0]["log"] == pytest.approx(np.log(1.1))
 
 
 # ---- fitting
