@@ -232,9 +232,9 @@ class SequenceState:
         if action.consumers_problem() is not None:
             return False
         entry = KIND_OF[action.kind].resolve(self, action)
-        if isinstance(entry, str) or not entry.kind.has_kernel(self, entry):
-            return False
-        return entry.kind.reason(self, entry) is None
+        if isinstance(entry, str) or not entry.kind.is_possible(self, entry):
+            return False  # only what is possible has kernels that can be made
+        return entry.kind.has_kernel(self, entry) and entry.kind.reason(self, entry) is None
 
     def is_possible(self, action: FusionAction) -> bool:
         """Check whether at most its kernels speak against an action now, mostly without making them."""

@@ -91,7 +91,9 @@ def test_an_output_is_taken_out_of_a_fusion() -> None:
 def test_refusals_name_what_is_wrong(fusion: str, cut: str, reason: str) -> None:
     state = entry(CHAIN)
     _fuse(state, "producer-consumer", "a", "b")
-    assert reason in str(state.why_not(FusionAction("fission", "main", fusion, (cut,))))
+    action = FusionAction("fission", "main", fusion, (cut,))
+    assert not state.is_legal(action)
+    assert reason in str(state.why_not(action))
     with pytest.raises(FusionError):
         _fuse(state, "fission", fusion, cut)
 

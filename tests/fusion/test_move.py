@@ -113,7 +113,9 @@ def test_moves_keep_results_and_are_undone() -> None:
 def test_refusals_name_what_is_wrong(value: str, target: str, reason: str) -> None:
     state = entry(CHAIN)
     fusion = _fuse(state, "producer-consumer", "c", "d")
-    assert reason in str(state.why_not(_action("move", fusion, value, target)))
+    action = _action("move", fusion, value, target)
+    assert not state.is_legal(action)
+    assert reason in str(state.why_not(action))
 
 
 def test_a_move_around_which_a_path_leads_is_refused() -> None:
