@@ -115,7 +115,7 @@ def require_open(suite: str, programs: int, frozen: str) -> None:
             "--open-test PURPOSE to the command, or use env.suites.open_test_programs(purpose), which record it too"
         )
     opening = Opening(
-        time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), _user(), platform.node(), shlex.join(sys.argv),
+        time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), _user(), platform.node(), _command(),
         permission.purpose, permission.policy, suite, programs, frozen,
     )  # fmt: skip
     for folder in dict.fromkeys((cache_folder(), *permission.folders)):
@@ -144,6 +144,12 @@ def read_openings(folder: Path | None = None) -> list[dict[str, Any]]:
     if not path.is_file():
         return []
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+
+
+def _command() -> str:
+    """Return the command of this process, without the folders in which its program and Python are."""
+    program, *arguments = sys.argv or [""]
+    return shlex.join([Path(program).name, *arguments])
 
 
 def _user() -> str:
