@@ -229,19 +229,18 @@ class SequenceState:
 
     def is_legal(self, action: FusionAction) -> bool:
         """Check whether an action is legal now, without stating the reason against it."""
-        if action.consumers_problem() is not None:
-            return False
-        entry = KIND_OF[action.kind].resolve(self, action)
-        if isinstance(entry, str) or not entry.kind.is_possible(self, entry):
-            return False  # only what is possible has kernels that can be made
-        return entry.kind.has_kernel(self, entry) and entry.kind.reason(self, entry) is None
+        entry = self._possible(action)
+        return entry is not None and entry.kind.has_kernel(self, entry)
 
     def is_possible(self, action: FusionAction) -> bool:
         """Check whether at most its kernels speak against an action now, mostly without making them."""
+        return self._possible(action) is not None
+
+    def _possible(self, action: FusionAction) -> Entry | None:
         if action.consumers_problem() is not None:
-            return False
+            return None
         entry = KIND_OF[action.kind].resolve(self, action)
-        return not isinstance(entry, str) and entry.kind.is_possible(self, entry)
+        return None if isinstance(entry, str) or not entry.kind.is_possible(self, entry) else entry
 
     def decide(self, action: FusionAction) -> FusionDecision:
         """Return whether an action is legal now."""
