@@ -6,23 +6,24 @@ import hashlib
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
+from compiler.backends.cuda.program_times import ProgramTime
 from compiler.backends.registry import find_backend
-from compiler.errors import HlogymError, OptionError, UnknownNameError
+from compiler.errors import OptionError, UnknownNameError
 from compiler.plan import CompilationPlan
 from compiler.session import CompilationSession
-from compiler.support.lru_dict import LruDict
 from compiler.text import parse
 from env.baseline import ProgramError
 from env.compilation import PlanFailedError
 from env.gate import Verdict
 from env.measurement import Comparison, Measurement, Measurer, MeasurerOptions, ReferenceFailedError
-from env.predicted_time import KNOWN_PLANS, PlanTimes
+from env.predicted_time import PlanTimes, RememberedTimes
 from env.statistics import Interval
 from env.store import PlanStore
 from env.suites import Program
 
 __all__ = [
     "EMULATED",
+    "LEAST_SECONDS",
     "MEASURED",
     "PREDICTIONS",
     "CostModelTimes",
@@ -55,56 +56,31 @@ class Times(Protocol):
         ...
 
 
-class CostModelTimes:
+class CostModelTimes(RememberedTimes):
     """Estimates the times of plans by the cost model, which does not tell the choices of a kernel apart.
 
     Args:
         backend: name of the backend whose device is modeled.
     """
 
+    unknown = "its time cannot be estimated"
+
     def __init__(self, backend: str) -> None:
+        super().__init__()
         self._backend = backend
-        self._known: LruDict[str, tuple[float, int]] = LruDict(KNOWN_PLANS)
 
-    def seconds(self, program: Program, plan: CompilationPlan) -> float:
-        """Implement `Times.seconds`."""
-        try:
-            return self._estimated(program, plan)[0]
-        except HlogymError as error:
-            raise PlanFailedError(Measurement(None, "compile", str(error))) from error
+    def _time(self, text: str, plan: CompilationPlan | None) -> ProgramTime:
+        from compiler.api import decide_all
+        from compiler.policy import resolve_policy
 
-    def default_seconds(self, program: Program) -> float:
-        """Implement `Times.default_seconds`."""
-        try:
-            return self._estimated(program, None)[0]
-        except HlogymError as error:
-            raise ProgramError(f"{program.label}: its time cannot be estimated: {error}") from error
-
-    def kernels(self, program: Program, plan: CompilationPlan | None) -> int:
-        """Implement `Times.kernels`."""
-        return self._estimated(program, plan)[1]
-
-    def _estimated(self, program: Program, plan: CompilationPlan | None) -> tuple[float, int]:
-        text = program.text()
-        key = hashlib.sha256("\n".join([text, "" if plan is None else plan.to_json()]).encode()).hexdigest()
-        found = self._known.get(key)
-        if found is None:
-            found = self._known[key] = _estimate(text, self._backend, plan)
-        return found
-
-
-def _estimate(text: str, backend: str, plan: CompilationPlan | None) -> tuple[float, int]:
-    """Return the estimated seconds and the steps of a program after a plan, or after all default decisions."""
-    from compiler.api import decide_all
-    from compiler.policy import resolve_policy
-
-    session = CompilationSession(parse(text), backend)
-    if plan is None:
-        decide_all(session, resolve_policy("heuristic", session.backend))
-    else:
-        session.replay(plan)
-    cost = session.cost()
-    return max(cost.seconds, LEAST_SECONDS), sum(t > 0 for t in cost.by_instruction.values())
+        session = CompilationSession(parse(text), self._backend)
+        if plan is None:
+            decide_all(session, resolve_policy("heuristic", session.backend))
+        else:
+            session.replay(plan)
+        cost = session.cost()
+        steps = tuple((name, 1.0, t) for (_, name), t in cost.by_instruction.items() if t > 0)
+        return ProgramTime(max(cost.seconds, LEAST_SECONDS), steps)
 
 
 class PredictedMeasurer(Measurer):

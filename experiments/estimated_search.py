@@ -6,10 +6,8 @@ from agents.deviations import Built, Deviation, PlanBuilder
 from agents.searches import analytic_seconds
 from compiler.ir import HloModule
 from compiler.plan import CompilationPlan
-from env.gate import Verdict
-from env.measurement import Measurement, Measurer, MeasurerOptions
-from env.statistics import Interval
-from env.store import PlanStore
+from env.measurement import MeasurerOptions
+from env.predicted_measurer import LEAST_SECONDS, PredictedMeasurer
 from env.suites import Program
 
 __all__ = ["EstimatedPlans", "EstimatingMeasurer"]
@@ -34,7 +32,7 @@ class EstimatedPlans(PlanBuilder):
         return built
 
 
-class EstimatingMeasurer(Measurer):
+class EstimatingMeasurer(PredictedMeasurer):
     """Returns the estimated times of plans that were built as their measurements; every difference counts.
 
     Args:
@@ -42,27 +40,24 @@ class EstimatingMeasurer(Measurer):
     """
 
     def __init__(self, plans: EstimatedPlans) -> None:
-        super().__init__(PlanStore(":memory:"), MeasurerOptions(backend=plans.backend))
+        super().__init__(_BuiltTimes(plans), MeasurerOptions(backend=plans.backend))
+
+
+class _BuiltTimes:
+    """The estimated times of plans that were built; others raise KeyError. Implements `Times`."""
+
+    def __init__(self, plans: EstimatedPlans) -> None:
         self._plans = plans
-        self._default = plans.seconds[plans.build(Deviation()).text]
+        self._default = max(LEAST_SECONDS, plans.seconds[plans.build(Deviation()).text])
 
-    def measure_reference(self, program: Program, remeasure: bool = False) -> Measurement:
-        """Return the estimated time of the default plan."""
-        del program, remeasure
-        return Measurement(_exact(self._default))
+    def seconds(self, program: Program, plan: CompilationPlan) -> float:
+        del program
+        return max(LEAST_SECONDS, self._plans.seconds[plan.to_json()])
 
-    def measure(self, program: Program, plan: CompilationPlan | None, remeasure: bool = False) -> Measurement:
-        """Return the estimated time of a plan that was built.
+    def default_seconds(self, program: Program) -> float:
+        del program
+        return self._default
 
-        Raises:
-            KeyError: it was not.
-        """
-        if plan is None:
-            return self.measure_reference(program, remeasure)
-        seconds = _exact(self._plans.seconds[plan.to_json()])
-        speedup = _exact(self._default / max(seconds.value, 1e-12))
-        return Measurement(seconds, verdict=Verdict(speedup, _exact(self._default), seconds, counts=True, blocks=1))
-
-
-def _exact(value: float) -> Interval:
-    return Interval(value, value, value)
+    def kernels(self, program: Program, plan: CompilationPlan | None) -> int:
+        del program, plan
+        return 0
