@@ -34,11 +34,11 @@ from experiments.learning.fusion_deviations import Draw, drawn_actions, fusion_r
 from experiments.learning.fusion_fitting import change_forest, change_samples, guided_draw
 from experiments.learning.settings import LearningSettings, add_settings, given_settings
 from experiments.module_command import plain_errors
-from experiments.results import write_text
+from experiments.results import ResultError, write_text
 from experiments.yardstick.rows import Row, collect
 
 __all__ = ["collect_fusions", "collect_more", "collect_samples", "confirm_gains", "draw_programs", "drawn_data",
-           "fusion_data", "learnable_programs", "main", "measurer_options", "more_data"]  # fmt: skip
+           "fusion_data", "learnable_programs", "main", "measurer_options", "more_data", "rows_of"]  # fmt: skip
 
 DATA = Path("runs/learning/deviations.jsonl")
 MORE_PER_FAMILY = 40
@@ -132,9 +132,8 @@ def collect_more(settings: LearningSettings, data: Path, draw: int, seconds: flo
     """
     s = settings.fusion
     programs = learnable_programs(s.suite, MORE_PER_FAMILY, draw)
-    known = {p.name: p for p in load_suite(s.suite).programs}
-    former = [json.loads(line) for f in fusion_data(data) for line in f.read_text("utf-8").splitlines()[1:]]
-    guided = _guide(former, list(known.values()), settings)
+    former = rows_of(fusion_data(data), "collect-fusions")
+    guided = _guide(former, load_suite(s.suite).programs, settings)
     facts = {"backend": settings.backend, "seed": draw, "mixed": True, **asdict(s)}
     with Measurer(PlanStore(":memory:"), measurer_options(settings, s.rounds, s.seconds)) as measurer:
         return collect(
@@ -160,13 +159,13 @@ def confirm_gains(settings: LearningSettings, data: Path, seconds: float = math.
     ended early is continued by another one.
 
     Raises:
-        ResultError: the file cannot be written.
+        ResultError: the file cannot be read or written.
         MeasurementError: nothing can be measured on this machine.
     """
     s, end = settings.fusion, time.monotonic() + seconds
     path = more_data(data)
-    first, *lines = path.read_text("utf-8").splitlines()
-    rows = [json.loads(line) for line in lines]
+    rows = rows_of([path], "collect-more")
+    first = path.read_text("utf-8").partition("\n")[0]
     programs = {p.name: p for p in load_suite(s.suite).programs}
     open_rows = sorted((r for r in rows if _gains(r) > FASTER and "confirmed" not in r), key=_gains, reverse=True)
     done = 0
@@ -198,6 +197,18 @@ def _guide(rows: Sequence[Row], programs: Sequence[Program], settings: LearningS
         return None
     samples = change_samples(rows, {p.name: p for p in programs}, settings.backend, model)
     return guided_draw(change_forest(samples, settings.changes, settings.seed), model) if samples else None
+
+
+def rows_of(files: Sequence[Path], action: str) -> list[Row]:
+    """Return the rows of files, each after its first line; `action` is what writes them.
+
+    Raises:
+        ResultError: one of them cannot be read.
+    """
+    try:
+        return [json.loads(line) for f in files for line in f.read_text(encoding="utf-8").splitlines()[1:]]
+    except (OSError, ValueError) as error:
+        raise ResultError(f"cannot read {files[0]}: {error}; `bandits {action}` writes it") from error
 
 
 def fusion_data(data: Path) -> tuple[Path, Path]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -15,13 +14,12 @@ from compiler.learned.kernel_model import shipped_kernel_cost
 from compiler.learned.site_policy import Bandit, SitePhase, save_bandit
 from compiler.learned.whole_folder import read_whole, write_whole
 from env.suites import load_suite
-from experiments.learning.bandits import drawn_data, fusion_data, more_data
+from experiments.learning.bandits import drawn_data, fusion_data, more_data, rows_of
 from experiments.learning.fitting import Fitted, fit_bandit, samples_of
 from experiments.learning.fusion_fitting import FittedChanges, change_samples, fit_changes
 from experiments.learning.model_card import FORMER, model_card
 from experiments.learning.settings import LearningSettings
 from experiments.provenance import provenance
-from experiments.results import ResultError
 from experiments.yardstick.rows import Row
 
 __all__ = ["NothingLearnedError", "Trained", "next_version", "read_fusion_rows", "read_rows", "train_fusion",
@@ -93,7 +91,7 @@ def read_rows(data: Path) -> list[Row]:
         ResultError: it cannot be read.
     """
     drawn = drawn_data(data)
-    return _rows_of([data, *([drawn] if drawn.is_file() else [])], "collect")
+    return rows_of([data, *([drawn] if drawn.is_file() else [])], "collect")
 
 
 def read_fusion_rows(data: Path) -> list[Row]:
@@ -103,15 +101,7 @@ def read_fusion_rows(data: Path) -> list[Row]:
         ResultError: they cannot be read.
     """
     more = more_data(data)
-    return _rows_of([*fusion_data(data), *([more] if more.is_file() else [])], "collect-fusions")
-
-
-def _rows_of(files: Sequence[Path], action: str) -> list[Row]:
-    """Return the rows of files, each after its first line; `action` of `bandits` writes them."""
-    try:
-        return [json.loads(line) for f in files for line in f.read_text(encoding="utf-8").splitlines()[1:]]
-    except (OSError, ValueError) as error:
-        raise ResultError(f"cannot read {files[0]}: {error}; `bandits {action}` writes it") from error
+    return rows_of([*fusion_data(data), *([more] if more.is_file() else [])], "collect-fusions")
 
 
 def train_fusion(rows: Sequence[Row], settings: LearningSettings, former: Mapping[str, Any] | None = None) -> Trained:
