@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import os
 import statistics
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,12 +20,10 @@ import numpy as np
 
 from compiler import compile, parse
 from compiler.backends.cpu.onednn.library import VARIABLE
+from experiments.benchmarks.paused_turns import timed_in_turns
 from experiments.module_command import plain_errors
 from experiments.provenance import provenance
 from experiments.results import write_text
-
-CALLS = 3
-PAUSE_SECONDS = 0.003
 
 
 @dataclass(frozen=True)
@@ -186,18 +183,7 @@ def measure(case: Case, rounds: int) -> list[list[float]]:
     for got in (np.asarray(with_library(*arguments)[0], np.float64), peer().double().numpy()):
         if not np.allclose(got, wanted, rtol=case.tolerance, atol=case.tolerance):
             raise ValueError(f"{case.name}: results differ by {np.abs(got - wanted).max()}")
-    times: list[list[float]] = [[] for _ in variants]
-    for _ in range(rounds):
-        for variant, found in zip(variants, times, strict=True):
-            time.sleep(PAUSE_SECONDS)
-            variant()
-            best = float("inf")
-            for _ in range(CALLS):
-                start = time.perf_counter()
-                variant()
-                best = min(best, time.perf_counter() - start)
-            found.append(1e3 * best)
-    return times
+    return timed_in_turns(variants, rounds)
 
 
 def _array(dtype: str, sizes: tuple[int, ...]) -> str:

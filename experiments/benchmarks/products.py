@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import os
 import statistics
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,12 +23,11 @@ import numpy as np
 
 from compiler import compile
 from compiler.backends.cpu.onednn.library import VARIABLE
+from experiments.benchmarks.paused_turns import timed_in_turns
 from experiments.module_command import plain_errors
 from experiments.provenance import provenance
 from experiments.results import write_text
 
-CALLS = 3
-PAUSE_SECONDS = 0.003
 VARIANTS = ("ours", "library", "BLAS", "XLA", "PyTorch")
 
 
@@ -182,15 +180,7 @@ def measure(case: Case, rounds: int) -> list[float | None]:
         got = np.asarray(got[0] if isinstance(got, list | tuple) else got)
         if not np.allclose(got, wanted, rtol=1e-3, atol=1e-3):
             raise ValueError(f"{case.name}: results of {name} differ by {np.abs(got - wanted).max()}")
-    times = [float("inf")] * len(variants)
-    for _ in range(rounds):
-        for n, variant in enumerate(variants):
-            time.sleep(PAUSE_SECONDS)
-            variant()
-            for _ in range(CALLS):
-                start = time.perf_counter()
-                variant()
-                times[n] = min(times[n], 1e3 * (time.perf_counter() - start))
+    times = [min(found) for found in timed_in_turns(variants, rounds)]
     return [*times, *([None] * (len(VARIANTS) - len(times)))]
 
 

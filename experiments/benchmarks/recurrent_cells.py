@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import os
 import statistics
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,12 +20,11 @@ from typing import Any
 import numpy as np
 
 from compiler import compile
+from experiments.benchmarks.paused_turns import timed_in_turns
 from experiments.module_command import plain_errors
 from experiments.provenance import provenance
 from experiments.results import write_text
 
-CALLS = 3
-PAUSE_SECONDS = 0.003
 PRIMITIVE = "aten::mkldnn_rnn_layer"
 """The op of PyTorch that is one call of oneDNN's primitive."""
 
@@ -96,18 +94,7 @@ def measure(layer: Layer, rounds: int) -> list[list[float]]:
     if not np.allclose(got, wanted, rtol=1e-4, atol=1e-5):
         raise ValueError(f"{layer}: results differ by {np.abs(got - wanted).max()}")
     variants: list[Callable[[], Any]] = [lambda: ours(*arguments), peer]
-    times: list[list[float]] = [[] for _ in variants]
-    for _ in range(rounds):
-        for variant, found in zip(variants, times, strict=True):
-            time.sleep(PAUSE_SECONDS)
-            variant()
-            best = float("inf")
-            for _ in range(CALLS):
-                start = time.perf_counter()
-                variant()
-                best = min(best, time.perf_counter() - start)
-            found.append(1e3 * best)
-    return times
+    return timed_in_turns(variants, rounds)
 
 
 def _ops_of(call: Callable[[], Any]) -> set[str]:
