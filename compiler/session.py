@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 from compiler.analysis.cost_model import Cost, DeviceModel, module_cost
 from compiler.backends.backend import OwnDefaults
 from compiler.backends.registry import BACKENDS, build_target, find_backend, known_backend
-from compiler.codegen.languages import C, find_language
+from compiler.codegen.languages import C
 from compiler.codegen.schedules.kernel_choice import BoundKernel, KernelBindings, KernelChoice
 from compiler.errors import FusionError, HlogymError, PlanError
 from compiler.expansions import (
@@ -25,28 +25,18 @@ from compiler.expansions import (
     as_expansion_policy,
     expansion_sites,
     find_expansion_site,
-    is_kept,
 )
 from compiler.fusion.actions import FusionAction
-from compiler.fusion.library_fusions import wrap_library_ops
 from compiler.fusion.policies.ruled import RuledFusion
 from compiler.fusion.protocol import ChooseFusion, FusionPolicy, as_policy, run_policy
 from compiler.fusion.recomputation import recompute_outputs
 from compiler.fusion.state import FusionState
-from compiler.ir import HloInstruction, HloModule, Opcode
-from compiler.loop_packing import inside_kernel_loops, pack_loops
+from compiler.ir import HloInstruction, HloModule
 from compiler.loops import KEEP, KnownLoops, LoopPolicy, LoopSite, apply_loop_choice, find_site, loop_sites
+from compiler.lowering import lower_for
 from compiler.passes import HloPass, PassPipeline, PipelineRun, make_pass
 from compiler.passes.infrastructure.registry import pass_text
-from compiler.passes.pipelines.default import (
-    default_pipeline,
-    expand_transforms,
-    group_products,
-    group_tile_products,
-    lower,
-    stage_reductions,
-)
-from compiler.passes.reductions.windows import has_scan
+from compiler.passes.pipelines.default import default_pipeline
 from compiler.plan import PHASES, CompilationPlan, ExpansionChoice, FusionStep, LoopChoice, Phase
 from compiler.plan_binding import FusionBase, PlanBinding
 from compiler.runtime.executable import Executable
@@ -302,35 +292,10 @@ class CompilationSession:
 
     def _start_fusion(self) -> None:
         with gc_rarely():
-            self._lower()
+            lower_for(self.module, self._backend, self.target)
             self._base = FusionBase.of(self.module)
             self._unfused = self.module.clone()
             self._state = FusionState(self.module, self.device, target=self.target)
-
-    def _lower(self) -> None:
-        """Expand what was not decided and has neither a kernel nor a library; plans do not record it."""
-        if self._backend.language is not None:
-            language = find_language(self._backend.language)
-
-            def keeps(i: HloInstruction) -> bool:
-                sorts = language.sorts and i.opcode in (Opcode.SORT, Opcode.TOPK) and has_kernel(i, language.name)
-                return sorts or (language.scans and has_scan(i)) or is_kept(i) or self._library_computes(i)
-
-            if language.staged:
-                expand_transforms(self.module, keeps)
-            lower(self.module, keeps)
-            if language.staged:
-                inside = inside_kernel_loops(self.module)
-                stage_reductions(self.module, lambda i: is_kept(i) or i.parent in inside)
-            wrap_library_ops(self.module, self._library_computes)
-            if self._backend.language == C.name:
-                group_products(self.module, self._library_computes)
-            elif language.tiles:
-                group_tile_products(self.module)
-            pack_loops(self.module, self.target)
-
-    def _library_computes(self, i: HloInstruction) -> bool:
-        return self._backend.library_refusal(i) is None
 
     @property
     def fusion_base(self) -> FusionBase:
@@ -634,7 +599,7 @@ class CompilationSession:
     def finish(self) -> Executable:
         """Build and return the executable."""
         if self._state is None:
-            self._lower()
+            lower_for(self.module, self._backend, self.target)
         plan = self.plan
         self.phase = "done"
         return self._backend.build(self.final_module(), plan, self.kernel_bindings)

@@ -24,7 +24,7 @@ LAYERS = (
     ("compiler.backends",),
     ("compiler.expansions",),
     ("compiler.learned",),
-    ("compiler.session",),
+    ("compiler.lowering", "compiler.session"),
     ("compiler.policy",),
     ("compiler.api",),
     ("compiler.program_cache",),

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from compiler import CompileOptions, compile, load, parse, session
+from compiler import CompileOptions, compile, load, lowering, parse
 from compiler.backends.cpu.native_runtime import RUNTIME
 from compiler.backends.cpu.onednn import convolution as onednn_convolution
 from compiler.backends.cpu.onednn import matcher, products
@@ -31,7 +31,7 @@ def every_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(matcher, "MIN_FLOPS", 0)
     monkeypatch.setattr(matcher, "MIN_POOLING_FLOPS", 0)
     monkeypatch.setattr(matcher, "_SLOW", ("none",))
-    monkeypatch.setattr(session, "group_products", lambda module, library: False)  # leaves small products to oneDNN
+    monkeypatch.setattr(lowering, "group_products", lambda module, library: False)  # leaves small products to oneDNN
     monkeypatch.setattr(onednn_convolution, "MAX_SCALED", 0)
     monkeypatch.setattr(onednn_pooling, "SUMS_NEED_FEATURES_LAST", False)
     monkeypatch.setattr(onednn_pooling, "MAX_ROW_MAXIMA", 0)

@@ -1,0 +1,55 @@
+"""What a backend needs before fusion: what has neither kernel nor library is expanded, library ops are grouped."""
+
+from __future__ import annotations
+
+from compiler.backends.backend import Backend
+from compiler.codegen.build_target import BuildTarget
+from compiler.codegen.languages import C, find_language
+from compiler.expansions import is_kept
+from compiler.fusion.library_fusions import wrap_library_ops
+from compiler.ir import HloInstruction, HloModule, Opcode
+from compiler.loop_packing import inside_kernel_loops, pack_loops
+from compiler.passes.pipelines.default import (
+    expand_transforms,
+    group_products,
+    group_tile_products,
+    lower,
+    stage_reductions,
+)
+from compiler.passes.reductions.windows import has_scan
+from compiler.runtime.instruction_kernels import has_kernel
+
+__all__ = ["lower_for"]
+
+
+def lower_for(module: HloModule, backend: Backend, target: BuildTarget) -> None:
+    """Expand what was not decided and has neither a kernel nor a library on a backend; plans do not record it.
+
+    Args:
+        module: the module before fusion, which is changed; for a backend that compiles no kernels it stays as it is.
+        backend: the backend.
+        target: what its kernels are built for.
+    """
+    if backend.language is None:
+        return
+    language = find_language(backend.language)
+
+    def library_computes(i: HloInstruction) -> bool:
+        return backend.library_refusal(i) is None
+
+    def keeps(i: HloInstruction) -> bool:
+        sorts = language.sorts and i.opcode in (Opcode.SORT, Opcode.TOPK) and has_kernel(i, language.name)
+        return sorts or (language.scans and has_scan(i)) or is_kept(i) or library_computes(i)
+
+    if language.staged:
+        expand_transforms(module, keeps)
+    lower(module, keeps)
+    if language.staged:
+        inside = inside_kernel_loops(module)
+        stage_reductions(module, lambda i: is_kept(i) or i.parent in inside)
+    wrap_library_ops(module, library_computes)
+    if backend.language == C.name:
+        group_products(module, library_computes)
+    elif language.tiles:
+        group_tile_products(module)
+    pack_loops(module, target)
