@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from compiler import CompileOptions, compile
+from compiler.backends.cpu.executable import CpuExecutable
+from compiler.runtime.thunks import HostThunk
 from compiler.text import parse
 from env.reference import Reference
 from tests.codegen.running import problem
@@ -32,17 +34,52 @@ ENTRY e {{
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("wide", [False, True])
 @pytest.mark.parametrize(
-    ("dims", "axes"), [((64,), 1), ((3, 31), 1), ((5, 6, 10), 2), ((2, 4, 6, 9), 3), ((1, 1), 1), ((128, 1024), 1)]
-)
-def test_transforms(kind: str, wide: bool, dims: tuple[int, ...], axes: int) -> None:
+    ("dims", "axes", "wide"),
+    [
+        ((19, 31), 1, False), ((2, 4, 6, 9), 3, False), ((1, 1), 1, False), ((70, 20), 2, False), ((3, 2310), 1, False),
+        ((5, 6, 10), 2, True),
+    ],
+)  # fmt: skip
+def test_transforms(kind: str, dims: tuple[int, ...], axes: int, wide: bool) -> None:
     text, x = transform(kind, dims, dims[len(dims) - axes :], wide)
     before = x.copy()
     wanted = Reference.of(parse(text), [x])
     for options in (CompileOptions(), CompileOptions(num_threads=1)):
         assert problem(compile(text, options=options)(x), wanted) is None
     np.testing.assert_array_equal(x, before)
+
+
+@pytest.mark.parametrize("n", [127, 4096])
+def test_transforms_of_small_prime_factors_are_kernels(n: int) -> None:
+    text, x = transform("FFT", (2, n), (n,), False)
+    exe = compile(text)
+    assert [k.kind for k in exe.kernels] == ["fourier"]
+    assert not any(isinstance(t, HostThunk) for t in exe.thunks)
+    assert problem(exe(x), Reference.of(parse(text), [x])) is None
+
+
+@pytest.mark.parametrize(("kind", "n"), [("FFT", 131), ("IRFFT", 6561), ("FFT", 1 << 17)])
+def test_other_transforms_are_made_by_scipy(kind: str, n: int) -> None:
+    text, x = transform(kind, (n,), (n,), False)
+    exe = compile(text)
+    assert any(isinstance(t, HostThunk) for t in exe.thunks)
+    assert problem(exe(x), Reference.of(parse(text), [x])) is None
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_transform_writes_its_result_only(kind: str) -> None:
+    text, x = transform(kind, (3, 34), (34,), False)
+    exe = compile(text)
+    assert isinstance(exe, CpuExecutable)
+    dtype, shape = exe(x)[0].dtype, exe(x)[0].shape
+    size = dtype.itemsize * int(np.prod(shape))
+    memory = np.full(size + 8192, 7, np.uint8)
+    exe.call_at([x.ctypes.data], [memory.ctypes.data + 4096])
+    assert (memory[:4096] == 7).all()
+    assert (memory[-4096:] == 7).all()
+    found = memory[4096:-4096].view(dtype).reshape(shape)
+    assert problem([found], Reference.of(parse(text), [x])) is None
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
