@@ -237,12 +237,13 @@ ENTRY main {
   g = f32[6,6] dot(x, t), lhs_contracting_dims={1}, rhs_contracting_dims={0}
   c = f32[6,6] cholesky(g), lower=true
   z = f32[] constant(0)
-  k = c64[6,4] fft(s), fft_type=RFFT, fft_length={6}
-  m = f32[6,4] real(k)
-  i = f32[6,4] imag(k)
-  y = f32[6,4] add(m, i)
+  p = f32[6,131] pad(s, z), padding=0_0x0_125
+  k = c64[6,66] fft(p), fft_type=RFFT, fft_length={131}
+  m = f32[6,66] real(k)
+  i = f32[6,66] imag(k)
+  y = f32[6,66] add(m, i)
   n = f32[6,6] negate(c)
-  ROOT r = (f32[6,4], f32[6,6], c64[6,4]) tuple(y, n, k)
+  ROOT r = (f32[6,66], f32[6,6], c64[6,66]) tuple(y, n, k)
 }
 """
 
