@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from compiler.plan import CompilationPlan, Phase
+from compiler.support.gc_pause import gc_paused
 from env.baseline import Baseline, ProgramError
 from env.compilation import Compilation, PlanFailedError
 from env.measurement import Measurement, Measurer, ReferenceFailedError
@@ -133,8 +134,12 @@ class CompilerEnv(gym.Env[ObsType, np.int64], ABC):
         Raises:
             MeasurementError: the reward is measured, and the default plan of the program cannot be measured.
         """
+        with gc_paused():
+            return self._step(int(action))
+
+    def _step(self, action: int) -> tuple[ObsType, float, bool, bool, dict[str, Any]]:
         compilation = self.compilation
-        refused = self._take(int(action))
+        refused = self._take(action)
         reward = REFUSED_REWARD if refused is not None else self._reward_decision(compilation)
         if refused is None:
             self._speedups.append(self._speedup)
