@@ -9,6 +9,7 @@ from typing import Any
 from compiler.errors import HlogymError, UnsupportedError
 from compiler.frontends import (
     torch_backward,
+    torch_bessel,
     torch_counting,
     torch_embedding,
     torch_indexing,
@@ -16,6 +17,7 @@ from compiler.frontends import (
     torch_linalg,
     torch_movement,
     torch_networks,
+    torch_numbers,
     torch_pointwise,
     torch_pooling,
     torch_pooling_backward,
@@ -41,6 +43,8 @@ LOWERINGS: Registry = {
     **torch_linalg.LOWERINGS,
     **torch_lapack.LOWERINGS,
     **torch_special.LOWERINGS,
+    **torch_bessel.LOWERINGS,
+    **torch_numbers.LOWERINGS,
     **torch_counting.LOWERINGS,
     **torch_embedding.LOWERINGS,
     **torch_backward.LOWERINGS,

@@ -165,6 +165,23 @@ _ERFC_S = (
 )  # fmt: skip
 
 
+def erfc_tail(b: TorchBuilder, size: H, scale: H | None) -> H:
+    """Return erfc of numbers from 1 on, given their exp(-x^2); None: the quotient of erfc and that factor."""
+    t = size.shape.element_type
+    if t is T.F64:
+        near = b.binary(Opcode.DIVIDE, _horner(b, size, _ERFC_P), _horner(b, size, _ERFC_Q), t)
+        far = b.binary(Opcode.DIVIDE, _horner(b, size, _ERFC_R), _horner(b, size, _ERFC_S), t)
+        series = b.select(b.compare(size, 8, "LT"), near, far, t)
+        if scale is not None:
+            return b.binary(Opcode.MULTIPLY, scale, series, t)
+        limit = b.binary(Opcode.DIVIDE, 1 / math.sqrt(math.pi), size, t)
+        return b.select(b.compare(size, 1e10, "GT"), limit, series, t)
+    inverse = b.binary(Opcode.DIVIDE, 1, b.add(Opcode.MULTIPLY, size, size), t)
+    near, far = _horner(b, inverse, _ERFC_NEAR), _horner(b, inverse, _ERFC_FAR)
+    series = b.select(b.compare(size, 2, "LT"), near, far, t)
+    return b.binary(Opcode.MULTIPLY, b.binary(Opcode.DIVIDE, 1 if scale is None else scale, size, t), series, t)
+
+
 @LOWERINGS.op("erfc", "special_erfc")
 @in_single_precision
 def _erfc(b: TorchBuilder, x: H) -> H:
@@ -172,17 +189,8 @@ def _erfc(b: TorchBuilder, x: H) -> H:
     x = b.convert(x, b.type)
     t = x.shape.element_type
     size = b.binary(Opcode.MAXIMUM, b.add(Opcode.ABS, x), 1, t)
-    square = b.add(Opcode.MULTIPLY, size, size)
-    scale = b.add(Opcode.EXPONENTIAL, b.add(Opcode.NEGATE, square))
-    if t is T.F64:
-        near = b.binary(Opcode.DIVIDE, _horner(b, size, _ERFC_P), _horner(b, size, _ERFC_Q), t)
-        far = b.binary(Opcode.DIVIDE, _horner(b, size, _ERFC_R), _horner(b, size, _ERFC_S), t)
-        tail = b.binary(Opcode.MULTIPLY, scale, b.select(b.compare(size, 8, "LT"), near, far, t), t)
-    else:
-        inverse = b.binary(Opcode.DIVIDE, 1, square, t)
-        near, far = _horner(b, inverse, _ERFC_NEAR), _horner(b, inverse, _ERFC_FAR)
-        series = b.select(b.compare(size, 2, "LT"), near, far, t)
-        tail = b.binary(Opcode.MULTIPLY, b.binary(Opcode.DIVIDE, scale, size, t), series, t)
+    scale = b.add(Opcode.EXPONENTIAL, b.add(Opcode.NEGATE, b.add(Opcode.MULTIPLY, size, size)))
+    tail = erfc_tail(b, size, scale)
     tail = b.select(b.compare(scale, 0, "EQ"), 0, tail, t)
     tail = b.select(b.compare(x, 0, "LT"), b.binary(Opcode.SUBTRACT, 2, tail, t), tail, t)
     middle = b.binary(Opcode.SUBTRACT, 1, b.add(Opcode.ERF, x), t)

@@ -110,7 +110,13 @@ def _with_gradient(graph_module: Any, inputs: Sequence[Any], options: BackendOpt
     )
     # Fused attention kernels of PyTorch have no decomposition in the backward pass, and its fused LSTM has none at all.
     with attention.sdpa_kernel(attention.SDPBackend.MATH), _without_onednn(), whole_resampling():
-        compiled: Callable[..., Any] = aot(graph_module, inputs)
+        try:
+            compiled: Callable[..., Any] = aot(graph_module, inputs)
+        except UnsupportedError as e:
+            if not options.fallback:
+                raise
+            # The graph as it was called is faster than the ops that it decomposes into.
+            return _by_torch(graph_module.forward, str(e))
     return compiled
 
 
@@ -131,14 +137,15 @@ class _GraphCompiler:
 
     def __init__(self, options: BackendOptions) -> None:
         self._options = options
-        self._by_torch = False
 
     def __call__(self, graph_module: Any, inputs: Sequence[Any]) -> Any:
-        """Compile a graph of ATen ops, or return one that PyTorch runs op by op if it has an unsupported op."""
+        """Compile a graph of ATen ops, or leave a backward graph with an unsupported op to PyTorch.
+
+        Raises:
+            UnsupportedError: a forward graph has an unsupported op, or nothing may be left to PyTorch.
+        """
         options = self._options
         passes_states = any("rng_state" in str(n.target) for n in graph_module.graph.nodes)
-        if passes_states and self._by_torch:
-            return _run_by_torch(graph_module)
         dispatch: Any = importlib.import_module("torch.utils._python_dispatch")
         try:
             with dispatch._disable_current_modes():  # constants of the graph are read
@@ -147,9 +154,8 @@ class _GraphCompiler:
                 return CompiledGraph(lowered, program)
         except UnsupportedError as e:
             is_backward = any(n.name.startswith("tangents") for n in graph_module.graph.nodes)
-            if not options.fallback or (passes_states and is_backward):
+            if not options.fallback or not is_backward or passes_states:
                 raise
-            self._by_torch = True
             return _by_torch(_run_by_torch(graph_module), str(e))
 
 

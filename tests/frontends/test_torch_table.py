@@ -15,7 +15,7 @@ from compiler.ir.verifier import verify
 from tests.frontends.torch_table import TABLE
 
 NOT_LOWERED = {
-    "bessel": "i0",
+    "eigenvalues": "linalg_eig",
 }
 """Rows that are refused, with the op that the message names."""
 
@@ -26,7 +26,7 @@ FAST = (
     "interpolate_bilinear", "cumsum", "median", "scatter_reduce_mean", "scatter_reduce_new", "index_put_accumulate",
     "index_put_mask", "index_apart", "masked_scatter", "setitem_slice", "unfold", "diagonal", "searchsorted", "norms",
     "std_mean", "complex", "fft", "cholesky_solve", "triangular_solve", "cross_entropy_weighted", "cond",
-    "int8_product", "int8_weight", "while_loop",
+    "int8_product", "int8_weight", "while_loop", "bessel", "scaled_erfc", "gcd", "float_steps",
 )  # fmt: skip
 """Representative rows for the fast tier, combined into one program, because exporting takes most of the time."""
 

@@ -285,7 +285,17 @@ def _functions() -> dict[str, Row]:
             lambda v: (t.digamma(v), t.lgamma(v), t.special.erfinv(v / 9), t.special.xlogy(v, v), t.special.erfc(v)),
             (positive(3, 4),),
         ),
-        "bessel": (t.special.i0, (a,)),
+        "bessel": (lambda v: (t.special.i0(v), t.special.i0e(v * 9), t.special.i1(v), t.special.i1e(v * 9)), (a,)),
+        "scaled_erfc": (
+            lambda v: (t.special.erfcx(v), t.special.log_ndtr(v * 9), t.special.spherical_bessel_j0(v)),
+            (a,),
+        ),
+        "eigenvalues": (lambda m: t.linalg.eigvals(m).abs(), (spd(3),)),
+        "gcd": (lambda i, j: (t.gcd(i - 9, j - 5), t.lcm(i, j)), (whole(7, 9, high=19), whole(9, high=12))),
+        "float_steps": (
+            lambda u, v: (t.nextafter(u, v), t.nextafter(0 * u, v), *t.frexp(u), *t.frexp(v * 1e-40)),
+            (a, b),
+        ),
         "trig": (
             lambda v: (v.sinc(), v.deg2rad(), t.hypot(v, v), v.frac(), v.logit(), t.copysign(v, -v)),
             (unit(3, 4),),

@@ -34,6 +34,21 @@ def test_a_graph_with_an_unsupported_op_runs_by_pytorch_with_a_warning() -> None
     assert_close(found, eigenvalues(x))
 
 
+def test_a_graph_with_an_unsupported_op_is_not_decomposed() -> None:
+    def f(x: Any) -> Any:
+        return torch.linalg.eig(torch.nn.functional.silu(x))[0].abs()
+
+    x = torch.randn(3, 3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        run = compiled(f, fallback=True)
+        run(x)
+    with torch.autograd.profiler.profile() as profile:
+        found = run(x)
+    assert "aten::silu" in [event.name for event in profile.function_events]
+    assert_close(found, f(x))
+
+
 def test_without_fallback_an_unsupported_op_is_an_error() -> None:
     with pytest.raises(torch._dynamo.exc.BackendCompilerFailed, match=r"UnsupportedError.*aten\.linalg_eig"):
         compiled(eigenvalues)(torch.randn(3, 3))
