@@ -52,6 +52,7 @@ class DeviceModel:
             leave units idle; 0: units share all of it. A library divides the sums, too.
         serial_slowdown: how much longer expensive functions take one element at a time than in vectors.
         has_convolutions: whether a library computes convolutions; if not, those by themselves are generated, too.
+        has_epilogues: whether a call of a library computes a product or convolution with the elementwise ops after it.
     """
 
     name: str
@@ -76,6 +77,7 @@ class DeviceModel:
     product_tile: int = 0
     serial_slowdown: float = 1.0
     has_convolutions: bool = True
+    has_epilogues: bool = False
 
 
 def cpu(cores: int | None = None) -> DeviceModel:
@@ -170,7 +172,8 @@ class CostModel:
             units = 1
         rate = d.flops_per_unit * units * self._busy(parallel, units)
         flops = summary.flops + summary.serial * (d.serial_slowdown - 1.0)
-        compute = (flops + 0.5 * summary.loads) / rate + summary.products / (d.gemm_flops_per_unit * units)
+        products = summary.called if d.has_epilogues and summary.called else summary.products
+        compute = (flops + 0.5 * summary.loads) / rate + products / (d.gemm_flops_per_unit * units)
         inputs = tuple(_different(summary.inputs))
         large = sum(size for i in inputs if self._is_large(size := i.bytes) and self._is_large(i.largest_part))
         nests = summary.nests

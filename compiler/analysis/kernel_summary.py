@@ -14,7 +14,10 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
 from compiler.analysis.library_work import TEMPLATE_OPS, library_flops, operand_reads, product_time, scans_rows
+from compiler.analysis.post_operations import epilogue_of, suits_call
+from compiler.errors import UnsupportedError
 from compiler.ir import HloComputation, HloInstruction, Opcode, Trait
+from compiler.ir.types import PrimitiveType as T
 
 LOOP_FROM = 17
 """Reductions over at least this many elements run as loops; smaller ones are unrolled."""
@@ -95,6 +98,7 @@ class KernelSummary:
         template: the opcode of its instruction for which there is a template, such as a product or a sort.
         nests: loop nests for outputs of different shapes, which follow each other.
         products: scalar operations of a matrix product, as many as a library has in the same time.
+        called: those of a convolution that a library computes with what follows in one call, faster than apart; else 0.
         block_bytes: of a block that is no row, the bytes of one input that it reads again.
         serial: those of `flops` that expensive functions in the steps of a scan along rows take, one step at a time.
     """
@@ -111,6 +115,7 @@ class KernelSummary:
     largest_output: float = 0.0
     template: Opcode | None = None
     products: float = 0.0
+    called: float = 0.0
     nests: int = 1
     block_bytes: float = 0.0
     serial: float = 0.0
@@ -318,10 +323,25 @@ class _Walk:
             largest_output=max(written, default=0.0),
             template=next((i.opcode for i in self.inside if i.opcode in TEMPLATE_OPS), None),
             products=products,
+            called=self._called() if products else 0.0,
             nests=nests,
             block_bytes=block_bytes,
             serial=serial,
         )
+
+    def _called(self) -> float:
+        """Return the operations of a convolution of f32 that a library should compute with what follows, or 0."""
+        root = self.outputs[0]
+        hero = next((i for i in self.inside if i.opcode is Opcode.CONVOLUTION), None)
+        if hero is None or len(self.outputs) > 1 or root is hero:
+            return 0.0
+        if {i.shape.element_type for i in (hero, *hero.operands, root)} != {T.F32} or not suits_call(hero):
+            return 0.0
+        try:
+            epilogue = epilogue_of(self.inside, root)
+        except UnsupportedError:
+            return 0.0
+        return library_flops(hero) if epilogue.is_faster else 0.0
 
     def _blocks(self, inputs: Mapping[HloInstruction, Input]) -> tuple[int, float]:
         """Return the number of blocks along columns, and the bytes of the largest input that one reads again."""

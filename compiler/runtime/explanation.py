@@ -354,13 +354,20 @@ def _implementation(t: Thunk) -> str:
         case KernelThunk():
             return f"generated {t.spec.language} kernel ({t.spec.kind})"
         case LibraryThunk():
-            return f"library call ({t.operation.get('operation', t.operation.get('kind', 'library'))})"
+            return f"library call ({_operation(t)})"
         case GemmThunk():
             return "BLAS matrix product"
         case HostThunk():
             return "the interpreter: nothing else computes it"
         case _:
             return t.kind
+
+
+def _operation(t: LibraryThunk) -> str:
+    """Return the operation of a library call, with those that it computes on its result."""
+    name = str(t.operation.get("operation", t.operation.get("kind", "library")))
+    after = [*(["bias"] if t.operation.get("has_bias") else []), *(str(p[0]) for p in t.operation.get("posts", ()))]
+    return f"{name}, then {', '.join(after)}" if after else name
 
 
 # ---- words

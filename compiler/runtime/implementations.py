@@ -41,7 +41,8 @@ class KernelImplementation:
             expected number of executions, and the bound choice.
         knobs: function of an instruction and the name of a backend that returns the parameters that may be chosen.
         prefers: function of an instruction and the name of a backend that returns whether the implementation is the
-            default there; of several, the one that was registered last is taken.
+            default there if it can compute it; of several, the one that was registered last is taken. It is asked
+            about any instruction, before `refusal`, which may take longer.
     """
 
     name: str
@@ -81,6 +82,6 @@ def preferred_implementation(instruction: HloInstruction, backend: str) -> Kerne
     preferred = (
         i
         for i in reversed(IMPLEMENTATIONS.values())
-        if i.refusal(instruction, backend) is None and i.prefers(instruction, backend)
+        if i.prefers(instruction, backend) and i.refusal(instruction, backend) is None
     )
     return next(preferred, None)

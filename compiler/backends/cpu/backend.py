@@ -6,8 +6,9 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from compiler.analysis.cost_model import DeviceModel, device_model
+from compiler.analysis.cost_model import DeviceModel
 from compiler.backends.cpu import toolchain
+from compiler.backends.cpu.device import cpu_device
 from compiler.backends.cpu.driver import make_driver
 from compiler.backends.cpu.executable import BuiltProgram, CpuExecutable
 from compiler.backends.cpu.loop_functions import loop_functions
@@ -37,8 +38,8 @@ class CpuBackend:
         return C.default_schedule
 
     def device_model(self) -> DeviceModel:
-        """Return the model of a CPU with the cores this process may use."""
-        return device_model("cpu")
+        """Return the model of a CPU with the cores this process may use, and with oneDNN if it is available."""
+        return cpu_device()
 
     def why_unavailable(self) -> str | None:
         """Return why no C compiler works on this machine, or None if one does."""

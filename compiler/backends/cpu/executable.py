@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.analysis.cost_model import device_model
 from compiler.backends.cpu import toolchain
 from compiler.backends.cpu.array_call import ProgramTable, builtin_function, leaf_table
 from compiler.backends.cpu.blas import blas_address, blas_threading
+from compiler.backends.cpu.device import cpu_device
 from compiler.backends.cpu.driver import Driver, make_driver
 from compiler.backends.cpu.fourier import can_transform, transform
 from compiler.backends.cpu.frames import Context, Frame, FramePool, TimingMemory, pointers
@@ -197,9 +197,7 @@ class CpuExecutable:
 
     def explain(self) -> Explanation:
         """Return which decisions made each kernel, and why kernels that follow each other are separate."""
-        return Explanation(
-            self.module, self.plan, self.thunks, device_model("cpu"), peak=find_peak(self.program.thunks)
-        )
+        return Explanation(self.module, self.plan, self.thunks, cpu_device(), peak=find_peak(self.program.thunks))
 
     def save(self, path: str | Path) -> None:
         """Save the program to a folder; a machine with this kind of processor can load it without a compiler."""

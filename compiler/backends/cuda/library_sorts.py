@@ -61,7 +61,7 @@ def cub_sort_of(backend: str) -> KernelImplementation:
         return sort_refusal(i) if name == backend else f"CuPy is a library of the backend {backend!r}"
 
     def prefers(i: HloInstruction, name: str) -> bool:
-        return name == backend and i.operands[0].shape.dimensions[-1] > LONG_ROW
+        return name == backend and sort_refusal(i) is None and i.operands[0].shape.dimensions[-1] > LONG_ROW
 
     return KernelImplementation("cub-sort", refusal, _emit, prefers=prefers)
 

@@ -27,6 +27,7 @@ typedef struct {
 
 enum { FORWARD_INFERENCE = 96 };
 enum { CONVOLUTION_DIRECT = 1, DECONVOLUTION_DIRECT = 10, POOLING_MAX = 511, POOLING_AVERAGE = 767 };
+enum { ELTWISE_ELU = 34, ELTWISE_HARDSWISH = 52 };
 enum { ARG_SRC = 1, ARG_DST = 17, ARG_WEIGHTS = 33, ARG_BIAS = 41, ARG_SCRATCHPAD = 80, ARG_DIFF_DST = 145,
        ARG_DIFF_WEIGHTS = 161, ARG_POST = 32768, ARG_SRC_1 = 2 };
 enum { QUERY_SRC = 129, QUERY_WEIGHTS = 131, QUERY_DIFF_WEIGHTS = 132, QUERY_DST = 133, QUERY_DIFF_DST = 134,
@@ -115,11 +116,12 @@ struct tensor {
 };
 
 struct post {
-  int32_t algorithm; /* of oneDNN */
+  int32_t algorithm; /* of oneDNN, or MAX_ZERO */
   int32_t operand;   /* number of the tensor that a binary operation reads, or -1 for an elementwise one */
   float alpha, beta;
 };
 
+enum { MAX_ZERO = 0x10000 }; /* an elementwise maximum with 0 that keeps NaN, see "maxima with 0" in onednn.c */
 enum { FLOAT32 = 3 }; /* the type of a tensor in oneDNN's numbers */
 
 enum operation { CONVOLUTION, DECONVOLUTION, WEIGHTS_GRADIENT, PRODUCT, MAX_POOL, SUM_POOL };

@@ -18,10 +18,10 @@ ELEMENT_TYPES = {T.F16: 1, T.BF16: 2, T.F32: 3, T.S32: 4, T.S8: 5, T.U8: 6}
 """oneDNN's number for each element type."""
 
 POST_OPS = {
-    "relu": 32, "tanh": 33, "linear": 38, "gelu-tanh": 43, "logistic": 41, "clip": 46, "gelu-erf": 49,
-    "add": 0x1FFF0, "multiply": 0x1FFF1,
+    "max-zero": 0x10000, "relu": 32, "tanh": 33, "square": 35, "abs": 36, "sqrt": 37, "linear": 38, "gelu-tanh": 43,
+    "add": 0x1FFF0, "multiply": 0x1FFF1, "divide": 0x1FFF4, "subtract": 0x1FFF5,
 }  # fmt: skip
-"""oneDNN's number for each operation that can follow a primitive."""
+"""oneDNN's number for each operation that can follow a primitive; "max-zero" is made of others in onednn.c."""
 
 
 @dataclass(frozen=True)

@@ -96,6 +96,15 @@ def load_onednn() -> OneDnn:
         return _load(find_library())
 
 
+def is_installed() -> bool:
+    """Check whether the library is installed and not disabled, without loading it."""
+    try:
+        find_library()
+    except BackendError:
+        return False
+    return True
+
+
 def onednn_or_none() -> OneDnn | None:
     """Return the library, or None where it is not available."""
     try:

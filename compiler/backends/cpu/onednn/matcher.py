@@ -7,8 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from compiler.analysis.flops import instruction_flops
+from compiler.analysis.post_operations import MIN_CONVOLUTION_FLOPS, suits_call
 from compiler.backends.cpu.onednn.convolution import describe_convolution, scales_rows
 from compiler.backends.cpu.onednn.description import Description
+from compiler.backends.cpu.onednn.epilogues import describe_epilogue, epilogue_in, product_of
 from compiler.backends.cpu.onednn.library import OneDnn, load_onednn
 from compiler.backends.cpu.onednn.pooling import describe_pooling, suits_rows
 from compiler.backends.cpu.onednn.products import describe_product, suits_blas, suits_reduction
@@ -20,8 +22,8 @@ from compiler.passes.dots.convolution_patches import suits_tiles
 from compiler.passes.dots.convolution_simplifier import is_product
 from compiler.runtime.libraries import LibraryCall
 
-MIN_FLOPS = 100_000
-"""Convolutions with fewer floating point operations are computed by our kernels: a call takes a few microseconds."""
+MIN_FLOPS = MIN_CONVOLUTION_FLOPS
+"""Least number of operations of convolutions and products of the library."""
 
 MIN_POOLING_FLOPS = 10_000
 """Poolings with fewer operations are computed by our kernels."""
@@ -50,6 +52,8 @@ def preference_refusal(i: HloInstruction) -> str | None:
     """
     if i.opcode not in _DESCRIBE:
         return f"oneDNN computes no {i.opcode.text} here"
+    if i.opcode is Opcode.FUSION and (hero := product_of(i)) is not None:
+        return _epilogue_refusal(i, hero)
     if instruction_flops(i) < (MIN_FLOPS if i.opcode in (Opcode.CONVOLUTION, Opcode.DOT) else MIN_POOLING_FLOPS):
         return f"%{i.name} is too small for a library call"
     if i.opcode is Opcode.CONVOLUTION and scales_rows(i):
@@ -63,6 +67,16 @@ def preference_refusal(i: HloInstruction) -> str | None:
     reason = refusal(i)
     if reason is None and i.opcode is Opcode.DOT and suits_blas(i):
         return f"%{i.name} suits BLAS"
+    return reason
+
+
+def _epilogue_refusal(i: HloInstruction, hero: HloInstruction) -> str | None:
+    """Return why the product or convolution of a fusion should not be a call with what follows it, or None."""
+    if not suits_call(hero):
+        return f"%{hero.name} suits a generated kernel"
+    reason = preference_refusal(hero) or refusal(i)
+    if reason is None and not epilogue_in(i).is_faster:
+        return f"%{i.name} is not faster than a call and a kernel"
     return reason
 
 
@@ -82,15 +96,23 @@ def call_of(i: HloInstruction, threads: int | None = None) -> LibraryCall:
         UnsupportedError: oneDNN has nothing that computes it.
         BackendError: oneDNN is not available.
     """
+    description, operands = _described(i)
+    description = replace(description, one_thread=not (default_threads(i) if threads is None else threads))
+    description, scratch_bytes = implemented(description)
+    return LibraryCall(description.to_json(), operands, scratch_bytes, instruction_flops(i))
+
+
+def _described(i: HloInstruction) -> tuple[Description, tuple[int, ...]]:
+    """Return the primitive that computes an instruction, and the positions of the operands that it reads."""
+    if i.opcode is Opcode.FUSION and product_of(i) is not None:
+        return describe_epilogue(i)
     describe = _DESCRIBE.get(i.opcode)
     if describe is None:
         raise UnsupportedError(f"oneDNN computes no {i.opcode.text} here")
     if i.opcode is Opcode.FUSION and i.attributes["kind"] != "kCustom":
-        raise UnsupportedError("oneDNN computes only custom fusions")
-    description = replace(describe(i), one_thread=not (default_threads(i) if threads is None else threads))
-    description, scratch_bytes = implemented(description)
-    operands = (0,) if description.is_pooling else tuple(range(len(i.operands)))
-    return LibraryCall(description.to_json(), operands, scratch_bytes, instruction_flops(i))
+        raise UnsupportedError("oneDNN computes windows, products and convolutions")
+    description = describe(i)
+    return description, (0,) if description.is_pooling else tuple(range(len(i.operands)))
 
 
 _DESCRIBE: Mapping[Opcode, Callable[[HloInstruction], Description]] = {

@@ -27,12 +27,22 @@ struct step {
   int64_t part_bytes[2], outputs; /* from one part of the inputs to the next; number of elements of the output */
   handle_t primitive, scratchpad; /* a memory descriptor */
   struct pool *maxima; /* of a maximum pooling, else null */
+  struct maximum *maximum; /* with 0, if there is one after the primitive, else null */
   int edges;
   size_t scratch_bytes, scratchpad_bytes;
   int threads, independent; /* threads at most, or 0; whether the library's threads do not wait for each other */
   struct edge edge[MAX_TENSORS];
   struct frame frame[MAX_FRAMES];
   char name[64];
+};
+
+/* The other primitive of a step with a maximum with 0, see "maxima with 0". */
+struct maximum {
+  struct step *_Atomic exact; /* made when it is needed first */
+  atomic_int use_exact;
+  struct description description;
+  void *constants[MAX_TENSORS];
+  int has_constants, threads;
 };
 
 static size_t rounded(size_t bytes) { return (bytes + PAGE - 1) / PAGE * PAGE; }
@@ -59,6 +69,8 @@ static void free_frame(const struct step *s, struct frame *f) {
 EXPORT void hlogym_onednn_destroy(struct step *s) {
   for (int k = 0; k < MAX_FRAMES; k++) free_frame(s, &s->frame[k]);
   free(s->maxima);
+  if (s->maximum && atomic_load(&s->maximum->exact)) hlogym_onednn_destroy(atomic_load(&s->maximum->exact));
+  free(s->maximum);
   if (s->part) hlogym_onednn_destroy(s->part);
   for (int k = 0; k < s->edges; k++) {
     struct edge *const e = &s->edge[k];
@@ -117,14 +129,18 @@ static int has_no_barrier(const struct step *s, const struct description *d) {
   return !strncmp(s->name, "jit", 3) || !strncmp(s->name, "brg", 3);
 }
 
-static int make_post_ops(handle_t attributes, const struct description *d, const handle_t *plain) {
+static int make_post_ops(handle_t attributes, const struct description *d, const handle_t *plain, int exact) {
   handle_t list;
   if (d->posts == 0) return 0;
   int failed = post_ops_create(&list);
   for (int k = 0; k < d->posts && !failed; k++) {
     const struct post *const p = &d->post[k];
-    failed = p->operand < 0 ? post_ops_append_eltwise(list, p->algorithm, p->alpha, p->beta)
-                            : post_ops_append_binary(list, p->algorithm, plain[p->operand]);
+    if (p->algorithm == MAX_ZERO)
+      failed = exact ? post_ops_append_eltwise(list, ELTWISE_ELU, 0, 0)
+                     : post_ops_append_eltwise(list, ELTWISE_HARDSWISH, 3.402823466e38f, 0);
+    else
+      failed = p->operand < 0 ? post_ops_append_eltwise(list, p->algorithm, p->alpha, p->beta)
+                              : post_ops_append_binary(list, p->algorithm, plain[p->operand]);
   }
   if (!failed) failed = primitive_attr_set_post_ops(attributes, list);
   post_ops_destroy(list);
@@ -187,7 +203,7 @@ static int add_edges(struct step *s, const struct description *d, handle_t made,
   return failed;
 }
 
-static int build(struct step *s, const struct description *d, void *const *constants) {
+static int build(struct step *s, const struct description *d, void *const *constants, int exact) {
   handle_t plain[MAX_TENSORS] = {0}, asked[MAX_TENSORS] = {0}, attributes = 0, made = 0;
   int failed = 0;
   for (int k = 0; k < d->tensors && !failed; k++) {
@@ -197,7 +213,7 @@ static int build(struct step *s, const struct description *d, void *const *const
                       : memory_desc_clone(&asked[k], plain[k]));
   }
   failed = failed || primitive_attr_create(&attributes) ||
-           primitive_attr_set_scratchpad_mode(attributes, SCRATCHPAD_BY_USER) || make_post_ops(attributes, d, plain) ||
+           primitive_attr_set_scratchpad_mode(attributes, SCRATCHPAD_BY_USER) || make_post_ops(attributes, d, plain, exact) ||
            describe(&made, d, asked, attributes) || primitive_create(&s->primitive, made) ||
            add_edges(s, d, made, plain);
   const char *name = "";
@@ -238,6 +254,44 @@ static int keep_pool(struct step *s, const struct description *d) {
   return 0;
 }
 
+/* ---- maxima with 0
+
+   The library's maximum, relu and clip lose NaN. Its hardswish, x min(max(a x, 0), 1), keeps NaN, and with the largest float
+   as `a` it is the maximum of x and 0 for all x but minus infinity, for which it is NaN, and some subnormal numbers. In both
+   cases the processor notes an exception: an invalid operation, or an operand that is subnormal. Then the step is run again,
+   from then on always, with an exponential linear unit of factor 0, which keeps NaN and is exact for all x, but takes longer:
+   all other results are equal in both. */
+
+enum { INVALID = 1, SUBNORMAL = 2 };
+
+static int has_maximum(const struct description *d) {
+  for (int k = 0; k < d->posts; k++)
+    if (d->post[k].algorithm == MAX_ZERO) return 1;
+  return 0;
+}
+
+static int keep_maximum(struct step *s, const struct description *d, void *const *constants, int threads) {
+  struct maximum *const m = s->maximum = calloc(1, sizeof *m);
+  if (!m) return 1;
+  m->description = *d;
+  m->threads = threads;
+  m->has_constants = constants != 0;
+  for (int k = 0; constants && k < d->tensors; k++) m->constants[k] = constants[k];
+  return 0;
+}
+
+static struct step *create(const struct description *d, void *const *constants, int threads, int exact);
+
+/* Return the exact step of a maximum; null if it cannot be made. */
+static struct step *exact_step(struct maximum *m) {
+  struct step *found = atomic_load(&m->exact);
+  if (found) return found;
+  struct step *const made = create(&m->description, m->has_constants ? m->constants : 0, m->threads, 1);
+  if (!made || atomic_compare_exchange_strong(&m->exact, &found, made)) return made;
+  hlogym_onednn_destroy(made);
+  return found;
+}
+
 /* ---- gradients of weights, which are sums over the batch
 
    oneDNN divides the batch among its threads, which wait for each other before the sum, and spin meanwhile. Here each
@@ -272,16 +326,21 @@ static int divide(struct step *s, const struct description *d) {
    many as there are: the library divides the work when a primitive is created. The caller frees the step with
    hlogym_onednn_destroy. */
 EXPORT struct step *hlogym_onednn_create(const struct description *d, void *const *constants, int threads) {
+  return create(d, constants, threads, 0);
+}
+
+static struct step *create(const struct description *d, void *const *constants, int threads, int exact) {
   struct step *const s = calloc(1, sizeof *s);
   if (!s) return 0;
   s->threads = d->one_thread ? 1 : threads;
   hlogym_limit_threads(s->threads);
   const int divided = divide(s, d);
   hlogym_limit_threads(s->threads); /* creating a part has changed it */
-  int failed = divided ? 0 : build(s, d, constants);
+  int failed = divided ? 0 : build(s, d, constants, exact);
   hlogym_limit_threads(0);
   if (divided) return s;
   if (d->operation == MAX_POOL && !failed) failed = keep_pool(s, d);
+  if (!exact && !failed && has_maximum(d)) failed = keep_maximum(s, d, constants, threads);
   if (!failed) return s;
   hlogym_onednn_destroy(s);
   return 0;
@@ -294,7 +353,8 @@ EXPORT const char *hlogym_onednn_name(const struct step *s) { return s->name; }
 
 /* ---- execution */
 
-static void execute(const struct step *s, struct frame *f, char *const *buffers, char *scratch) {
+/* Run a step; return the exceptions of floating point arithmetic in its primitive. */
+static unsigned execute(const struct step *s, struct frame *f, char *const *buffers, char *scratch) {
   hlogym_limit_threads(s->threads);
   hlogym_use_independent_members(1); /* reorders have no barriers */
   argument_t arguments[MAX_TENSORS + 1];
@@ -317,7 +377,9 @@ static void execute(const struct step *s, struct frame *f, char *const *buffers,
     arguments[count++] = (argument_t){ARG_SCRATCHPAD, f->scratchpad};
   }
   hlogym_use_independent_members(s->independent);
+  const unsigned before = forget_exceptions();
   primitive_execute(s->primitive, f->stream, count, arguments);
+  const unsigned met = restore_exceptions(before);
   hlogym_use_independent_members(1);
   for (int k = 0; k < s->edges; k++) {
     if (!s->edge[k].reorder || !s->edge[k].is_output) continue;
@@ -331,6 +393,7 @@ static void execute(const struct step *s, struct frame *f, char *const *buffers,
   hlogym_use_independent_members(0);
   hlogym_limit_threads(0);
   if (s->maxima) repair_maxima(s->maxima, buffers[0], buffers[1]);
+  return met;
 }
 
 EXPORT void hlogym_onednn_run(struct step *s, char *const *buffers, char *scratch, long scratch_bytes);
@@ -373,26 +436,31 @@ static void run_divided(const struct step *s, char *const *buffers, char *scratc
   hlogym_parallel(add_parts, &d, s->outputs, 16384);
 }
 
-/* Run a step; `buffers` are the tensors of its description. The scratch memory was sized when the program was compiled;
-   another number of threads may need more. */
-EXPORT void hlogym_onednn_run(struct step *s, char *const *buffers, char *scratch, long scratch_bytes) {
-  void *const larger = (size_t)scratch_bytes < s->scratch_bytes ? aligned_alloc(PAGE, s->scratch_bytes) : 0;
-  if (larger) scratch = larger;
-  if (s->part) {
-    run_divided(s, buffers, scratch);
-    free(larger);
-    return;
-  }
+static unsigned run(struct step *s, char *const *buffers, char *scratch) {
   for (int k = 0; k < MAX_FRAMES; k++) {
     struct frame *const f = &s->frame[k];
     if (atomic_flag_test_and_set_explicit(&f->busy, memory_order_acquire)) continue;
-    if (f->stream || new_frame(s, f) == 0) execute(s, f, buffers, scratch);
+    const unsigned met = f->stream || new_frame(s, f) == 0 ? execute(s, f, buffers, scratch) : 0;
     atomic_flag_clear_explicit(&f->busy, memory_order_release);
-    free(larger);
-    return;
+    return met;
   }
   struct frame extra = {0};
-  if (new_frame(s, &extra) == 0) execute(s, &extra, buffers, scratch);
+  const unsigned met = new_frame(s, &extra) == 0 ? execute(s, &extra, buffers, scratch) : 0;
   free_frame(s, &extra);
+  return met;
+}
+
+/* Run a step; `buffers` are the tensors of its description. The scratch memory was sized when the program was compiled;
+   another number of threads may need more, and so may another primitive. */
+EXPORT void hlogym_onednn_run(struct step *s, char *const *buffers, char *scratch, long scratch_bytes) {
+  struct maximum *const m = s->maximum;
+  if (m && atomic_load_explicit(&m->use_exact, memory_order_relaxed)) s = exact_step(m);
+  void *const larger = (size_t)scratch_bytes < s->scratch_bytes ? aligned_alloc(PAGE, s->scratch_bytes) : 0;
+  if (s->part) {
+    run_divided(s, buffers, larger ? larger : scratch);
+  } else if ((run(s, buffers, larger ? larger : scratch) & (INVALID | SUBNORMAL)) && s->maximum && exact_step(m)) {
+    atomic_store(&m->use_exact, 1);
+    hlogym_onednn_run(s, buffers, scratch, scratch_bytes);
+  }
   free(larger);
 }

@@ -14,6 +14,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
+#include <xmmintrin.h>
 
 /* Defined by the runtime (compiler/backends/cpu/runtime.c). */
 int hlogym_gang_size(void);
@@ -29,6 +30,7 @@ struct team {
   int size;
   enum { GANG, OFFERED, ALONE } way; /* whether the members run at the same time, at any time, or one after the other */
   _Atomic unsigned waiting, phase; /* of the barrier */
+  _Atomic unsigned exceptions;     /* of floating point arithmetic, that other threads than the first have met */
 };
 
 /* The calling thread's place in a region, and its share of the loop that it runs there. */
@@ -38,14 +40,40 @@ static _Thread_local struct {
   long next, end, step, chunk, stride;
 } member;
 
+/* ---- exceptions of floating point arithmetic, which a processor notes in a register of each thread */
+
+#define EXCEPTIONS 0x3f
+
+static _Thread_local unsigned exceptions; /* that other threads have met in the regions of the calling thread */
+
+/* Forget the exceptions of the calling thread; return them for `restore_exceptions`. */
+static unsigned forget_exceptions(void) {
+  const unsigned state = _mm_getcsr();
+  exceptions = 0;
+  _mm_setcsr(state & ~EXCEPTIONS);
+  return state & EXCEPTIONS;
+}
+
+/* Return the exceptions since `forget_exceptions`, here and in regions, and note those before them again. */
+static unsigned restore_exceptions(unsigned before) {
+  const unsigned state = _mm_getcsr();
+  _mm_setcsr(state | before);
+  return (state & EXCEPTIONS) | exceptions;
+}
+
 /* ---- regions */
 
 static void run_member(void *context, int64_t number, int64_t end) {
   struct team *const team = context;
+  const unsigned before = _mm_getcsr();
   (void)end;
   member.team = team;
   member.number = (int)number;
+  _mm_setcsr(before & ~EXCEPTIONS);
   team->function(team->data);
+  const unsigned after = _mm_getcsr();
+  atomic_fetch_or_explicit(&team->exceptions, after & EXCEPTIONS, memory_order_relaxed);
+  _mm_setcsr(after | (before & EXCEPTIONS));
   member.team = 0;
 }
 
@@ -71,6 +99,7 @@ static void parallel_start(void (*function)(void *), void *data, unsigned thread
   team.data = data;
   team.size = threads ? (int)threads : max_threads();
   atomic_store(&team.waiting, 0);
+  atomic_store(&team.exceptions, 0);
   member.team = &team;
   member.number = 0;
   if (team.size == 1) return;
@@ -93,6 +122,7 @@ static void parallel_end(void) {
   if (team->way == OFFERED) hlogym_finish();
   if (team->way == ALONE)
     for (int number = 1; number < team->size; number++) run_member(team, number, number + 1);
+  exceptions |= atomic_load(&team->exceptions);
 }
 
 static void barrier(void) {
