@@ -99,11 +99,14 @@ def compile(  # users know it by this name
     Raises:
         HloSyntaxError, HloVerificationError: the program is not valid HLO.
         UnsupportedError, BackendError, CodegenError: it cannot be built on this machine; the message says why.
-        ArgumentError: `module` is not a program, `backend` is not a name, or it does not support an option.
+        ArgumentError: `module` is not a program, `backend` is not a name, `options` are none, or the backend does not
+            support one of them.
         UnknownNameError: there is no such backend, policy or pass.
         PolicyError: the folder of `policy` holds no policy that can be used.
         PlanError: the plan was made for another program or cannot be replayed, or a kernel choice is not possible.
     """
+    if not isinstance(options, CompileOptions | None):
+        raise ArgumentError(f"options are a CompileOptions, not {short_repr(options)}")
     options = options or CompileOptions()
     target = find_backend(backend)
     module = checked_module(module, options.verify)

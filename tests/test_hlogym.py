@@ -12,7 +12,7 @@ import torch
 
 import compiler
 import hlogym
-from compiler.errors import ArgumentError
+from compiler.errors import ArgumentError, HlogymError
 
 TEXT = "ENTRY e { x = f32[4] parameter(0) ROOT y = f32[4] negate(x) }"
 
@@ -27,6 +27,13 @@ def test_a_program_compiles_and_runs() -> None:
 def test_a_program_of_another_type_is_rejected(program: Any) -> None:
     with pytest.raises(TypeError, match="a program is HLO text or an HloModule"):
         hlogym.compile(program)
+
+
+def test_values_of_other_types_are_refused() -> None:
+    with pytest.raises(HlogymError, match="parse takes HLO text, not b'HloModule m'"):
+        hlogym.parse(b"HloModule m")  # type: ignore[arg-type]
+    with pytest.raises(HlogymError, match="options are a CompileOptions, not 4"):
+        hlogym.compile(hlogym.parse("ENTRY e { ROOT x = f32[] constant(1) }"), options=4)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("backend", [None, 3, ["cpu"]])

@@ -11,9 +11,11 @@ import difflib
 import re
 from functools import cached_property
 
+from compiler.errors import ArgumentError
 from compiler.ir.computation import HloComputation
 from compiler.ir.module import HloModule
 from compiler.ir.shape import Shape
+from compiler.support.untrusted import short_repr
 from compiler.text.definitions import Definitions
 from compiler.text.header import parse_header
 from compiler.text.instructions import BodyParser
@@ -40,7 +42,10 @@ def parse(text: str, *, filename: str | None = None, fill_elided: bool = False) 
 
     Raises:
         HloSyntaxError: the text is not HLO; the error has line, column and a caret.
+        ArgumentError: `text` is no string.
     """
+    if not isinstance(text, str):
+        raise ArgumentError(f"parse takes HLO text, not {short_repr(text)}")
     return Parser(text, filename, fill_elided).module()
 
 
