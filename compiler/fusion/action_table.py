@@ -341,18 +341,13 @@ class ActionTable:
             made: keys of rows that were just made.
         """
         nodes, watching, rows = self._sequence.nodes.values, self._watching, self._rows
-        keys: dict[int, None] = {}
-
-        def add(i: HloInstruction, bits: int) -> None:
-            if i in watching:
-                keys.update(dict.fromkeys([k for k in watching[i] if bits & rows[k].ends and k not in made]))
-
+        producers, keys = self._sequence.producers, dict[int, None]()
         for sources in (dict.fromkeys(near, ALL_BITS), self._moved):
             for i, bits in sources.items():
-                add(i, bits)
-                if i in nodes:
-                    for p in self._sequence.producers(i):
-                        add(p, bits)
+                for n in (i, *producers(i)) if i in nodes else (i,):
+                    for k in watching.get(n, ()):
+                        if bits & rows[k].ends and k not in made:
+                            keys[k] = None
         self._moved.clear()
         for key in keys:
             self._judge_again(key, rows[key])

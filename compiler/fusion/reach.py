@@ -7,16 +7,17 @@ one takes over its bits, so that most masks stay.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from heapq import heapify, heappop, heappush
+from typing import TypeAlias
 
 from compiler.analysis.order import TopologicalOrder
 from compiler.fusion.nodes import Nodes
-from compiler.fusion.rewriting import consumers_of, producers_of
 from compiler.ir import HloInstruction
 
 MAX_NODES = 1024
 """Largest number of nodes with masks, whose size and number of updates grow with the sequence."""
+Neighbors: TypeAlias = Callable[[HloInstruction], Sequence[HloInstruction]]
 ALL_BITS = -1
 """The bits of all nodes."""
 
@@ -27,10 +28,12 @@ class Reach:
     Args:
         nodes: the nodes.
         order: their order.
+        producers: returns the nodes that a node reads.
+        consumers: returns the nodes that read a node.
     """
 
-    def __init__(self, nodes: Nodes, order: TopologicalOrder) -> None:
-        self._nodes, self._order = nodes, order
+    def __init__(self, nodes: Nodes, order: TopologicalOrder, producers: Neighbors, consumers: Neighbors) -> None:
+        self._nodes, self._order, self._producers, self._consumers = nodes, order, producers, consumers
         self._bits: dict[int, int] = {}  # by revision, so that a node that comes back has its own again
         self._below: dict[HloInstruction, tuple[int, int]] = {}  # the bits of each node, and those that depend on it
         self._changed: dict[HloInstruction, None] = dict.fromkeys(nodes.values)
@@ -55,7 +58,7 @@ class Reach:
         below = self._masks()
         wanted = below[last][0]
         if users is None:
-            users = consumers_of(first)
+            users = self._consumers(first)
         if extra := self._order.control_users(first):
             users = (*users, *extra)
         return bool([u for u in users if below[u][1] & wanted and u is not last])
@@ -102,6 +105,7 @@ class Reach:
     def update(self) -> None:
         """Bring all masks up to date."""
         below, moved, nodes, rank = self._below, dict[HloInstruction, int](), self._nodes.values, self._order.rank
+        producers = self._producers
         if self._next > 2 * len(nodes) + 256:
             self._bits, self._next = {}, 0
             self._changed.update(dict.fromkeys(nodes))
@@ -109,7 +113,7 @@ class Reach:
         for i in self._changed:
             if i in nodes:
                 todo[i] = None
-                todo.update(dict.fromkeys(producers_of(i)))
+                todo.update(dict.fromkeys(producers(i)))
             elif below.pop(i, None) is not None:
                 moved[i] = ALL_BITS
         self._changed = {}
@@ -125,7 +129,7 @@ class Reach:
                 continue
             below[i] = now
             moved[i] = ALL_BITS if before is None or before[0] != now[0] else before[1] ^ mask
-            for p in (*producers_of(i), *i.control_predecessors) if i.control_predecessors else producers_of(i):
+            for p in (*producers(i), *i.control_predecessors) if i.control_predecessors else producers(i):
                 if p not in todo:
                     todo[p] = None
                     heappush(heap, (-rank(p), count, p))
@@ -136,7 +140,7 @@ class Reach:
 
     def _mask(self, i: HloInstruction) -> int:
         below, mask = self._below, 0
-        for u in consumers_of(i):
+        for u in self._consumers(i):
             bits, further = below[u]
             mask |= bits | further
         for u in self._order.control_users(i):

@@ -124,7 +124,9 @@ class SequenceState:
         self._stamped: WeakSet[Changes] = WeakSet()
         self._producers: dict[HloInstruction, list[HloInstruction]] = {}  # of nodes that have not changed since
         self._consumers: dict[HloInstruction, list[HloInstruction]] = {}
-        self.reach = Reach(self.nodes, self.order) if len(self.nodes.values) <= MAX_NODES else None
+        self.reach: Reach | None = None
+        if len(self.nodes.values) <= MAX_NODES:
+            self.reach = Reach(self.nodes, self.order, self.producers, self.consumers)
         self._make_tables()
         self._cost = RunningSum(self._fixed_point_time, self.nodes.values)
         self._fused = RunningSum(self._digest_of, self.nodes.values)
