@@ -75,6 +75,35 @@ def test_states_are_exactly_those_of_compilations_that_only_repeat_the_decisions
             state = following
 
 
+@pytest.mark.parametrize("program", ["softmax", "layer_norm_backward", "mlp_train_step"])
+def test_what_an_environment_knows_of_a_program_changes_nothing(program: str) -> None:
+    """The last of many random episodes is that of a new environment: observations, masks and rewards, bit by bit."""
+    used, rng = FusionEnv(suite="quickstart"), np.random.default_rng(0)
+    for _ in range(6):
+        choices: list[int] = []
+        seen = [used.reset(options={"program": program})[0]]
+        masks, results = [used.action_masks()], list[tuple[float, bool, float]]()
+        while len(choices) < 14 and not used.compilation.done:
+            legal = np.flatnonzero(masks[-1])
+            choices.append(int(rng.choice(legal[:-1] if len(legal) > 1 else legal)))  # the last one is to stop
+            observation, reward, ended, _, info = used.step(choices[-1])
+            seen.append(observation)
+            masks.append(used.action_masks())
+            results.append((reward, ended, info["speedup"]))
+    assert len(choices) > 4
+    new = FusionEnv(suite="quickstart")
+    again = [new.reset(options={"program": program})[0]]
+    for n, choice in enumerate(choices):
+        np.testing.assert_array_equal(new.action_masks(), masks[n])
+        observation, reward, ended, _, info = new.step(choice)
+        again.append(observation)
+        assert (reward, ended, info["speedup"]) == results[n]
+    np.testing.assert_array_equal(new.action_masks(), masks[-1])
+    for former, now in zip(seen, again, strict=True):
+        for name in former:
+            np.testing.assert_array_equal(former[name], now[name])
+
+
 @pytest.mark.parametrize("users", [1, 2, 3])
 def test_environments_in_turns_are_in_the_states_of_their_own_episodes(users: int) -> None:
     """Each user has a compilation of its own, or all of them share one that moves to and fro."""
