@@ -228,7 +228,8 @@ class _Walk:
         self.inside, self.outputs, self.inputs = inside, outputs, inputs
         self.uses: dict[HloInstruction, Contexts] = {}
         self.own: set[HloInstruction] = set()  # the values whose contexts are not those of what reads them
-        self.looped = dict.fromkeys(i for i in inside if needs_loop(i))
+        # Without calls for most instructions: a summary is made after every fusion.
+        self.looped = dict.fromkeys([i for i in inside if i.opcode is Opcode.REDUCE and needs_loop(i)])
         # Reductions of several domains have nests of their own: the largest one, whatever the order of `inside`.
         self.hero = max(self.looped, key=_extent, default=None)
         self.full: tuple[int, ...] = ()
@@ -267,7 +268,8 @@ class _Walk:
             n = updates.get(o, first_leaf_elements(o))
             self._need(o, self._root_context(o, n, n if updates else largest), Use(n, n))
         flops, statements, products, serial = 0.0, 0, 0.0, 0.0
-        in_steps = any(i.opcode is Opcode.REDUCE_WINDOW and scans_rows(i) for i in self.inside)
+        templates = [i for i in self.inside if i.opcode in TEMPLATE_OPS]
+        in_steps = any(i.opcode is Opcode.REDUCE_WINDOW and scans_rows(i) for i in templates)
         summed: Contexts = {}  # chains of elementwise ops have the same contexts
         evaluations, copies = 0.0, 0
         for i in reversed(self.inside):
@@ -292,12 +294,15 @@ class _Walk:
                 for each, _, uses in contexts.values():
                     evaluations += each
                     copies += uses
-            own = evaluations * flops_per_element(i)
+            per_element = flops_per_element(i) if op in _CALLING else _FLOPS[op]
+            own = evaluations * per_element
             flops += own
-            if in_steps and flops_per_element(i) > 1.0:
+            if in_steps and per_element > 1.0:
                 serial += own
-            if op is not Opcode.CONSTANT:
+            if op is Opcode.REDUCE:
                 statements += copies * _unrolled(i)
+            elif op is not Opcode.CONSTANT:
+                statements += copies
             if updates and i in updates:
                 self._propagate_update(i, contexts)
             elif i.operands:
@@ -321,7 +326,7 @@ class _Walk:
             looped_reduction=self.hero is not None,
             in_place=bool(updates),
             largest_output=max(written, default=0.0),
-            template=next((i.opcode for i in self.inside if i.opcode in TEMPLATE_OPS), None),
+            template=templates[0].opcode if templates else None,
             products=products,
             called=self._called() if products else 0.0,
             nests=nests,

@@ -1,21 +1,23 @@
 """Changes of one sequence that can be taken back, so that undoing a fusion takes no longer than making it.
 
-Every change of a module under fusion goes through `Edits`. Fused computations are never changed in place: a fusion that
-grows gets a new one. So an action of any kind is undone by the same few inverse operations.
+Every change of a module under fusion goes through `Edits`. A fused computation that grows is changed by `Edits` of its
+own, which are part of those of its sequence; a new one takes the place of the former. So an action of any
+kind is undone by the same few inverse operations, and takes no longer than what it adds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from compiler.ir import HloComputation, HloInstruction, HloModule, Opcode, Shape
+from compiler.ir.computation import is_removable
 
 _Inverse: TypeAlias = tuple[Callable[..., object], tuple[Any, ...]]
 
 
 class Edits:
-    """Changes of a sequence and of the fused computations that it calls, in order.
+    """Changes of a sequence and of the fused computations that it calls, or of one fused computation, in order.
 
     Attributes:
         sequence: the computation that is changed.
@@ -31,6 +33,14 @@ class Edits:
             function, arguments = self._inverses.pop()
             function(*arguments)
 
+    def include(self, edits: Edits) -> None:
+        """Take back the changes of a fused computation too, which were made since the last change here."""
+        self._inverses.append((edits.undo, ()))
+
+    def on_undo(self, function: Callable[..., object], *arguments: object) -> None:
+        """Call a function when what was done until now is taken back."""
+        self._inverses.append((function, arguments))
+
     # ---- instructions
 
     def add(
@@ -42,27 +52,51 @@ class Edits:
     ) -> HloInstruction:
         """Add an instruction with inferred shape."""
         base = name or opcode.text
-        suffix = self.sequence.next_suffix(base)
-        made = self.sequence.add(opcode, operands, name=name, attributes=attributes)
-        self._inverses.append((self._take_back, (made, base, suffix)))
-        return made
+        naming = self._naming(base)
+        return self._added(self.sequence.add(opcode, operands, name=name, attributes=attributes), naming)
 
     def add_clone(self, original: HloInstruction, operands: Sequence[HloInstruction], name: str) -> HloInstruction:
         """Add a copy of an instruction, which may be one of a fused computation."""
-        suffix = self.sequence.next_suffix(name)
-        made = self.sequence.clone_instruction(original, operands, name=name)
-        self._inverses.append((self._take_back, (made, name, suffix)))
-        return made
+        naming = self._naming(name)
+        return self._added(self.sequence.clone_instruction(original, operands, name=name), naming)
 
-    def _take_back(self, made: HloInstruction, base: str, suffix: int | None) -> None:
-        self.sequence.remove(made)
-        self.sequence.set_next_suffix(base, suffix)
+    def add_parameter(self, number: int, shape: Shape, name: str) -> HloInstruction:
+        """Add a parameter."""
+        naming = self._naming(name)
+        return self._added(self.sequence.add_parameter(number, shape, name), naming)
+
+    def set_parameter_number(self, parameter: HloInstruction, number: int) -> None:
+        """Give a parameter another number."""
+        if parameter.parameter_number != number:
+            self._inverses.append((setattr, (parameter, "parameter_number", parameter.parameter_number)))
+            parameter.parameter_number = number
+
+    def _naming(self, base: str) -> tuple[str, int | None] | None:
+        """Return what an instruction named like this changes for later names; None if the name is free."""
+        return None if self.sequence.find(base) is None else (base, self.sequence.next_suffix(base))
+
+    def _added(self, made: HloInstruction, naming: tuple[str, int | None] | None) -> HloInstruction:
+        if naming is not None:
+            self._inverses.append((self.sequence.set_next_suffix, naming))
+        self._inverses.append((self.sequence.remove, (made,)))
+        return made
 
     def remove(self, instruction: HloInstruction) -> None:
         """Remove an instruction without users."""
         place = self.sequence.place_of(instruction)
         self.sequence.remove(instruction)
         self._inverses.append((self.sequence.restore, (instruction, place)))
+
+    def remove_dead(self, start: Iterable[HloInstruction]) -> int:
+        """Remove those of some instructions that nothing needs, then what only they needed; return how many."""
+        work, gone = list(start), 0
+        while work:
+            i = work.pop()
+            if i.parent is self.sequence and is_removable(i):
+                self.remove(i)
+                gone += 1
+                work.extend(i.operands)
+        return gone
 
     def set_operands(self, instruction: HloInstruction, operands: Sequence[HloInstruction]) -> None:
         """Replace all operands."""

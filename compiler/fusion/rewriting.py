@@ -88,7 +88,7 @@ class FusionRewriter:
     """A fused computation while it is being made: its body, and the outer instructions that feed its parameters.
 
     Attributes:
-        body: where instructions are added; it belongs to no module.
+        body: where instructions are added. It belongs to no module, unless the fusion itself grows.
         parameters: outer operand -> parameter of the body.
         constants: outer inlined constant -> its copy in the body, so that each is copied once.
         copies: instructions that were added.
@@ -100,24 +100,33 @@ class FusionRewriter:
     constants: dict[HloInstruction, HloInstruction] = field(default_factory=dict)
     copies: list[HloInstruction] = field(default_factory=list)
     is_merged: bool = True
+    edits: Edits = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.edits = Edits(self.body)
 
     @staticmethod
-    def of(instruction: HloInstruction) -> FusionRewriter:
-        """Return a rewriter of a copy of a fusion's body, or of a new fused computation with a single instruction."""
+    def of(instruction: HloInstruction, in_place: bool = False) -> FusionRewriter:
+        """Return a rewriter of a fusion's body, or of a new fused computation with a single instruction.
+
+        Args:
+            instruction: the fusion or single instruction.
+            in_place: change the body itself, which must then be written back; else a copy of it.
+        """
         if instruction.opcode is not Opcode.FUSION:
             rewriter = FusionRewriter(HloComputation(FUSED_COMPUTATION))
             operands = [rewriter.input(o) for o in instruction.operands]
             rewriter.body.root = rewriter.body.clone_instruction(instruction, operands)
             rewriter.inline_constants()
             return rewriter
-        body = body_of(instruction).clone()
+        body = body_of(instruction) if in_place else body_of(instruction).clone()
         rewriter = FusionRewriter(body, is_merged=body_of(instruction) in _MERGED)
         for outer, parameter in zip(instruction.operands, body.parameters, strict=True):
             first = rewriter.parameters.setdefault(outer, parameter)
             if first is not parameter:
                 rewriter.is_merged = False
-                body.replace_uses(parameter, first)
-                body.remove(parameter)
+                rewriter.edits.replace_uses(parameter, first)
+                rewriter.edits.remove(parameter)
         return rewriter
 
     @property
@@ -130,20 +139,20 @@ class FusionRewriter:
         found = self.parameters.get(outer) or self.constants.get(outer)
         if found is None:
             n = len(self.parameters)
-            found = self.parameters[outer] = self.body.add_parameter(n, outer.shape, f"param_{n}")
+            found = self.parameters[outer] = self.edits.add_parameter(n, outer.shape, f"param_{n}")
         return found
 
     def add_copy(self, instruction: HloInstruction) -> list[HloInstruction]:
         """Copy an instruction, or the whole body of a fusion, into this body; return the copies of its outputs."""
         if instruction.opcode is not Opcode.FUSION:
             operands = [self.input(o) for o in instruction.operands]
-            self.copies.append(self.body.clone_instruction(instruction, operands))
+            self.copies.append(self.edits.add_clone(instruction, operands, instruction.name))
             return [self.copies[-1]]
         inner = body_of(instruction)
         image = {p: self.input(o) for p, o in zip(inner.parameters, instruction.operands, strict=True)}
         for i in inner.post_order():
             if i not in image and not (i is inner.root and i.opcode is Opcode.TUPLE):
-                image[i] = self.body.clone_instruction(i, [image[o] for o in i.operands])
+                image[i] = self.edits.add_clone(i, [image[o] for o in i.operands], i.name)
                 self.copies.append(image[i])
         outputs = [image[o] for o in outputs_of(instruction)]
         self.is_merged = self.is_merged and len(set(outputs)) == len(outputs)
@@ -162,7 +171,7 @@ class FusionRewriter:
             self._replace_parameter(outer, copies[index])
         if keep:
             self.add_outputs(copies)
-        self.body.remove_dead(copies)
+        self.edits.remove_dead(copies)
         self._drop_unused_parameters()
         self.inline_constants()
 
@@ -187,16 +196,19 @@ class FusionRewriter:
         """Yield only these outputs, and remove what only the others needed."""
         root = self.body.root
         self._set_outputs([root.operands[k] for k in indices])
-        self.body.remove_dead(i for i in self.body.instructions if not i.users)
+        self.edits.remove_dead(i for i in self.body.instructions if not i.users)
         self._drop_unused_parameters()
 
     def finish(self) -> None:
         """Merge equal values, and give the parameters their numbers in the order of the operands."""
         if not self.is_merged or self._may_repeat():
-            merge_equal(self.body, commute=False)  # operands stay where the original instructions have them
-        _MERGED.add(self.body)
+            # Operands stay where the original instructions have them.
+            merge_equal(self.body, commute=False, rewrites=self.edits)
+        if self.body not in _MERGED:
+            _MERGED.add(self.body)
+            self.edits.on_undo(_MERGED.discard, self.body)
         for n, p in enumerate(self.parameters.values()):
-            p.parameter_number = n
+            self.edits.set_parameter_number(p, n)
 
     def _may_repeat(self) -> bool:
         """Check whether a copy may be equal to another instruction, without looking at the whole body."""
@@ -221,26 +233,26 @@ class FusionRewriter:
 
     def _drop_unused_parameters(self) -> None:
         for outer in [o for o, p in self.parameters.items() if not p.users and not p.is_root]:
-            self.body.remove(self.parameters.pop(outer))
+            self.edits.remove(self.parameters.pop(outer))
 
     def _set_outputs(self, outputs: list[HloInstruction]) -> None:
         old = self.body.root
-        self.body.root = outputs[0] if len(outputs) == 1 else self.body.add(Opcode.TUPLE, outputs)
+        self.edits.set_root(outputs[0] if len(outputs) == 1 else self.edits.add(Opcode.TUPLE, outputs))
         if old.opcode is Opcode.TUPLE:
-            self.body.remove_dead([old])
+            self.edits.remove_dead([old])
 
     def _copy_constant(self, outer: HloInstruction) -> HloInstruction:
         found = self.constants.get(outer)
         if found is None:
             operands = [self._copy_constant(o) for o in outer.operands]
-            found = self.constants[outer] = self.body.clone_instruction(outer, operands)
+            found = self.constants[outer] = self.edits.add_clone(outer, operands, outer.name)
             self.copies.append(found)
         return found
 
     def _replace_parameter(self, outer: HloInstruction, value: HloInstruction) -> None:
         parameter = self.parameters.pop(outer)
-        self.body.replace_uses(parameter, value)
-        self.body.remove(parameter)
+        self.edits.replace_uses(parameter, value)
+        self.edits.remove(parameter)
 
 
 def trial_fusion(kind: str, first: HloInstruction, second: HloInstruction) -> HloComputation:
@@ -285,7 +297,7 @@ class FusionResult:
 def fuse_into(producer: HloInstruction, consumer: HloInstruction, edits: Edits | None = None) -> FusionResult:
     """Compute the producer within the consumer; the producer remains where others use it."""
     edits = edits or Edits(_sequence_of(consumer))
-    rewriter = FusionRewriter.of(consumer)
+    rewriter = FusionRewriter.of(consumer, in_place=True)
     rewriter.inline_producer(producer)
     fusion = write_back(rewriter, consumer, edits)
     removed = [] if fusion is consumer else [consumer]
@@ -304,24 +316,31 @@ def fuse_into(producer: HloInstruction, consumer: HloInstruction, edits: Edits |
 
 def fuse_multi_output(producer: HloInstruction, consumer: HloInstruction, edits: Edits | None = None) -> FusionResult:
     """Compute the producer within the consumer, which then yields the producer's outputs too."""
-    rewriter = FusionRewriter.of(consumer)
+    yielded = _yields(consumer)
+    rewriter = FusionRewriter.of(consumer, in_place=True)
     rewriter.inline_producer(producer, keep=True)
-    return _merge_outputs(rewriter, producer, consumer, edits or Edits(_sequence_of(consumer)))
+    return _merge_outputs(rewriter, producer, consumer, yielded, edits or Edits(_sequence_of(consumer)))
 
 
 def fuse_side_by_side(first: HloInstruction, second: HloInstruction, edits: Edits | None = None) -> FusionResult:
     """Fuse two independent nodes into one kernel with the outputs of both."""
-    rewriter = FusionRewriter.of(second)
+    yielded = _yields(second)
+    rewriter = FusionRewriter.of(second, in_place=True)
     rewriter.add_outputs(rewriter.add_copy(first))
     rewriter.inline_constants()
-    return _merge_outputs(rewriter, first, second, edits or Edits(_sequence_of(second)))
+    return _merge_outputs(rewriter, first, second, yielded, edits or Edits(_sequence_of(second)))
+
+
+def _yields(node: HloInstruction) -> tuple[int, bool]:
+    """Return the number of outputs of a node, and whether it is a multi-output fusion."""
+    return len(outputs_of(node)), is_multi_output(node)
 
 
 def _merge_outputs(
-    rewriter: FusionRewriter, first: HloInstruction, second: HloInstruction, edits: Edits
+    rewriter: FusionRewriter, first: HloInstruction, second: HloInstruction, yielded: tuple[int, bool], edits: Edits
 ) -> FusionResult:
-    """Write back a body that yields the values of `second`, then those of `first`."""
-    count, was_tuple = len(outputs_of(second)), is_multi_output(second)
+    """Write back a body that yields the values of `second`, of which `yielded` tells what it was, then of `first`."""
+    count, was_tuple = yielded
     fusion = write_back(rewriter, second, edits)
     if not was_tuple:
         _replace_by_output(second, fusion, 0, edits)
@@ -353,7 +372,10 @@ def write_back(rewriter: FusionRewriter, instruction: HloInstruction, edits: Edi
     """Return the fusion instruction of a body: the one the rewriter was made from, or a new one without users."""
     rewriter.finish()
     if instruction.opcode is Opcode.FUSION:
-        edits.exchange_computation(body_of(instruction), rewriter.body)
+        if body_of(instruction) is rewriter.body:
+            edits.include(rewriter.edits)
+        else:
+            edits.exchange_computation(body_of(instruction), rewriter.body)
         edits.set_operands(instruction, rewriter.operands)
         edits.set_attributes(instruction, kind="kLoop", calls=rewriter.body)
         edits.set_shape(instruction, rewriter.body.root.shape)
@@ -380,7 +402,7 @@ def _drop_unused_outputs(fusion: HloInstruction, edits: Edits) -> tuple[list[Hlo
     used = sorted({g.attributes["index"] for g in fusion.users if g.opcode is Opcode.GET_TUPLE_ELEMENT})
     if not fusion.users or fusion.is_root or len(used) == count:
         return removed, None
-    rewriter = FusionRewriter.of(fusion)
+    rewriter = FusionRewriter.of(fusion, in_place=True)
     before = fusion.operands
     rewriter.keep_outputs(used)
     write_back(rewriter, fusion, edits)

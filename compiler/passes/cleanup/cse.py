@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 from compiler.analysis.structure import StructuralIds, is_commutative, may_merge
 from compiler.ir import HloComputation, HloInstruction, HloModule, Opcode
@@ -30,16 +30,33 @@ class CommonSubexpressionElimination:
         return sum(merge_equal(c, ids) for c in module.post_order()) > 0
 
 
-def merge_equal(computation: HloComputation, ids: StructuralIds | None = None, commute: bool = True) -> int:
+class Rewrites(Protocol):
+    """What merges instructions: a computation, or what notes its changes."""
+
+    def replace_uses(self, old: HloInstruction, new: HloInstruction) -> None:
+        """Replace every use of `old` by `new`, also as the root."""
+
+    def remove_dead(self, start: Iterable[HloInstruction]) -> int:
+        """Remove those of some instructions that nothing needs, then what only they needed; return how many."""
+
+
+def merge_equal(
+    computation: HloComputation,
+    ids: StructuralIds | None = None,
+    commute: bool = True,
+    rewrites: Rewrites | None = None,
+) -> int:
     """Merge the instructions of one computation that compute the same; return how many were removed.
 
     Args:
         computation: whose instructions are merged.
         ids: the numbers of called computations, which calls for the same module may share.
         commute: whether operands of commutative ops may be in another order.
+        rewrites: what makes the changes; None: the computation itself.
     """
-    ids = ids or StructuralIds()
-    known: dict[Hashable, HloInstruction] = {}
+    ids, rewrites = ids or StructuralIds(), rewrites or computation
+    met: dict[Hashable, HloInstruction | None] = {}  # by opcode and operands; None: those are in `known`
+    known: dict[Hashable, HloInstruction] = {}  # where several have the same ones, by all that they compute
     numbers: dict[HloInstruction, int] = {}
     merged = 0
     for i in computation.post_order():
@@ -49,11 +66,19 @@ def merge_equal(computation: HloComputation, ids: StructuralIds | None = None, c
         operands = [numbers[o] for o in i.operands]
         if commute and is_commutative(i):
             operands.sort()
-        first = known.setdefault(ids.key(i, tuple(operands)), i)
+        alike = (i.opcode, *operands)
+        if alike not in met:
+            met[alike] = i
+            continue
+        earlier = met[alike]
+        if earlier is not None:  # looked at only now, because most instructions are like no other one
+            known[ids.key(earlier, alike)] = earlier
+            met[alike] = None
+        first = known.setdefault(ids.key(i, alike), i)
         if first is i:
             continue
-        computation.replace_uses(i, first)
-        computation.remove_dead([i])
+        rewrites.replace_uses(i, first)
+        rewrites.remove_dead([i])
         merged += 1
     return merged
 
