@@ -34,8 +34,8 @@ LONGEST = 1024
 """Elements of the longest line of which a group has one per lane."""
 LONGEST_COLUMN = 4096
 """The same for lines that are not along the last dimension; they cannot be divided."""
-LONGEST_DIVIDED = 1 << 16
-"""Elements of the longest divided line, a copy of which is kept on the stack."""
+LONGEST_DIVIDED = 1 << 12
+"""Elements per lane of the longest divided line, a copy of which is kept on the stack: 512 KiB."""
 _GRAIN = 20_000
 """Arithmetic operations of a parallel task."""
 
@@ -99,7 +99,7 @@ class _Axis:
         if n <= LONGEST and (self.outer > lanes // 2 or n < 4 * lanes):
             return None
         rows = next((f for f in range(math.isqrt(n), 1, -1) if n % f == 0), 1)
-        return (rows, n // rows) if rows >= 4 and n // rows <= LONGEST and n <= LONGEST_DIVIDED else None
+        return (rows, n // rows) if rows >= 4 and n // rows <= LONGEST and n <= LONGEST_DIVIDED * lanes else None
 
     def is_possible(self, lanes: int) -> bool:
         """Return whether there is code for the lines."""
