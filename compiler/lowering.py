@@ -17,6 +17,7 @@ from compiler.passes.pipelines.default import (
     stage_reductions,
 )
 from compiler.passes.reductions.windows import has_scan
+from compiler.runtime.implementations import implementations_of
 from compiler.runtime.instruction_kernels import has_kernel
 
 __all__ = ["lower_for"]
@@ -41,13 +42,17 @@ def lower_for(module: HloModule, backend: Backend, target: BuildTarget) -> None:
         sorts = language.sorts and i.opcode in (Opcode.SORT, Opcode.TOPK) and has_kernel(i, language.name)
         return sorts or (language.scans and has_scan(i)) or is_kept(i) or library_computes(i)
 
+    def is_left_to_library(i: HloInstruction) -> bool:
+        # A window that was decided to stay is computed by a library that can, also where that is not the default.
+        return is_kept(i) and not has_scan(i) and bool(implementations_of(i, backend.name))
+
     if language.staged:
         expand_transforms(module, keeps)
     lower(module, keeps)
     if language.staged:
         inside = inside_kernel_loops(module)
         stage_reductions(module, lambda i: is_kept(i) or i.parent in inside)
-    wrap_library_ops(module, library_computes)
+    wrap_library_ops(module, lambda i: library_computes(i) or is_left_to_library(i))
     if backend.language == C.name:
         group_products(module, library_computes)
     elif language.tiles:

@@ -35,6 +35,7 @@ def every_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(onednn_convolution, "MAX_SCALED", 0)
     monkeypatch.setattr(onednn_pooling, "SUMS_NEED_FEATURES_LAST", False)
     monkeypatch.setattr(onednn_pooling, "MAX_ROW_MAXIMA", 0)
+    monkeypatch.setattr(onednn_pooling, "MAX_UNPADDED", 0)
     for name in ("MIN_PRODUCT_FLOPS", "MIN_ROWS", "MIN_COLUMNS", "MIN_MULTIPLICATIONS"):
         monkeypatch.setattr(products, name, 0)
 

@@ -387,3 +387,52 @@ def test_products_and_residuals_stay_apart_by_default() -> None:
         "%w = ", "%r = f32[2,28,28,32] parameter(3)\n  %w = "
     )
     assert "library call (convolution)" in str(decided(residual).finish().explain())
+
+
+# ---- windows
+
+
+def pooling(pad: str) -> str:
+    size = 14 if pad else 13
+    r = f"f32[2,{size},{size},32]"
+    return f"""HloModule m
+
+%larger {{
+  %l = f32[] parameter(0)
+  %r = f32[] parameter(1)
+  ROOT %o = f32[] maximum(%l, %r)
+}}
+
+ENTRY %main {{
+  %x = f32[2,28,28,32] parameter(0)
+  %b = f32[32] parameter(1)
+  %bs = f32[2,28,28,32] broadcast(%b), dimensions={{3}}
+  %a = f32[2,28,28,32] add(%x, %bs)
+  %i = f32[] constant(-inf)
+  %w = {r} reduce-window(%a, %i), window={{size=1x3x3x1 stride=1x2x2x1{pad}}}, to_apply=%larger
+  %z = f32[] constant(0)
+  %zs = {r} broadcast(%z), dimensions={{}}
+  ROOT %m = {r} maximum(%w, %zs)
+}}
+"""
+
+
+@pytest.mark.parametrize("pad", ["", " pad=0_0x0_1x0_1x0_0"], ids=["plain", "padded"])
+def test_a_window_without_padding_is_one_kernel_with_the_ops_around_it(pad: str) -> None:
+    text = pooling(pad)
+    exe, arguments = decided(text).finish(), whole(text)
+    arguments[0] = arguments[0].astype(np.float32)
+    arguments[0][0, 3, 4, 5] = np.nan
+    np.testing.assert_array_equal(exe(*arguments)[0], evaluate(parse(text), arguments)[0])
+    calls = sum(isinstance(t, LibraryThunk) for t in exe.thunks)
+    assert (calls, len(exe.thunks) == 1) == (int(bool(pad)), not pad)
+
+
+def test_a_window_that_is_kept_is_left_to_the_library() -> None:
+    session = CompilationSession(parse(pooling("")), "cpu")
+    session.run_passes()
+    for site in session.expansions():
+        session.set_expansion(site, "keep")
+    exe, arguments = session.finish(), whole(pooling(""))
+    assert any(isinstance(t, LibraryThunk) for t in exe.thunks)
+    np.testing.assert_array_equal(exe(*arguments)[0], evaluate(parse(pooling("")), arguments)[0])

@@ -12,7 +12,7 @@ from compiler.backends.cpu.onednn.convolution import describe_convolution, scale
 from compiler.backends.cpu.onednn.description import Description
 from compiler.backends.cpu.onednn.epilogues import describe_epilogue, epilogue_in, product_of
 from compiler.backends.cpu.onednn.library import OneDnn, load_onednn
-from compiler.backends.cpu.onednn.pooling import describe_pooling, suits_rows
+from compiler.backends.cpu.onednn.pooling import describe_pooling, suits_rows, suits_slices
 from compiler.backends.cpu.onednn.products import describe_product, suits_blas, suits_reduction
 from compiler.errors import BackendError, UnsupportedError
 from compiler.ir.instruction import HloInstruction
@@ -62,6 +62,8 @@ def preference_refusal(i: HloInstruction) -> str | None:
         return f"%{i.name} suits a matrix product"
     if i.opcode is Opcode.REDUCE_WINDOW and suits_rows(i):
         return f"%{i.name} suits a loop over rows"
+    if i.opcode is Opcode.REDUCE_WINDOW and suits_slices(i):
+        return f"%{i.name} suits a kernel that other ops can join"
     if i.opcode is Opcode.DOT and suits_reduction(i):
         return f"%{i.name} suits a reduction"
     reason = refusal(i)

@@ -19,6 +19,9 @@ MAX_ELEMENTS = 64
 MAX_ROW_MAXIMA = 16
 """Maxima of windows of the last dimensions with at most so many elements are computed along the rows by our kernels."""
 
+MAX_UNPADDED = 36
+"""Windows without padding and with at most so many elements are computed by our kernels, which other ops may join."""
+
 SUMS_NEED_FEATURES_LAST = True
 """Sums over windows of the last dimensions are left to our kernels, whose vectors run along the rows."""
 
@@ -66,6 +69,17 @@ def suits_rows(i: HloInstruction) -> bool:
         return False
     inner = math.prod(i.operands[0].shape.dimensions[spatial[-1] + 1 :])
     return inner == 1 and math.prod(w.size for w in window.dims) <= MAX_ROW_MAXIMA
+
+
+def suits_slices(i: HloInstruction) -> bool:
+    """Check for a small window without padding, which our kernels compute faster from slices, in one pass.
+
+    Measured on two cores with AVX-512, see results/kernels/pooling.md: oneDNN takes up to 5 times as long, and up to 14
+    times with a bias before the window, which our kernel computes as well. With padding our kernels take longer.
+    """
+    window: Window = i.attr("window", Window())
+    padded = any(w.pad_low or w.pad_high for w in window.dims)
+    return not padded and math.prod(w.size for w in window.dims) <= MAX_UNPADDED
 
 
 def _operation(window_op: HloInstruction, init: HloInstruction) -> str:
