@@ -124,6 +124,7 @@ class SequenceState:
         self._stamped: WeakSet[Changes] = WeakSet()
         self._producers: dict[HloInstruction, list[HloInstruction]] = {}  # of nodes that have not changed since
         self._consumers: dict[HloInstruction, list[HloInstruction]] = {}
+        self._listed_for: dict[HloInstruction, dict[HloInstruction, None]] = {}  # whose consumers list a node
         self.reach: Reach | None = None
         if len(self.nodes.values) <= MAX_NODES:
             self.reach = Reach(self.nodes, self.order, self.producers, self.consumers)
@@ -188,6 +189,8 @@ class SequenceState:
         found = self._consumers.get(node)
         if found is None:
             found = self._consumers[node] = consumers_of(node)
+            for u in found:
+                self._listed_for.setdefault(u, {})[node] = None
         return found
 
     def has_other_use(self, producer: HloInstruction) -> bool:
@@ -406,6 +409,9 @@ class SequenceState:
         for i in changed:
             producers.pop(i, None)
             consumers.pop(i, None)
+            # An action may not have named all that a node reads now, or has read.
+            for p in (*producers_of(i), *self._listed_for.pop(i, ())):
+                consumers.pop(p, None)
             if i not in self.nodes:
                 self.stamps.pop(i, None)
                 continue

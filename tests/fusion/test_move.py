@@ -125,7 +125,9 @@ def test_a_move_around_which_a_path_leads_is_refused() -> None:
     assert [a.consumers for a in state.actions(("move",))] == [("b", "e")]
 
 
-@pytest.mark.parametrize("seed", [100304, 100600, 100783, 102038, 301520, 101679, 101975, 104265, 109378])
+@pytest.mark.parametrize(
+    "seed", [100304, 100600, 100783, 102038, 301520, 101679, 101975, 104265, 109378, 301313, 301949, 302357]
+)
 def test_walks_that_once_failed(seed: int) -> None:
     # An update that became one in place or was one in its kernel only, a path through nodes whose ranks had changed,
     # a constant that is left of a fusion, a fusion that lost an output and what only that needed, an empty output.
