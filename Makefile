@@ -42,10 +42,10 @@ demo: venv  ## a tour in a few minutes: compile, check, train, evaluate
 	$(BIN)/hlogym demo
 
 test: lint  ## lint, types and tests
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 test-slow: venv-dev  ## the tests left out of `make test`
-	$(BIN)/python -m pytest -n 2 -m 'slow and not gpu'
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m 'slow and not gpu'
 
 lint: venv-dev  ## ruff, mypy and the list of words to avoid
 	$(BIN)/ruff check .
