@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from compiler.codegen.schedules.schedule import Schedule
@@ -268,6 +270,23 @@ def test_columns_of_sums_of_pairs_are_adjacent(rows: int) -> None:
     ROOT r = f32[96] reduce(m, zero), dimensions={{0}}, to_apply=add_f32
     """
     assert "_lanes[96]" in checked(text, Schedule(threads=0), SUM)
+
+
+def test_rows_with_values_of_their_own_are_read_along_themselves() -> None:
+    text = """
+    x = f32[64,3000] parameter(0)
+    mean = f32[64] parameter(1)
+    scale = f32[64] parameter(2)
+    means = f32[64,3000] broadcast(mean), dimensions={0}
+    scales = f32[64,3000] broadcast(scale), dimensions={0}
+    centred = f32[64,3000] subtract(x, means)
+    scaled = f32[64,3000] multiply(centred, scales)
+    zero = f32[] constant(0)
+    ROOT r = f32[] reduce(scaled, zero), dimensions={0,1}, to_apply=add_f32
+    """
+    source = checked(text, Schedule(splits=64, grain=100), SUM)
+    lanes = re.findall(r"omp simd\s+for \(index_t (\w+) =", source)
+    assert lanes and not any(f"3000*{v}" in source for v in lanes)  # no elements of different rows in a vector
 
 
 def test_reductions_with_distant_elements_are_not_in_vectors() -> None:

@@ -59,7 +59,7 @@ def is_column_loop(s: For) -> bool:
         return False
     if any(isinstance(x, For) and flat_nest(x) is None for x in s.body):
         return False
-    along, across = 0, 0
+    along, across, same = 0, 0, 0
     for r in s.body:
         if not isinstance(r, lir.Reduce):
             continue
@@ -67,9 +67,12 @@ def is_column_loop(s: For) -> bool:
             return False
         for i in indices_in(r.body):
             step, last = abs(i.coefficient(s.var)), abs(i.coefficient(r.vars[-1]))
-            along += step == 1 or 0 < step <= NEAR < last
+            adjacent = step == 1 or 0 < step <= NEAR < last
+            # What a whole row shares, such as its mean, is read once per row if rows are not columns.
+            along += adjacent and any(i.coefficient(v) != 0 for v in r.vars)
+            same += adjacent and all(i.coefficient(v) == 0 for v in r.vars)
             across += i.coefficient(s.var) != 0 and abs(i.coefficient(r.vars[-1])) == 1
-    return along > across
+    return along > across if across else along + same > 0
 
 
 def column_bytes_bound(s: For, width: int, schedule: Schedule, stages: int = 1) -> int:
