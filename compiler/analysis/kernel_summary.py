@@ -133,7 +133,7 @@ def summary_key(instruction: HloInstruction) -> Hashable:
     i, operands = instruction, instruction.operands
     same = tuple(map(operands.index, operands)) if len(operands) > 1 else ()
     static = tuple([i.attributes.get(a) for a in _STATIC]) if i.attributes else ()
-    called = _callee_flops(i) if i.opcode in _CALLING else 0.0
+    called = flops_per_element(i) if i.opcode in _SPECIFIC else 0.0
     in_place = i.opcode is Opcode.DYNAMIC_UPDATE_SLICE and _may_be_overwritten(operands[0])
     return i.opcode, i.shape, tuple([o.shape for o in operands]), same, static, called, in_place
 
@@ -294,7 +294,7 @@ class _Walk:
                 for each, _, uses in contexts.values():
                     evaluations += each
                     copies += uses
-            per_element = flops_per_element(i) if op in _CALLING else _FLOPS[op]
+            per_element = flops_per_element(i) if op in _SPECIFIC else _FLOPS[op]
             own = evaluations * per_element
             flops += own
             if in_steps and per_element > 1.0:
@@ -509,6 +509,8 @@ def _broadcast_share(i: HloInstruction) -> float:
 
 _STATIC = ("dimensions", "slice", "padding")
 _CALLING = (Opcode.REDUCE, Opcode.MAP)
+_SPECIFIC = frozenset((*_CALLING, Opcode.GATHER))
+"""Opcodes whose operations per element depend on more than the opcode."""
 
 
 def _moves(i: HloInstruction, n: int) -> int | None:
@@ -537,7 +539,10 @@ _INDEXING = {
     Opcode.GATHER: 3.0, Opcode.CONCATENATE: 2.0, Opcode.PAD: 2.0, Opcode.DYNAMIC_SLICE: 0.5,
     Opcode.DYNAMIC_UPDATE_SLICE: 2.0, Opcode.REVERSE: 0.5, Opcode.TRANSPOSE: 0.5, Opcode.IOTA: 0.5,
 }  # fmt: skip
-"""Index arithmetic and branches of data movement, in scalar operations per element."""
+"""Index arithmetic and branches of data movement, in scalar operations per element; those of a gather are shared by the
+adjacent elements that it reads."""
+LONGEST_RUN = 16
+"""Number of adjacent elements beyond which a loop over them does not become faster."""
 
 _FLOPS = {
     op: _INDEXING.get(op, 0.0) if op.has(Trait.MOVEMENT) or op is Opcode.IOTA else float(op.row.flops) for op in Opcode
@@ -550,7 +555,23 @@ def flops_per_element(i: HloInstruction) -> float:
         return reduced_elements(i) * _callee_flops(i)
     if i.opcode is Opcode.MAP:
         return _callee_flops(i)
+    if i.opcode is Opcode.GATHER:
+        return _FLOPS[i.opcode] / min(LONGEST_RUN, max(1, _gathered_run(i)))
     return _FLOPS[i.opcode]
+
+
+def _gathered_run(gather: HloInstruction) -> int:
+    """Return how many adjacent elements of the result are adjacent in the operand, so that they share an index.
+
+    These are the elements of a row where rows are gathered, and 1 where elements are.
+    """
+    dims, sizes = gather.shape.dimensions, gather.attributes["slice_sizes"]
+    last = len(dims) - 1
+    if last not in gather.attributes["offset_dims"] or sizes[-1] != dims[-1]:
+        return 1
+    whole = sizes[-1] == gather.operands[0].shape.dimensions[-1]
+    more = whole and len(sizes) > 1 and last - 1 in gather.attributes["offset_dims"] and sizes[-2] == dims[-2]
+    return dims[-1] * (dims[-2] if more else 1)
 
 
 def _callee_flops(i: HloInstruction) -> float:

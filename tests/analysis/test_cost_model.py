@@ -5,8 +5,11 @@ from compiler.analysis.cost_model import CostModel, cpu, device_model, gpu, is_p
 from compiler.analysis.kernel_summary import summarize
 from compiler.analysis.loop_marks import mark_kernel_loop
 from compiler.analysis.trip_count import annotate_trip_counts
+from compiler.api import decide
 from compiler.errors import UnknownNameError
+from compiler.fusion.policies import DEFAULT_POLICY, make_policy
 from compiler.ir import HloInstruction, HloModule, Opcode
+from compiler.session import CompilationSession
 from compiler.text import parse
 from env.suites import load_suite
 from tests.fuzz.random_modules import random_module
@@ -351,3 +354,58 @@ def test_an_update_that_copies_is_not_taken_for_one_in_place() -> None:
     in_place = model.instruction(alone.entry.root)
     assert in_place < model.instruction(shared.entry.root.operand(0))
     assert in_place == model.instruction(alone.entry.root)
+
+
+GATHER = """HloModule m
+%sum (a: f32[], b: f32[]) -> f32[] {{
+  %a = f32[] parameter(0)
+  %b = f32[] parameter(1)
+  ROOT %c = f32[] add(%a, %b)
+}}
+
+ENTRY %main (x: f32[500,{wide}], senders: s32[2000,1], receivers: s32[2000,1]) -> f32[500,{n}] {{
+  %x = f32[500,{wide}] parameter(0)
+  %senders = s32[2000,1] parameter(1)
+  %receivers = s32[2000,1] parameter(2)
+  %sent = f32[2000,{n}] gather(%x, %senders), offset_dims={{1}}, collapsed_slice_dims={{0}}, start_index_map={{0}},
+    index_vector_dim=1, slice_sizes={{1,{n}}}
+  %zero = f32[] constant(0)
+  %start = f32[500,{n}] broadcast(%zero), dimensions={{}}
+  ROOT %received = f32[500,{n}] scatter(%start, %receivers, %sent), update_window_dims={{1}},
+    inserted_window_dims={{0}}, scatter_dims_to_operand_dims={{0}}, index_vector_dim=1, to_apply=%sum
+}}
+"""
+
+
+@pytest.mark.parametrize(("n", "wide", "shared"), [(1, 1, 1), (4, 4, 4), (4, 8, 4), (32, 32, 16), (64, 80, 16)])
+def test_elements_of_a_gathered_row_share_an_index(n: int, wide: int, shared: int) -> None:
+    gather = next(i for i in parse(GATHER.format(n=n, wide=wide)).entry.instructions if i.opcode is Opcode.GATHER)
+    alone = next(i for i in parse(GATHER.format(n=1, wide=1)).entry.instructions if i.opcode is Opcode.GATHER)
+    elements = gather.shape.num_elements / alone.shape.num_elements
+    assert summarize(gather).flops == pytest.approx(summarize(alone).flops * elements / shared)
+
+
+def test_gathers_of_different_rows_have_prices_of_their_own() -> None:
+    text = """HloModule m
+ENTRY %main (x: f32[40,8,4], i: s32[60,1], j: s32[60,8,1]) -> (f32[60,8,4], f32[60,8,4]) {
+  %x = f32[40,8,4] parameter(0)
+  %i = s32[60,1] parameter(1)
+  %j = s32[60,8,1] parameter(2)
+  %rows = f32[60,8,4] gather(%x, %i), offset_dims={1,2}, collapsed_slice_dims={0}, start_index_map={0},
+    index_vector_dim=1, slice_sizes={1,8,4}
+  %parts = f32[60,8,4] gather(%x, %j), offset_dims={2}, collapsed_slice_dims={0,1}, start_index_map={1},
+    index_vector_dim=2, slice_sizes={1,1,4}
+  ROOT %r = (f32[60,8,4], f32[60,8,4]) tuple(%rows, %parts)
+}
+"""
+    rows, parts = parse(text).entry.root.operands
+    assert summarize(rows).flops * 4 == pytest.approx(summarize(parts).flops)
+    assert CostModel(cpu()).instruction(rows) < CostModel(cpu()).instruction(parts)
+
+
+def test_messages_of_a_graph_are_gathered_where_they_are_summed() -> None:
+    module = parse(GATHER.format(n=32, wide=32))
+    session = CompilationSession(module, "cpu")
+    decide(session, make_policy(DEFAULT_POLICY))
+    bodies = [i.attributes["calls"] for i in session.module.entry.instructions if i.opcode is Opcode.FUSION]
+    assert any({Opcode.GATHER, Opcode.SCATTER} <= {i.opcode for i in b.instructions} for b in bodies)
