@@ -264,6 +264,12 @@ def test_selections_on_a_gpu_match_the_interpreter(tmp_path: Path) -> None:
     check_on_gpu(cases, tmp_path)
 
 
+@pytest.mark.skipif(not running.has_emulator(), reason="the emulator needs g++")
+def test_sorted_sums_on_a_gpu_match_the_interpreter(tmp_path: Path) -> None:
+    x = np.random.default_rng(0).integers(-50, 50, (60, 4, 33)).astype(np.float32)
+    check_on_gpu({"sums": on_gpu(SORTED_SUMS, x)}, tmp_path)
+
+
 def test_a_row_that_no_block_holds_has_no_gpu_kernel() -> None:
     long = parse(sort_text("s32", (1, 10_000, 1), "LT")).entry.root
     with pytest.raises(UnsupportedError, match="a block sorts at most 8192 elements"):

@@ -1,7 +1,8 @@
 """Binding of sorts by key and of selections to the blocks of a GPU: a block orders the elements of a row.
 
 A row that fits into the registers of a block is sorted whole. Of a longer row, of which few positions are needed, the
-block keeps a list of candidates: those before the last one that is needed so far.
+block keeps a list of candidates: those before the last one that is needed so far. A thread that reads an element
+computes the reductions on which it depends by itself: the threads of a block read different elements at a time.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import Runtime
 from compiler.codegen.nest.loop_ir import Body, For, LoopKind, Scope
-from compiler.codegen.nest.traversal import map_indices, walk
+from compiler.codegen.nest.traversal import map_bodies, map_indices, walk
+from compiler.codegen.schedules import accumulators
 from compiler.codegen.schedules.cuda_shapes import MAX_THREADS, WARP, ceil_power
 from compiler.codegen.schedules.schedule import Schedule
 from compiler.errors import UnsupportedError
@@ -33,11 +35,16 @@ def bind_sorts(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
     """Return the kernel of a sort by key or a selection.
 
     Raises:
-        UnsupportedError: it sorts by a comparator, or a row is too long.
+        UnsupportedError: it sorts by a comparator, a row is too long, or all rows need a reduction of whole arrays.
     """
     sorts = [s for s in walk(kernel.body) if isinstance(s, lir.SortByKey | lir.Sort)]
     if len(sorts) > 1 or any(isinstance(s, lir.Sort) for s in sorts) or not all(s in kernel.body for s in sorts):
         raise UnsupportedError("a sort by a comparator has no kernel in this language")
+    if any(isinstance(s, lir.Reduce) for s in kernel.body):
+        raise UnsupportedError(
+            "a sort has no kernel in this language with a reduction of whole arrays: every block of a GPU would repeat "
+            "the reduction"
+        )
     body: list[lir.Stmt] = []
     threads = WARP
     for s in kernel.body:
@@ -59,8 +66,10 @@ def _rows(s: lir.SortByKey, schedule: Schedule) -> tuple[For, int]:
     threads = capacity // each
     order, number = f"{s.position.name}_order", f"{s.position.name}_element"
     held = capacity * (words if n > capacity else 1)
-    ordered = lir.OrderRow(s.element, s.read, s.key, s.type, s.descending, order, k, words, each, threads)
-    moved = map_indices(s.body, lambda i: i.substitute({s.element: ix.of(Runtime(number, 0, n - 1))}))
+    ordered = lir.OrderRow(
+        s.element, _of_one_thread(s.read), s.key, s.type, s.descending, order, k, words, each, threads
+    )
+    moved = map_indices(_of_one_thread(s.body), lambda i: i.substitute({s.element: ix.of(Runtime(number, 0, n - 1))}))
     write: Body = (lir.Let(number, T.S32, lir.LocalLoad(order, ix.of(s.position))), *moved)
     body: Body = (
         lir.LocalArray(order, T.S32, held, Scope.SHARED),
@@ -69,6 +78,20 @@ def _rows(s: lir.SortByKey, schedule: Schedule) -> tuple[For, int]:
         lir.Barrier(),  # the next row of this block overwrites the order
     )
     return For(s.row, LoopKind.BLOCK, body), threads
+
+
+def _of_one_thread(body: Body) -> Body:
+    """Return statements with their reductions as loops that each thread runs by itself."""
+    return tuple(x for s in body for x in _reduced(map_bodies(s, _of_one_thread)))
+
+
+def _reduced(s: lir.Stmt) -> Body:
+    if not isinstance(s, lir.Reduce):
+        return (s,)
+    loop: Body = (*s.body, *accumulators.combine(s))
+    for v in reversed(s.vars):
+        loop = (For(v, LoopKind.SERIAL, loop),)
+    return (*accumulators.start(s), *loop, *accumulators.results(s))
 
 
 def words_of(t: T, n: int) -> int:
