@@ -43,7 +43,7 @@ from compiler.ir.instruction import HloInstruction
 from compiler.ir.module import HloModule
 from compiler.ir.opcodes import Opcode
 from compiler.ir.shape import Shape
-from compiler.support.recursion import ENOUGH, deep_recursion
+from compiler.support.recursion import ENOUGH, deep_recursion, on_deep_stack
 
 
 def evaluate(module: HloModule, args: Sequence[Any], context: Context | None = None) -> list[Array]:
@@ -71,9 +71,13 @@ def evaluate(module: HloModule, args: Sequence[Any], context: Context | None = N
         raise ArgumentError(f"module {module.name} takes {len(shapes)} arguments, got {len(args)}")
     values = [_argument(shape, arg, f"argument {i}") for i, (shape, arg) in enumerate(zip(shapes, args, strict=True))]
     check_footprint(module)
-    # Each HLO call takes a handful of Python calls.
-    with np.errstate(all="ignore"), deep_recursion(ENOUGH + 10 * graph.calls):
-        return contiguous(leaves(Machine(context).run(module.entry, values)))
+
+    def run() -> list[Array]:
+        # Each HLO call takes a handful of Python calls.
+        with np.errstate(all="ignore"), deep_recursion(ENOUGH + 10 * graph.calls):
+            return contiguous(leaves(Machine(context).run(module.entry, values)))
+
+    return on_deep_stack(run, graph.calls)
 
 
 def evaluate_computation(computation: HloComputation, args: Sequence[Value], context: Context | None = None) -> Value:

@@ -23,7 +23,7 @@ from compiler.passes import run_pass
 from compiler.passes.control_flow.call_inliner import CallInliner
 from compiler.passes.infrastructure.registry import make_pass
 from compiler.passes.pipelines.default import default_pipeline
-from compiler.support.recursion import deep_recursion
+from compiler.support.recursion import deep_recursion, on_deep_stack
 from compiler.text import parse
 
 LESS = """less { p = (s32[], f32[4]) parameter(0) i = s32[] get-tuple-element(p), index=0 n = s32[] constant(2)
@@ -191,6 +191,21 @@ def test_twenty_thousand_calls_are_read_checked_printed_and_run() -> None:
     small = np.full(4, 2.0**-140, np.float32)
     (got,) = evaluate(module, [small])
     assert np.all(np.isneginf(got))
+
+
+def test_nested_calls_run_where_torch_evaluates_frames() -> None:
+    dynamo = pytest.importorskip("torch._dynamo")
+    module = parse(chain(6_000, leaf="negate(x)", callers_first=True))
+    (got,) = dynamo.run(lambda: evaluate(module, [np.full(4, 2.0**-140, np.float32)]))()
+    assert np.all(np.isneginf(got))
+
+
+def test_errors_on_a_deep_stack_are_those_of_the_caller() -> None:
+    with pytest.raises(ZeroDivisionError):
+        on_deep_stack(lambda: 1 // 0, 10_000)
+    assert on_deep_stack(threading.current_thread, 10) is threading.current_thread()
+    assert on_deep_stack(threading.current_thread, 10_000) is not threading.current_thread()
+    assert threading.stack_size() == 0
 
 
 def test_the_call_graph_counts_what_is_written_out() -> None:
