@@ -13,6 +13,7 @@ from compiler.analysis.trip_count import trip_count_of
 from compiler.codegen.languages import C, default_schedule, find_language
 from compiler.codegen.lowering.lower import SCHEDULED_KINDS, lower, roots_of
 from compiler.codegen.nest import loop_ir as lir
+from compiler.codegen.nest.chains import chain_of
 from compiler.codegen.schedules.local_memory import local_bytes_bound
 from compiler.codegen.schedules.observed import ObservedSchedule, StageMemo, bind_in_stages
 from compiler.codegen.schedules.schedule import COMPILER_FLAGS, LOCAL_BYTES, Schedule
@@ -45,6 +46,7 @@ class KernelSpec:
         grid: number of blocks of the CUDA launch; 0 for C.
         block: threads per block of the CUDA launch; 0 for C.
         flags: position in COMPILER_FLAGS of the flags that the C compiler gets besides those of all kernels.
+        chain: operations of a CUDA thread's longest chain, of which each needs the one before, at least; 0 for C.
     """
 
     name: str
@@ -61,6 +63,7 @@ class KernelSpec:
     grid: int = 0
     block: int = 0
     flags: int = 0
+    chain: int = 0
 
     @cached_property
     def signature(self) -> str:
@@ -274,6 +277,7 @@ def print_spec(
         grid=printed.grid,
         block=printed.block,
         flags=kernel.flags,
+        chain=chain_of(kernel.body, printed.block) if printed.block else 0,
     )
 
 

@@ -58,9 +58,9 @@ def test_the_state_of_a_loop_is_read_before_other_blocks_write_it(name: str) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [p.name for p in load_suite("jax").programs])
-def test_programs_of_the_jax_suite_match_the_interpreter(name: str) -> None:
-    program = load_suite("jax").find(name)
+@pytest.mark.parametrize(("suite", "name"), [(s, p.name) for s in ("jax", "models") for p in load_suite(s).programs])
+def test_programs_of_a_suite_match_the_interpreter(suite: str, name: str) -> None:
+    program = load_suite(suite).find(name)
     module = parse(program.text())
     shapes = [(s.dtype, s.dimensions) for s in module.entry.parameter_shapes]
     reference = drawn_reference(module, lambda number: random_inputs(program, shapes, number))

@@ -188,3 +188,12 @@ def test_the_time_of_a_program_is_the_sum_of_its_steps() -> None:
     assert len(fused.steps) < len(unfused.steps)
     assert fused.seconds < unfused.seconds
     assert unfused.seconds >= len(unfused.steps) * H100.launch
+
+
+def test_operations_that_need_each_other_take_their_latency() -> None:
+    work = KernelWork("chain", 1, 32, flops=32e6, chain=1e6)
+    seconds = kernel_seconds(work, H100)
+    assert seconds > 1e6 * H100.dependent_cycles / H100.clock
+    assert seconds > 2 * kernel_seconds(replace(work, chain=0), H100)
+    rounds = kernel_limits(replace(work, grid=132 * 32 + 1), H100)["latency"]
+    assert rounds == pytest.approx(2 * kernel_limits(work, H100)["latency"])

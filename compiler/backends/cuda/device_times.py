@@ -1,8 +1,9 @@
 """Predicted times of kernels on a GPU, from what the emulator counts and what the assembler reports.
 
 A kernel is limited by one of: memory, the level 2 cache, the instructions and the accesses of its busiest
-multiprocessor, the latency of its longest chain of dependent accesses, or atomic updates of one address. Times of
-limits that are close add to each other, so the prediction is their norm, `(sum of t ** SHARPNESS) ** (1 / SHARPNESS)`.
+multiprocessor, the latency of a thread's accesses and of its longest chain of dependent operations, or atomic updates
+of one address. Times of limits that are close add to each other, so the prediction is their norm,
+`(sum of t ** SHARPNESS) ** (1 / SHARPNESS)`.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ class KernelWork:
         exchanges: shuffles, votes and other operations of warps.
         updates: atomic updates.
         most_updates: of one address.
+        chain: operations of a thread of which each needs the result of the one before.
     """
 
     name: str
@@ -71,6 +73,7 @@ class KernelWork:
     exchanges: float = 0.0
     updates: float = 0.0
     most_updates: float = 0.0
+    chain: float = 0.0
 
     def memory_bytes(self, gpu: GpuModel) -> float:
         """Return the bytes between memory and the level 2 cache, which is empty at first."""
@@ -96,7 +99,7 @@ def work_of(
         turns=max(requests, sectors / 4) + counts.shared_turns, shared_requests=counts.shared_requests,
         lanes=max(1.0, counts.active_lanes), barriers=counts.barriers,
         exchanges=sum(counts.exchanges.values()) - tensor, updates=sum(a.updates for a in arrays),
-        most_updates=counts.most_updates,
+        most_updates=counts.most_updates, chain=spec.chain,
     )  # fmt: skip
 
 
@@ -119,7 +122,7 @@ def kernel_limits(work: KernelWork, gpu: GpuModel) -> dict[str, float]:
         "arithmetic": share / gpu.clock * (work.flops * idle / rate + work.tensor_flops / gpu.half_tensor_rate),
         "issue": share * instructions / (gpu.issue_rate * gpu.clock),
         "accesses": share * (work.turns + work.exchanges) / gpu.clock,
-        "latency": rounds * _chain(work, gpu, memory) / warps,
+        "latency": rounds * (_chain(work, gpu, memory) / warps + work.chain * gpu.dependent_cycles / gpu.clock),
         "updates": max(work.most_updates * gpu.update, share * work.updates / gpu.clock),
     }
 

@@ -41,6 +41,7 @@ class GpuModel:
         instructions_per_request: instructions of a warp around each access to memory, for indices and loops.
         memory_latency, l2_latency: seconds until a load that goes to memory, or that the level 2 cache has, is there.
         loads_in_flight: loads of one warp that are on their way at once.
+        dependent_cycles: cycles from one operation of a thread to the next one that needs its result.
         barrier: seconds that a block waits at a barrier.
         exchange: seconds until the result of a shuffle is there.
         update: seconds from one atomic update of an address to the next.
@@ -69,6 +70,7 @@ class GpuModel:
     memory_latency: float = 4.5e-7
     l2_latency: float = 1.6e-7
     loads_in_flight: float = 4.0
+    dependent_cycles: float = 4.0
     barrier: float = 2e-8
     exchange: float = 1.3e-8
     update: float = 1e-9
