@@ -12,6 +12,7 @@ import pytest
 from compiler import compile
 from compiler.backends.cuda.cubins import compile_cubins
 from compiler.backends.cuda.nvrtc import source_of
+from compiler.codegen.kernel_spec import make_kernel
 from compiler.codegen.languages import default_schedule
 from compiler.codegen.schedules.kernel_choice import KernelChoice
 from compiler.codegen.schedules.schedule import Schedule
@@ -307,3 +308,13 @@ def test_registers_suffice_for_the_largest_tiles(architecture: str) -> None:
     found = compile_cubins(specs, architecture)
 
     assert {s.symbol: found[s.symbol].resources.spill_stores for s in specs} == {s.symbol: 0 for s in specs}
+
+
+@pytest.mark.parametrize(("rows", "bound"), [(64, ", 1)"), (1 << 15, ")")])
+def test_blocks_that_all_run_at_once_have_the_registers_of_a_multiprocessor(rows: int, bound: str) -> None:
+    text = (
+        f"HloModule m\nENTRY e {{ x = f32[{rows},256] parameter(0) y = f32[256,128] parameter(1)\n"
+        f"ROOT r = f32[{rows},128] dot(x, y), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}} }}"
+    )
+    spec = make_kernel(parse(text).entry.root, "cuda")
+    assert f"__launch_bounds__({spec.block}{bound}" in spec.source

@@ -25,6 +25,10 @@ from compiler.ir.types import PrimitiveType
 
 MAX_BLOCKS = 1 << 20
 """Maximum number of blocks of a launch; grid-stride loops cover the rest."""
+FEWEST_MULTIPROCESSORS, MULTIPROCESSOR_REGISTERS = 108, 1 << 16
+"""Those of an A100; newer ones have more multiprocessors, with as many registers each."""
+ENOUGH_REGISTERS = 128
+"""Registers per thread that few blocks leave to each other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +63,21 @@ def print_cuda(kernel: lir.Kernel, symbol: str) -> tuple[str, Launch]:
         qualifier = "" if a.is_output else "const "
         restrict = "" if a.name in aliased else "__restrict__ "
         parameters.append(f"{qualifier}{STORAGE_TYPES.get(a.type, 'uint8_t')} *{restrict}{a.name}")
-    bounds = f"{printer.threads}, {kernel.resident}" if kernel.resident else str(printer.threads)
+    resident = kernel.resident or int(_has_few(printer.blocks, printer.threads))
+    bounds = f"{printer.threads}, {resident}" if resident else str(printer.threads)
     head = f'extern "C" __global__ void __launch_bounds__({bounds}) {symbol}({", ".join(parameters)}) {{'
     launch = Launch(max(1, min(printer.blocks, MAX_BLOCKS)), printer.threads)
     return "\n".join([head, *printer.lines, "}", ""]), launch
+
+
+def _has_few(blocks: int, threads: int) -> bool:
+    """Check whether all blocks of a launch run at once, with enough registers.
+
+    The assembler spills some registers so that more blocks fit, also where there are none, unless it is stated that a
+    multiprocessor need hold only one.
+    """
+    each = -(-max(1, blocks) // FEWEST_MULTIPROCESSORS)
+    return each * threads * ENOUGH_REGISTERS <= MULTIPROCESSOR_REGISTERS
 
 
 class _CudaPrinter(Printer):
