@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import os
 import platform
 import subprocess
@@ -11,7 +13,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-__all__ = ["machine_class", "package_version", "provenance"]
+__all__ = ["compiler_digest", "machine_class", "package_version", "provenance"]
 
 _ROOT = Path(__file__).resolve().parent.parent
 _THREAD_SETTINGS = ("HLOGYM_NUM_THREADS", "OMP_NUM_THREADS", "OMP_WAIT_POLICY", "XLA_FLAGS")
@@ -74,3 +76,15 @@ def _first_line(command: list[str]) -> str:
         return ""
     lines = done.stdout.strip().splitlines()
     return lines[0] if lines and done.returncode == 0 else ""
+
+
+@functools.lru_cache(maxsize=1)
+def compiler_digest() -> str:
+    """Return a hash of the contents of the compiler's sources, to tell what was measured with other code."""
+    root = _ROOT / "compiler"
+    digest = hashlib.sha256()
+    for path in sorted(p for kind in ("*.py", "*.c", "*.h", "*.cuh") for p in root.rglob(kind)):
+        content = path.read_bytes()
+        digest.update(f"{path.relative_to(root)} {len(content)} ".encode())
+        digest.update(content)
+    return digest.hexdigest()[:16]

@@ -29,7 +29,8 @@ from env.summaries import SpeedupSummary, summarise
 from experiments.learning.bandits import draw_programs, learnable_programs, measurer_options
 from experiments.learning.settings import LearningSettings, add_settings, given_settings
 from experiments.module_command import plain_errors
-from experiments.yardstick.rows import Row, collect, write_page
+from experiments.provenance import compiler_digest
+from experiments.yardstick.rows import Row, collect, forget_rows_of_other_code, write_page
 
 __all__ = ["Validation", "main", "validate_policy"]
 
@@ -126,6 +127,8 @@ def validate_policy(
 ) -> Validation:
     """Compare a policy with the rules on the programs of the settings; a file of an interrupted run is continued.
 
+    A file that was written with other sources of the compiler is begun again.
+
     Raises:
         ManifestError: the suite has programs that are held out for tests, and they are not wanted.
         MeasurementError: nothing can be measured on this machine.
@@ -134,7 +137,8 @@ def validate_policy(
     choose = draw_programs if with_test_programs else learnable_programs
     programs = choose(s.suite, s.per_family, settings.seed)
     facts = {"policy": policy.label, "backend": settings.backend, "suite": s.suite, "per_family": s.per_family,
-             "rounds": s.rounds, "seconds": s.seconds, "seed": settings.seed}  # fmt: skip
+             "rounds": s.rounds, "seconds": s.seconds, "seed": settings.seed, "code": compiler_digest()}  # fmt: skip
+    forget_rows_of_other_code(state, facts)
     with Measurer(PlanStore(":memory:"), measurer_options(settings, s.rounds, s.seconds)) as measurer:
         rows = collect(state, facts, programs, lambda p: validation_row(measurer, p, policy), len(programs))
         gate = str(measurer.options.gate)

@@ -17,7 +17,7 @@ from experiments.console import error_console
 from experiments.provenance import provenance
 from experiments.results import ResultError, write_text
 
-__all__ = ["Row", "collect", "drawn_programs", "write_page"]
+__all__ = ["Row", "collect", "drawn_programs", "forget_rows_of_other_code", "write_page"]
 
 Row: TypeAlias = dict[str, Any]
 SUITES = "jax,kernels,models,linear_algebra,quickstart"
@@ -69,6 +69,19 @@ def collect(
         lines = [json.dumps({"settings": dict(settings)}), *(json.dumps(r) for r in rows.values())]
         write_text(path, "\n".join(lines) + "\n")
     return used
+
+
+def forget_rows_of_other_code(path: Path, settings: Mapping[str, Any]) -> None:
+    """Remove a file of rows that `collect` wrote with the same settings but another "code", if there is one.
+
+    What was measured with another compiler is not part of this one's results.
+    """
+    try:
+        found = json.loads(path.read_text(encoding="utf-8").split("\n", 1)[0])["settings"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return
+    if isinstance(found, dict) and found != dict(settings) and {**found, "code": settings["code"]} == dict(settings):
+        path.unlink()
 
 
 def _is_whole(row: Row) -> bool:

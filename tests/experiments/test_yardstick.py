@@ -15,7 +15,7 @@ from experiments.headroom_again import main as headroom_again
 from experiments.results import ResultError
 from experiments.yardstick.agreement import agreement_lines, agreement_table, end_to_end
 from experiments.yardstick.races import aa_lines, planted_lines, race_table
-from experiments.yardstick.rows import Row, collect, drawn_programs, write_page
+from experiments.yardstick.rows import Row, collect, drawn_programs, forget_rows_of_other_code, write_page
 
 
 def programs(*names: str) -> list[Program]:
@@ -43,6 +43,22 @@ def test_a_run_continues_and_ends_at_its_limit(tmp_path: Path) -> None:
     file.write_text("no json")
     with pytest.raises(ResultError, match="cannot be continued"):
         collect(file, settings, given, measure, 2)
+
+
+def test_rows_of_other_code_are_measured_again(tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+
+    def collected(number: int, **settings: int) -> list[Row]:
+        forget_rows_of_other_code(file, settings)
+        return collect(file, settings, programs("a"), lambda p: {"number": number}, 1)
+
+    assert collected(1, seed=1, code=1) == collected(2, seed=1, code=1) == [{"program": "a", "number": 1}]
+    assert collected(3, seed=1, code=2) == [{"program": "a", "number": 3}]
+    with pytest.raises(ResultError, match="other settings"):  # nothing is lost by a mistyped option
+        collected(4, seed=2, code=3)
+    file.write_text("not JSON")
+    with pytest.raises(ResultError, match="cannot be continued"):
+        collected(5, seed=1, code=2)
 
 
 def test_the_order_of_programs_depends_on_the_seed() -> None:
