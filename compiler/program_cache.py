@@ -28,7 +28,7 @@ from compiler.learned.fusion_policy import load_policy
 from compiler.runtime.executable import Executable
 from compiler.support.lru_dict import LruDict
 
-__all__ = ["LIMIT", "Policy", "cached_program", "forget_programs"]
+__all__ = ["LIMIT", "Policy", "cached_program", "compiler_sources", "forget_programs"]
 
 Policy = FusionPolicy | str | Path | None
 LIMIT = 500
@@ -109,12 +109,17 @@ def _policy_key(folder: Path) -> str:
     return _digest(*(f"{p.name}:{hashlib.sha256(p.read_bytes()).hexdigest()}" for p in files))
 
 
+def compiler_sources() -> dict[Path, Path]:
+    """Return the files of the compiler's sources by their paths in its package, in an order that does not change."""
+    root = Path(__file__).parent
+    sources = sorted(p for kind in ("*.py", "*.c", "*.h", "*.cuh") for p in root.rglob(kind))
+    return {p.relative_to(root): p for p in sources}
+
+
 @functools.lru_cache(maxsize=1)
 def _compiler_version() -> str:
     """Return a hash that changes with the sources of the compiler, so that a changed compiler compiles again."""
-    root = Path(__file__).parent
-    sources = sorted(p for kind in ("*.py", "*.c", "*.h", "*.cuh") for p in root.rglob(kind))
-    states = ((p.relative_to(root), p.stat()) for p in sources)
+    states = ((name, path.stat()) for name, path in compiler_sources().items())
     return _digest(np.__version__, *(f"{name} {s.st_size} {s.st_mtime_ns}" for name, s in states))
 
 

@@ -81,10 +81,11 @@ def _first_line(command: list[str]) -> str:
 @functools.lru_cache(maxsize=1)
 def compiler_digest() -> str:
     """Return a hash of the contents of the compiler's sources, to tell what was measured with other code."""
-    root = _ROOT / "compiler"
+    from compiler.program_cache import compiler_sources  # what only names its provenance does not load the compiler
+
     digest = hashlib.sha256()
-    for path in sorted(p for kind in ("*.py", "*.c", "*.h", "*.cuh") for p in root.rglob(kind)):
+    for name, path in compiler_sources().items():
         content = path.read_bytes()
-        digest.update(f"{path.relative_to(root)} {len(content)} ".encode())
+        digest.update(f"{name} {len(content)} ".encode())
         digest.update(content)
     return digest.hexdigest()[:16]

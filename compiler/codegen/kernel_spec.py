@@ -250,6 +250,11 @@ def build_spec(
     return print_spec(name, nest, language, inputs, outputs, flops)
 
 
+def kernel_symbol(identity: str) -> str:
+    """Return the symbol of a kernel with this identity: its source without symbol, and its flags."""
+    return f"hk_{hashlib.sha256(identity.encode()).hexdigest()[:20]}"
+
+
 def print_spec(
     name: str,
     kernel: lir.Kernel,
@@ -261,7 +266,7 @@ def print_spec(
     """Print a bound kernel and return its specification, whose symbol is a hash of source and flags."""
     printed = find_language(language).print_kernel(kernel, _PLACEHOLDER)
     identity = "\n".join([printed.source, *COMPILER_FLAGS[kernel.flags]])
-    symbol = f"hk_{hashlib.sha256(identity.encode()).hexdigest()[:20]}"
+    symbol = kernel_symbol(identity)
     return KernelSpec(
         name=name,
         kind=kernel.kind,

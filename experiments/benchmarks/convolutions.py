@@ -12,18 +12,16 @@ from __future__ import annotations
 import argparse
 import os
 import statistics
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from compiler.codegen.schedules.kernel_choice import GENERATED, KernelChoice
-from compiler.ir import HloInstruction, Opcode
+from compiler.ir import Opcode
 from compiler.runtime.executable import CallOptions, Configurable, Executable
 from compiler.session import CompilationSession
 from compiler.text import parse
+from experiments.benchmarks.turns import check_alike, contains, milliseconds_in_turns, normal_arguments
 from experiments.module_command import plain_errors
 from experiments.provenance import provenance
 from experiments.results import write_text
@@ -79,12 +77,6 @@ CASES = (
 )  # fmt: skip
 
 
-def _inside(i: HloInstruction) -> bool:
-    """Check for a convolution or a fusion with one."""
-    inside = i.attributes["calls"].instructions if i.opcode is Opcode.FUSION else (i,)
-    return any(x.opcode is Opcode.CONVOLUTION for x in inside)
-
-
 def build(case: Case, fused: bool, ours: bool) -> Executable:
     """Return a program in which a convolution is the call of oneDNN, or computed by our kernel."""
     session = CompilationSession(parse(case.text(fused)), "cpu", [])
@@ -92,7 +84,7 @@ def build(case: Case, fused: bool, ours: bool) -> Executable:
         session.set_expansion(site, "keep")
     while True:
         entry = session.fusion.module.entry
-        named = {i.name for i in entry.instructions if _inside(i)}
+        named = {i.name for i in entry.instructions if contains(i, Opcode.CONVOLUTION)}
         actions = [a for a in session.actions() if a.kind == "producer-consumer"]
         around = [a for a in actions if not named.isdisjoint((a.producer, *a.consumers))]
         offered = around if ours else [a for a in actions if a not in around]
@@ -111,22 +103,14 @@ def measure(case: Case, fused: bool, rounds: int, threads: int) -> tuple[float, 
     Raises:
         ValueError: their results differ.
     """
-    rng = np.random.default_rng(0)
-    arguments = [rng.standard_normal(p.dimensions).astype(np.float32) for p in parse(case.text(fused)).parameter_shapes]
+    arguments = normal_arguments(parse(case.text(fused)))
     programs = [build(case, fused, ours) for ours in (True, False)]
     for program in programs:
         if isinstance(program, Configurable):
             program.call_options = CallOptions(num_threads=threads)
-    got, wanted = (np.asarray(p(*arguments)[0]) for p in programs)
-    if not np.allclose(got, wanted, rtol=1e-3, atol=1e-2):
-        raise ValueError(f"{case.name}: the results differ by {np.abs(got - wanted).max()}")
-    times = [float("inf")] * 2
-    for _ in range(rounds):
-        for n, program in enumerate(programs):
-            start = time.perf_counter()
-            program(*arguments)
-            times[n] = min(times[n], 1e3 * (time.perf_counter() - start))
-    return times[0], times[1]
+    check_alike(case.name, programs, arguments, rtol=1e-3, atol=1e-2)
+    ours, library = milliseconds_in_turns(programs, arguments, rounds)
+    return min(ours), min(library)
 
 
 def main() -> None:

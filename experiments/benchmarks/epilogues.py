@@ -12,24 +12,23 @@ from __future__ import annotations
 import argparse
 import os
 import statistics
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
-
 from compiler.analysis.cost_model import device_model
 from compiler.codegen.schedules.kernel_choice import GENERATED, KernelChoice
 from compiler.fusion.policies import make_policy
-from compiler.ir import HloInstruction, Opcode
+from compiler.ir import Opcode
 from compiler.runtime.executable import Executable
 from compiler.session import CompilationSession
 from compiler.text import parse
+from experiments.benchmarks.turns import check_alike, contains, milliseconds_in_turns, normal_arguments
 from experiments.module_command import plain_errors
 from experiments.provenance import provenance
 from experiments.results import write_text
 
+PRODUCTS = (Opcode.CONVOLUTION, Opcode.DOT)
 RELU, GELU, BIAS, RESIDUAL, SCALE, SCALED = "relu", "gelu", "bias", "residual", "scale", "scale, residual"
 
 
@@ -125,11 +124,6 @@ CASES = (
 )  # fmt: skip
 
 
-def _has_product(i: HloInstruction) -> bool:
-    inside = i.attributes["calls"].instructions if i.opcode is Opcode.FUSION else (i,)
-    return any(x.opcode in (Opcode.CONVOLUTION, Opcode.DOT) for x in inside)
-
-
 def build_apart(case: Case) -> Executable:
     """Return the program as the compiler makes it if calls with epilogues have no price."""
     session = CompilationSession(parse(case.text()), "cpu", device=replace(device_model("cpu"), has_epilogues=False))
@@ -143,7 +137,7 @@ def build_fused(case: Case, implementation: str) -> Executable:
     session = CompilationSession(parse(case.text()), "cpu")
     session.run_passes()
     while True:
-        named = {i.name for i in session.fusion.module.entry.instructions if _has_product(i)}
+        named = {i.name for i in session.fusion.module.entry.instructions if contains(i, *PRODUCTS)}
         actions = [a for a in session.actions() if a.kind in ("producer-consumer", "producer-into-all-users")]
         others = [a for a in actions if named.isdisjoint((a.producer, *a.consumers))]
         chosen = [*others, *(a for a in actions if a.producer in named)]
@@ -151,7 +145,7 @@ def build_fused(case: Case, implementation: str) -> Executable:
             break
         session.apply(chosen[0])
     for k in session.kernel_sites():
-        if _has_product(k.instruction):
+        if contains(k.instruction, *PRODUCTS):
             session.set_kernel(k, KernelChoice(implementation))
     return session.finish()
 
@@ -167,19 +161,10 @@ def measure(case: Case, rounds: int) -> tuple[list[float], float]:
     Raises:
         ValueError: their results differ.
     """
-    rng = np.random.default_rng(0)
-    arguments = [rng.standard_normal(p.dimensions).astype(np.float32) for p in parse(case.text()).parameter_shapes]
+    arguments = normal_arguments(parse(case.text()))
     programs = [b(case) for b in BUILDERS]
-    results = [np.asarray(p(*arguments)[0]) for p in programs]
-    for other in results[1:]:
-        if not np.allclose(results[0], other, rtol=1e-3, atol=1e-2):
-            raise ValueError(f"{case.name}: the results differ by {np.abs(results[0] - other).max()}")
-    times: list[list[float]] = [[] for _ in programs]
-    for n in range(rounds):
-        for k in range(len(programs)) if n % 2 else reversed(range(len(programs))):
-            start = time.perf_counter()
-            programs[k](*arguments)
-            times[k].append(1e3 * (time.perf_counter() - start))
+    check_alike(case.name, programs, arguments, rtol=1e-3, atol=1e-2)
+    times = milliseconds_in_turns(programs, arguments, rounds, back_and_forth=True)
     return [min(t) for t in times], statistics.median(b / a for a, b in zip(times[0], times[1], strict=True))
 
 

@@ -10,17 +10,15 @@ from __future__ import annotations
 import argparse
 import os
 import statistics
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-
-import numpy as np
 
 from compiler.fusion.policies import make_policy
 from compiler.runtime.executable import Executable
 from compiler.session import CompilationSession
 from compiler.text import parse
+from experiments.benchmarks.turns import check_alike, milliseconds_in_turns, normal_arguments
 from experiments.module_command import plain_errors
 from experiments.provenance import provenance
 from experiments.results import write_text
@@ -111,20 +109,11 @@ def measure(case: Case, around: bool, rounds: int) -> tuple[float, float]:
     Raises:
         ValueError: their results differ.
     """
-    rng = np.random.default_rng(0)
-    sizes = [p.dimensions for p in parse(case.text(around)).parameter_shapes]
-    arguments = [rng.standard_normal(s).astype(np.float32) for s in sizes]
+    arguments = normal_arguments(parse(case.text(around)))
     programs = [build(case, around, e) for e in ("keep", "slices")]
-    library, ours = (np.asarray(p(*arguments)[0]) for p in programs)
-    if not np.allclose(library, ours, rtol=1e-4, atol=1e-4):
-        raise ValueError(f"{case.name}: the results differ by {np.abs(library - ours).max()}")
-    times = [float("inf")] * 2
-    for _ in range(rounds):
-        for n, program in enumerate(programs):
-            start = time.perf_counter()
-            program(*arguments)
-            times[n] = min(times[n], 1e3 * (time.perf_counter() - start))
-    return times[0], times[1]
+    check_alike(case.name, programs, arguments, rtol=1e-4, atol=1e-4)
+    library, ours = milliseconds_in_turns(programs, arguments, rounds)
+    return min(library), min(ours)
 
 
 def main() -> None:

@@ -6,12 +6,11 @@ matrices of a batch are computed in parallel.
 
 from __future__ import annotations
 
-import hashlib
 import math
 from dataclasses import dataclass
 from typing import Any
 
-from compiler.codegen.kernel_spec import KernelSpec, distinct_operands
+from compiler.codegen.kernel_spec import KernelSpec, distinct_operands, kernel_symbol
 from compiler.codegen.languages import C
 from compiler.codegen.schedules.kernel_choice import BoundKernel
 from compiler.interpreter.custom_calls import options
@@ -301,7 +300,7 @@ def _kernel(i: HloInstruction) -> KernelSpec:
             "",
         ]
     )
-    symbol = f"hk_{hashlib.sha256(source.encode()).hexdigest()[:20]}"
+    symbol = kernel_symbol(source)
     return KernelSpec(
         name=i.name,
         kind="factorization",

@@ -12,13 +12,12 @@ from __future__ import annotations
 
 import cmath
 import functools
-import hashlib
 import math
 from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
-from compiler.codegen.kernel_spec import KernelSpec
+from compiler.codegen.kernel_spec import KernelSpec, kernel_symbol
 from compiler.codegen.languages import C
 from compiler.codegen.schedules.kernel_choice import BoundKernel
 from compiler.ir.instruction import HloInstruction
@@ -197,7 +196,7 @@ def _kernel(i: HloInstruction) -> KernelSpec:
     text = "\n".join(
         [_header(number), *parts, f"void HLOGYM_KERNEL(void *const *arguments) {{ {' '.join(calls)} }}", ""]
     )
-    symbol = f"hk_{hashlib.sha256(text.encode()).hexdigest()[:20]}"
+    symbol = kernel_symbol(text)
     return KernelSpec(
         name=i.name,
         kind="fourier",

@@ -8,14 +8,13 @@ and what does not change is read once. The steps remain: a timed run of the prog
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from compiler.codegen.kernel_spec import KernelSpec
+from compiler.codegen.kernel_spec import KernelSpec, kernel_symbol
 from compiler.codegen.languages import C
 from compiler.ir.types import PrimitiveType as T
 from compiler.runtime.buffers import Buffer, BufferKind
@@ -95,7 +94,7 @@ def _function(loop: WhileThunk, constants: Sequence[np.ndarray]) -> LoopFunction
     writer = _Writer(places, constants)
     loop.accept(writer)
     source = writer.source()
-    symbol = f"hk_{hashlib.sha256(source.encode()).hexdigest()[:20]}"
+    symbol = kernel_symbol(source)
     spec = KernelSpec(
         loop.name, "loop-function", C.name, source.replace(_Writer.SYMBOL, symbol), symbol, (), (), bytes=0, flops=0
     )
