@@ -11,6 +11,7 @@ import pytest
 
 from compiler import compile
 from compiler.backends.cuda.cubins import compile_cubins
+from compiler.backends.cuda.gpu_models import gpu_model, resident_blocks
 from compiler.backends.cuda.nvrtc import source_of
 from compiler.codegen.kernel_spec import make_kernel
 from compiler.codegen.languages import default_schedule
@@ -310,11 +311,25 @@ def test_registers_suffice_for_the_largest_tiles(architecture: str) -> None:
     assert {s.symbol: found[s.symbol].resources.spill_stores for s in specs} == {s.symbol: 0 for s in specs}
 
 
-@pytest.mark.parametrize(("rows", "bound"), [(64, ", 1)"), (1 << 15, ")")])
-def test_blocks_that_all_run_at_once_have_the_registers_of_a_multiprocessor(rows: int, bound: str) -> None:
-    text = (
+@pytest.mark.parametrize(("rows", "bound"), [(64, ", 1)"), (20000, ", 3)"), (1 << 17, ")")])
+def test_blocks_that_may_all_run_at_once_share_the_registers_of_a_multiprocessor(rows: int, bound: str) -> None:
+    spec = make_kernel(parse(_tall_product(rows)).entry.root, "cuda")
+    assert f"__launch_bounds__({spec.block}{bound}" in spec.source
+
+
+@needs_nvrtc
+def test_no_block_of_a_few_waits_for_registers() -> None:
+    spec = make_kernel(parse(_tall_product(20000)).entry.root, "cuda")
+    gpu = gpu_model("h100")
+
+    resources = compile_cubins([spec], gpu.architecture)[spec.symbol].resources
+    resident = resident_blocks(gpu, spec.block, resources.registers, resources.shared_bytes)
+
+    assert gpu.multiprocessors < spec.grid <= resident * gpu.multiprocessors
+
+
+def _tall_product(rows: int) -> str:
+    return (
         f"HloModule m\nENTRY e {{ x = f32[{rows},256] parameter(0) y = f32[256,128] parameter(1)\n"
         f"ROOT r = f32[{rows},128] dot(x, y), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}} }}"
     )
-    spec = make_kernel(parse(text).entry.root, "cuda")
-    assert f"__launch_bounds__({spec.block}{bound}" in spec.source

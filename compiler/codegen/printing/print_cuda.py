@@ -25,10 +25,10 @@ from compiler.ir.types import PrimitiveType
 
 MAX_BLOCKS = 1 << 20
 """Maximum number of blocks of a launch; grid-stride loops cover the rest."""
-FEWEST_MULTIPROCESSORS, MULTIPROCESSOR_REGISTERS = 108, 1 << 16
-"""Those of an A100; newer ones have more multiprocessors, with as many registers each."""
+MULTIPROCESSORS, MULTIPROCESSOR_REGISTERS = 132, 1 << 16
+"""Those of an H100; an A100 has 108 multiprocessors, a B200 148, with as many registers each."""
 ENOUGH_REGISTERS = 128
-"""Registers per thread that few blocks leave to each other."""
+"""Registers per thread that hardly any kernel exceeds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,21 +63,22 @@ def print_cuda(kernel: lir.Kernel, symbol: str) -> tuple[str, Launch]:
         qualifier = "" if a.is_output else "const "
         restrict = "" if a.name in aliased else "__restrict__ "
         parameters.append(f"{qualifier}{STORAGE_TYPES.get(a.type, 'uint8_t')} *{restrict}{a.name}")
-    resident = kernel.resident or int(_has_few(printer.blocks, printer.threads))
+    resident = kernel.resident or _resident(printer.blocks, printer.threads)
     bounds = f"{printer.threads}, {resident}" if resident else str(printer.threads)
     head = f'extern "C" __global__ void __launch_bounds__({bounds}) {symbol}({", ".join(parameters)}) {{'
     launch = Launch(max(1, min(printer.blocks, MAX_BLOCKS)), printer.threads)
     return "\n".join([head, *printer.lines, "}", ""]), launch
 
 
-def _has_few(blocks: int, threads: int) -> bool:
-    """Check whether all blocks of a launch run at once, with enough registers.
+def _resident(blocks: int, threads: int) -> int:
+    """Return how many blocks a multiprocessor must hold so that all blocks run at once; 0 if many are needed.
 
-    The assembler spills some registers so that more blocks fit, also where there are none, unless it is stated that a
-    multiprocessor need hold only one.
+    Left alone, the assembler spills some registers so that more blocks fit, also where there are none. A bound
+    of one lets it use so many registers that the other blocks wait for a second wave. For more blocks than have enough
+    registers, it decides.
     """
-    each = -(-max(1, blocks) // FEWEST_MULTIPROCESSORS)
-    return each * threads * ENOUGH_REGISTERS <= MULTIPROCESSOR_REGISTERS
+    each = -(-max(1, min(blocks, MAX_BLOCKS)) // MULTIPROCESSORS)
+    return each if each * threads * ENOUGH_REGISTERS <= MULTIPROCESSOR_REGISTERS else 0
 
 
 class _CudaPrinter(Printer):
