@@ -9,14 +9,15 @@ import pytest
 
 from compiler import CompileOptions, compile
 from compiler.backends.cuda.emulation import available, stand_in
-from compiler.backends.cuda.library_sorts import LONG_ROW, sort_refusal
+from compiler.backends.cuda.library_sorts import sort_refusal
+from compiler.codegen.schedules.thread_sorts import LONGEST_SORT
 from compiler.interpreter import evaluate
 from compiler.text import parse
 from tests.codegen.test_sort_by_key import assert_same_bits, keys
 
 needs_emulator = pytest.mark.skipif(not available(), reason="the emulator needs g++")
 PLAIN = CompileOptions(optimize=False)
-LONG = LONG_ROW + 3
+LONG = LONGEST_SORT + 3
 
 
 def _text(element: str, shape: tuple[int, ...], direction: str, key: str = "", values: str = "") -> str:

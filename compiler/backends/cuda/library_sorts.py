@@ -15,6 +15,7 @@ from compiler.codegen.kernel_spec import KernelSpec, LoweredKernel, flops_of
 from compiler.codegen.languages import find_language
 from compiler.codegen.lowering.lower import lower, roots_of
 from compiler.codegen.schedules.kernel_choice import BoundKernel
+from compiler.codegen.schedules.thread_sorts import LONGEST_SORT
 from compiler.codegen.templates.sort import is_mirrored
 from compiler.ir.computation import HloComputation
 from compiler.ir.instruction import HloInstruction
@@ -32,8 +33,6 @@ __all__ = ["ARGSORT", "cub_sort_of", "sort_refusal"]
 
 ARGSORT = "argsort"
 """The operation of a thunk that sorts positions by integer keys."""
-LONG_ROW = 32_768
-"""Elements of a row beyond which generated kernels do not sort it."""
 _SIGNED = {1: T.S8, 2: T.S16, 4: T.S32, 8: T.S64}
 _FLOATS = frozenset({T.F16, T.BF16, T.F32, T.F64})
 _INTEGERS = frozenset({T.S8, T.S16, T.S32, T.S64, T.U8, T.U16, T.U32, T.U64})
@@ -61,7 +60,7 @@ def cub_sort_of(backend: str) -> KernelImplementation:
         return sort_refusal(i) if name == backend else f"CuPy is a library of the backend {backend!r}"
 
     def prefers(i: HloInstruction, name: str) -> bool:
-        return name == backend and sort_refusal(i) is None and i.operands[0].shape.dimensions[-1] > LONG_ROW
+        return name == backend and sort_refusal(i) is None and i.operands[0].shape.dimensions[-1] > LONGEST_SORT
 
     return KernelImplementation("cub-sort", refusal, _emit, prefers=prefers)
 
