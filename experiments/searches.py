@@ -18,18 +18,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agents.deviations import PlanBuilder
+from agents.plan_space import ALL_GROUPS
 from agents.search import draws_of
 from agents.search_run import Budget, SearchRun, run_search
-from agents.searches import NO_MODEL, PlanSearch, PolicySamples, make_search
+from agents.searches import NO_MODEL, PREDICTORS, Local, PlanSearch, PolicySamples, make_search
 from compiler.errors import UnknownNameError
-from compiler.learned.fusion_policy import LearnedFusionPolicy, load_policy
+from compiler.learned.fusion_policy import LearnedFusionPolicy
+from compiler.learned.whole_folder import SHIPPED
 from compiler.plan import CompilationPlan
+from compiler.policy import LEARNED as SHIPPED_NAME
+from compiler.policy import Policy, load_policy
 from compiler.text import parse
 from env.measurement import Measurer, MeasurerOptions
 from env.store import PlanStore
 from env.suites import ManifestError, Program, load_suite
 from env.summaries import SpeedupSummary, summarise
-from experiments.config import ConfigError
 from experiments.estimated_search import EstimatedPlans, EstimatingMeasurer
 from experiments.headroom import drawn_by_family
 from experiments.module_command import plain_errors
@@ -41,9 +44,11 @@ if TYPE_CHECKING:
 
 __all__ = ["SearchSettings", "contenders", "main", "search_row", "summaries"]
 
-LEARNED = "learned+search"
+SAMPLES, IMPROVED = "learned policy, samples", "learned policy, then local"
+"""Contenders with a learned policy: its plan and plans that it draws; its plan, improved by local search."""
 ESTIMATED = "estimated-time"
 REWARDS = ("measured-time", ESTIMATED)
+_ESTIMATES = {"analytic": "analytic cost model", "learned": "learned cost model of kernels"}
 
 
 @dataclass(frozen=True)
@@ -57,8 +62,11 @@ class SearchSettings:
         longest: leave out programs that the cost model estimates above so many seconds, if families are drawn.
         searches: searches with options, as `hlogym tune --search` takes them.
         models: cost models with which each of them runs; none: without one.
-        reward: measured-time, or estimated-time: no plan is timed, and speedups are those of the cost model.
-        policy: folder of a learned policy, whose samples are compared too; empty: none.
+        reward: measured-time, or estimated-time: no plan is timed, and speedups are those of `estimates`.
+        estimates: the cost model whose times count as measurements with estimated-time.
+        policy: folder of a learned policy, or `learned` for the one that ships: its samples, and local search from its
+            plan, are compared too; empty: none.
+        policy_groups: the decisions that this local search may change.
         measurements, seconds: parts of the budget at which results are read.
         seeds: number of seeds of each search.
         seed: the first of them; also draws the programs.
@@ -75,7 +83,9 @@ class SearchSettings:
     searches: tuple[str, ...] = ("random", "greedy", "local", "beam", "annealing", "evolution")
     models: tuple[str, ...] = (NO_MODEL, "analytic")
     reward: str = "measured-time"
+    estimates: str = "analytic"
     policy: str = ""
+    policy_groups: str = ALL_GROUPS
     measurements: tuple[int, ...] = (10, 30, 100, 300)
     seconds: tuple[float, ...] = (30.0, 120.0)
     seeds: int = 3
@@ -105,7 +115,8 @@ def contenders(settings: SearchSettings, seed: int) -> dict[str, PlanSearch]:
             given = ",".join(filter(None, [options.removesuffix("}"), f"model={model}"]))
             found[text if model == NO_MODEL else f"{text} + {model}"] = make_search(f"{name}{{{given}}}", seed)
     if settings.policy:
-        found[LEARNED] = PolicySamples(seed=seed)
+        found[SAMPLES] = PolicySamples(seed=seed)
+        found[IMPROVED] = Local(groups=settings.policy_groups, seed=seed)
     return found
 
 
@@ -113,7 +124,7 @@ def search_row(
     make_measurer: Callable[[], Measurer],
     program: Program,
     settings: SearchSettings,
-    policy: LearnedFusionPolicy | None = None,
+    policy: LearnedFusionPolicy | Policy | None = None,
 ) -> Row:
     """Run every search on a program and return the confirmed speedups: by search, then one list per seed.
 
@@ -122,7 +133,7 @@ def search_row(
     """
     budget = Budget(max(settings.measurements, default=1 << 30), _limit(settings))
     module = parse(program.text(), filename=str(program.path))
-    estimated = EstimatedPlans(module, settings.backend) if settings.reward == ESTIMATED else None
+    estimated = EstimatedPlans(module, settings.backend, settings.estimates) if settings.reward == ESTIMATED else None
 
     def started() -> Measurer:
         return make_measurer() if estimated is None else EstimatingMeasurer(estimated)
@@ -133,8 +144,9 @@ def search_row(
         # Compiled code is kept between searches, so none of them should always be the first.
         random.Random(f"{program.name} {seed}").shuffle(order)
         for name, search in order:
-            draws = draws_of(policy, settings.backend) if policy is not None and name == LEARNED else None
-            builder = estimated or PlanBuilder(module, settings.backend, draws)
+            learned = policy is not None and name in (SAMPLES, IMPROVED)
+            draws = draws_of(policy, settings.backend) if policy is not None and learned else None
+            builder = estimated.builder(draws) if estimated else PlanBuilder(module, settings.backend, draws)
             with started() as measurer:  # without the times that another search has measured
                 measurer.measure_reference(program)
                 runs.setdefault(name, []).append(run_search(search, builder, program, measurer, budget))
@@ -187,13 +199,15 @@ def summaries(rows: Sequence[Row], parts: int) -> dict[str, list[SpeedupSummary]
 
 def _table(rows: Sequence[Row], settings: SearchSettings) -> list[list[str]]:
     labels = [label for label, _, _ in settings.parts]
-    table = [["search", *labels, "slower than the default", "measurements", "failed", "seconds per measurement"]]
+    head = ["search", *labels, "median", "worst", "programs slower", "programs faster"]
+    table = [[*head, "measurements", "failed", "seconds per measurement"]]
     for name, each in summaries(rows, len(labels)).items():
         mine = [r["searches"][name] for r in rows if "searches" in r]
         measured, failed, seconds = (sum(sum(m[k]) for m in mine) for k in ("measurements", "failures", "seconds"))
         cells = [f"{s.mean.value:.3f}x [{s.mean.low:.3f}, {s.mean.high:.3f}]" for s in each]
-        slower = f"{max(s.slower for s in each):.0%}"
-        table.append([name, *cells, slower, str(measured), str(failed), f"{seconds / max(1, measured):.2f}"])
+        last = each[-1]
+        spread = [f"{last.median.value:.3f}x", f"{last.worst:.2f}x", f"{last.slower:.0%}", f"{last.faster:.0%}"]
+        table.append([name, *cells, *spread, str(measured), str(failed), f"{seconds / max(1, measured):.2f}"])
     return table
 
 
@@ -250,11 +264,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     settings, out = run.settings, run.out
     if settings.reward not in REWARDS:
         raise UnknownNameError("reward", settings.reward, REWARDS)
-    if settings.reward == ESTIMATED and settings.policy:
-        raise ConfigError("samples of a policy are not estimated; leave out policy, or set reward: measured-time")
+    if settings.estimates not in PREDICTORS:
+        raise UnknownNameError("cost model", settings.estimates, tuple(PREDICTORS))
     contenders(settings, settings.seed)  # reports a wrong name before any work is done
     programs = drawn(settings)
-    policy = load_policy(settings.policy) if settings.policy else None
+    policy = load_policy(SHIPPED if settings.policy == SHIPPED_NAME else settings.policy) if settings.policy else None
     options = MeasurerOptions(
         backend=settings.backend,
         rounds=settings.rounds,
@@ -268,16 +282,27 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )  # fmt: skip
     failed = [f"- not measured: {r['program']}: {r['failure']}" for r in rows if "failure" in r]
     counted = (
-        "Times are estimates of the cost model; no plan was timed."
+        f"A measurement here is the prediction of the {_ESTIMATES.get(settings.estimates, settings.estimates)}; no "
+        "plan was timed."
         if settings.reward == ESTIMATED
         else "The best plan within each part of the budget was measured again in a fresh process; a difference counts "
-        f"{options.gate}, and is 1 otherwise. `+ analytic`, `+ learned`: of eight proposed plans the one with the "
-        "least time by that cost model is measured."
+        f"{options.gate}, and is 1 otherwise."
     )
+    if any(m != NO_MODEL for m in settings.models):
+        counted += (
+            " `+ analytic`, `+ learned`: of eight proposed plans the one with the least time by that cost model is "
+            "measured."
+        )
+    if settings.policy:
+        counted += (
+            f" *{SAMPLES}* measures the plan that the policy prefers and others that it draws, *{IMPROVED}* begins a "
+            "local search at that plan; a policy that has nothing to draw ends after one measurement."
+        )
     lines = [
         f"Speedup over the default plan, geometric mean over {sum('searches' in r for r in rows)} programs and "
         f"{settings.seeds} seeds with 95% intervals (bootstrap over programs and seeds). All searches start from the "
-        f"default plan and may change the decisions of their groups, by default all. {counted}",
+        f"default plan and may change the decisions of their groups, by default all. Median, worst, and the shares of "
+        f"programs that are slower or faster by 1% are those of the whole budget. {counted}",
         "",
         *failed,
     ]

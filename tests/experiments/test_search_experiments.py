@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 
 from agents.deviations import Deviation, PlanBuilder
-from agents.searches import analytic_seconds
+from agents.searches import analytic_seconds, learned_seconds
 from compiler.errors import UnknownNameError
+from compiler.fusion.policies import NoFusion
 from compiler.fusion.state import FusionState
 from compiler.plan import CompilationPlan
+from compiler.policy import Policy
 from compiler.text import parse
 from env.environments import CompileEnv
 from env.measurement import Measurement, Measurer
@@ -121,6 +123,29 @@ def test_plans_are_estimated_and_not_timed(tmp_path: Path) -> None:
     assert all(1 <= one <= eight for one, eight in found["speedups"])
     (again,) = searches.search_row(never, program, settings)["searches"].values()
     assert again["speedups"] == found["speedups"]
+
+
+def test_a_learned_policy_is_a_contender_by_predicted_time(tmp_path: Path) -> None:
+    program = load_suite(write_suite(tmp_path)).find("chain")
+    settings = SearchSettings(
+        searches=("local{groups=fusion}",), models=("none",), reward="estimated-time", estimates="learned",
+        policy="learned", policy_groups="fusion", measurements=(1, 6), seconds=(), seeds=1,
+    )  # fmt: skip
+    fusing_nothing = Policy("nothing", fusion=NoFusion())
+
+    def never() -> Measurer:
+        raise AssertionError("nothing is timed")
+
+    row = searches.search_row(never, program, settings, fusing_nothing)
+    session = PlanBuilder(parse(program.text()), "cpu").build(Deviation()).session
+    assert row["seconds"] == pytest.approx(learned_seconds(session))
+    assert set(row["searches"]) == {"local{groups=fusion}", searches.SAMPLES, searches.IMPROVED}
+    improved = row["searches"][searches.IMPROVED]
+    assert improved["speedups"][0][0] == 1.0  # what it starts from is slower than the default
+    assert improved["measurements"] == [6]
+    assert row["searches"][searches.SAMPLES]["measurements"] == [1]  # nothing else can be drawn
+    with pytest.raises(UnknownNameError, match="cost model"):
+        searches.search_row(never, program, replace(settings, estimates="learnt"), fusing_nothing)
 
 
 def test_searches_do_not_see_test_programs() -> None:
