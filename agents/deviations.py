@@ -11,9 +11,9 @@ from compiler.codegen.schedules.kernel_choice import KernelChoice
 from compiler.errors import HlogymError
 from compiler.expansions import ExpansionSite, as_expansion_policy
 from compiler.fusion.actions import FusionAction
-from compiler.fusion.policies import DEFAULT_POLICY, make_policy
+from compiler.fusion.policies import make_policy
 from compiler.ir import HloModule
-from compiler.loops import KernelLoops, LoopPolicy, LoopSite
+from compiler.loops import LoopPolicy, LoopSite
 from compiler.passes import PassPipeline, make_pass
 from compiler.plan import CompilationPlan
 from compiler.policy import HEURISTIC, Policy
@@ -162,12 +162,12 @@ class PlanBuilder:
             if choice in site.choices:
                 session.set_expansion(site, choice)
         loops = session.loops()
-        decides = policy.loops or (policy.fusion if isinstance(policy.fusion, LoopPolicy) else KernelLoops())
+        decides = policy.loops or (policy.fusion if isinstance(policy.fusion, LoopPolicy) else session.default_loops())
         session.run_loop_policy(_Loops(deviation.loops, decides))
         if session.module.instruction_count > MOST_INSTRUCTIONS:
             raise HlogymError(f"{session.module.instruction_count} instructions are too many")
         fused = session.fork()
-        actions = fused.run_fusion_policy(policy.fusion or make_policy(DEFAULT_POLICY))
+        actions = fused.run_fusion_policy(policy.fusion or make_policy(session.default_fusion()))
         found = self._unfused[key] = _Unfused(key, session, expansions, loops, fused, actions)
         return found
 

@@ -10,13 +10,13 @@ from agents.deviations import Deviation, PlanBuilder, PolicyDraws
 from agents.search_run import Budget, SearchRun, run_search
 from agents.searches import SEARCHES, PlanSearch, PolicySamples, make_search
 from compiler.errors import HlogymError, UnknownNameError
-from compiler.fusion.policies import POLICIES, RandomFusion, make_policy
+from compiler.fusion.policies import DEFAULT_POLICY, POLICIES, RandomFusion, make_policy
 from compiler.fusion.policies import SEARCHES as SEARCHING
 from compiler.fusion.protocol import FusionPolicy
 from compiler.ir import HloModule
 from compiler.ir.verifier import verify
 from compiler.learned.fusion_policy import LearnedFusionPolicy
-from compiler.loops import FULL, KeepLoops, KernelLoops, LoopPolicy, LoopSite, unroll_factor_of
+from compiler.loops import FULL, KeepLoops, LoopPolicy, LoopSite, unroll_factor_of
 from compiler.plan import CompilationPlan
 from compiler.policy import Policy
 from compiler.session import CompilationSession
@@ -180,7 +180,9 @@ def find_plan(
     if strategy == "none":
         return Found(make_plan(starts.session(program), make_policy("none"), KeepLoops()))
     if strategy in _RULES:
-        return Found(make_plan(starts.session(program), make_policy(strategy), KernelLoops()))
+        session = starts.session(program)
+        fusion = session.default_fusion() if strategy == DEFAULT_POLICY else strategy
+        return Found(make_plan(session, make_policy(fusion), session.default_loops()))
     if strategy == "learned+search" and policy is not None:
         search: PlanSearch = PolicySamples(seed=seed)
         builder = starts.builder(program, draws_of(policy, starts.backend))

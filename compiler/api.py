@@ -8,16 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from compiler.analysis.devices import device_refusal
-from compiler.backends.backend import OwnDefaults
 from compiler.backends.registry import find_backend
 from compiler.errors import ArgumentError, UnsupportedError
 from compiler.expansions import ChooseExpansion, ExpansionPolicy
-from compiler.fusion.policies import DEFAULT_POLICY, POLICIES, make_policy
+from compiler.fusion.policies import POLICIES, make_policy
 from compiler.fusion.protocol import ChooseFusion, FusionPolicy, as_policy
 from compiler.ir import HloModule
 from compiler.ir.verifier import verify
 from compiler.learned.site_policy import SiteExpansions
-from compiler.loops import KernelLoops, LoopPolicy
+from compiler.loops import LoopPolicy
 from compiler.passes import HloPass, PassPipeline
 from compiler.plan import CompilationPlan
 from compiler.policy import HEURISTIC, Policy, resolve_policy
@@ -215,15 +214,11 @@ def decide(
         session.run_expansion_policy(expansion_policy)
     if loop_policy is None:
         # A learned policy decides loops too; a policy that only fuses leaves them to the default.
-        loop_policy = fusion_policy if isinstance(fusion_policy, LoopPolicy) else KernelLoops()
+        loop_policy = fusion_policy if isinstance(fusion_policy, LoopPolicy) else session.default_loops()
     session.run_loop_policy(loop_policy)
     session.run_fusion_policy(fusion_policy)
     if kernel_selector is not None:
         session.run_kernel_selector(kernel_selector)
-
-
-def _default_loops(own: OwnDefaults | None) -> LoopPolicy:
-    return KernelLoops() if own is None else own.default_loops()
 
 
 def decide_all(session: CompilationSession, policy: Policy, keep_fusions: bool = False) -> None:
@@ -234,7 +229,6 @@ def decide_all(session: CompilationSession, policy: Policy, keep_fusions: bool =
         policy: for its backend.
         keep_fusions: the module is fused already: run no passes, and decide only the phases that have a part.
     """
-    own = session.own_defaults
     if not keep_fusions:
         session.run_passes(policy.passes)
     if policy.expansions is not None:
@@ -243,11 +237,11 @@ def decide_all(session: CompilationSession, policy: Policy, keep_fusions: bool =
         session.run_loop_policy(policy.loops)
     elif not keep_fusions:
         # A learned policy decides loops too; a policy that only fuses leaves them to the default.
-        session.run_loop_policy(policy.fusion if isinstance(policy.fusion, LoopPolicy) else _default_loops(own))
+        session.run_loop_policy(policy.fusion if isinstance(policy.fusion, LoopPolicy) else session.default_loops())
     if policy.fusion is not None:
         session.run_fusion_policy(policy.fusion)
     elif not keep_fusions:
-        name = DEFAULT_POLICY if own is None else own.default_fusion
+        name = session.default_fusion()
         session.run_fusion_policy(make_policy(name))
         session.decided_by["fusion"] = name
     if policy.kernels is not None:

@@ -74,6 +74,29 @@ class KernelLoops:
 
 
 @dataclass(frozen=True)
+class KernelOrUnrolledLoops:
+    """Runs a loop inside one kernel where that is possible, and unrolls others by the greatest factor that fits.
+
+    On a GPU, each iteration of a loop that has no kernel launches kernels of its own, which take longer to launch than
+    small ones take to run. Copies of the body share launches, and fusion works across them.
+
+    Attributes:
+        factor: greatest factor.
+        instructions: greatest number of instructions of the unrolled body: larger ones take long to fuse, and launches
+            are a small part of their time.
+    """
+
+    factor: int = 8
+    instructions: int = 800
+
+    def choose_loop(self, site: LoopSite, module: HloModule) -> str:
+        """Return the choice for one loop."""
+        if KERNEL in site.choices:
+            return KERNEL
+        return UnrollLoops(min(self.factor, self.instructions // max(1, site.size))).choose_loop(site, module)
+
+
+@dataclass(frozen=True)
 class UnrollLoops:
     """Unrolls by the greatest possible factor up to `factor`; 0: fully where that is possible, else not at all."""
 

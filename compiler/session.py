@@ -27,12 +27,13 @@ from compiler.expansions import (
     find_expansion_site,
 )
 from compiler.fusion.actions import FusionAction
+from compiler.fusion.policies import DEFAULT_POLICY
 from compiler.fusion.policies.ruled import RuledFusion
 from compiler.fusion.protocol import ChooseFusion, FusionPolicy, as_policy, run_policy
 from compiler.fusion.recomputation import recompute_outputs
 from compiler.fusion.state import FusionState
 from compiler.ir import HloInstruction, HloModule
-from compiler.loops import KEEP, KnownLoops, LoopPolicy, LoopSite, apply_loop_choice, find_site, loop_sites
+from compiler.loops import KEEP, KernelLoops, KnownLoops, LoopPolicy, LoopSite, apply_loop_choice, find_site, loop_sites
 from compiler.lowering import lower_for
 from compiler.passes import HloPass, PassPipeline, PipelineRun, make_pass
 from compiler.passes.infrastructure.registry import pass_text
@@ -161,6 +162,16 @@ class CompilationSession:
     def own_defaults(self) -> OwnDefaults | None:
         """The backend, if its default decisions differ from those of the others."""
         return self._backend if isinstance(self._backend, OwnDefaults) else None
+
+    def default_loops(self) -> LoopPolicy:
+        """Return the policy for loops of `compile` for the backend if none is given."""
+        own = self.own_defaults
+        return KernelLoops() if own is None else own.default_loops()
+
+    def default_fusion(self) -> str:
+        """Return the name of the fusion policy of `compile` for the backend if none is given."""
+        own = self.own_defaults
+        return DEFAULT_POLICY if own is None else own.default_fusion
 
     def apply_pass(self, name: str | HloPass) -> bool:
         """Run one pass, given as an object or as text; return whether the module changed.

@@ -30,7 +30,7 @@ from compiler.learned.features.kernels import kernel_candidates
 from compiler.learned.features.loops import loop_candidates
 from compiler.learned.features.programs import ModuleFeatures, NodeRows
 from compiler.learned.pointer_network import DecisionGraph
-from compiler.loops import KernelLoops, LoopSite
+from compiler.loops import LoopSite
 from compiler.passes.infrastructure.registry import PASSES
 from compiler.plan import Phase
 from compiler.runtime.kernel_sites import KernelSite, OfferedChoices
@@ -53,14 +53,12 @@ COMPLETION_POLICY = DEFAULT_POLICY
 
 def run_default_loops(session: CompilationSession) -> None:
     """Decide the loops as `compile` does for the session's backend."""
-    own = session.own_defaults
-    session.run_loop_policy(KernelLoops() if own is None else own.default_loops())
+    session.run_loop_policy(session.default_loops())
 
 
 def fuse_by_default(session: CompilationSession) -> None:
-    """Fuse by `COMPLETION_POLICY`, or as `compile` does for a backend with its own defaults."""
-    own = session.own_defaults
-    session.run_fusion_policy(make_policy(COMPLETION_POLICY if own is None else own.default_fusion))
+    """Fuse as `compile` does for the session's backend."""
+    session.run_fusion_policy(make_policy(session.default_fusion()))
 
 
 @dataclass(frozen=True)

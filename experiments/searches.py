@@ -60,6 +60,7 @@ class SearchSettings:
         programs: number of programs, drawn at random; 0: all.
         per_family: draw from at most so many programs of each family, every family once before any twice; 0: from all.
         longest: leave out programs that the cost model estimates above so many seconds, if families are drawn.
+        instructions: leave out programs with more instructions; 0: none.
         searches: searches with options, as `hlogym tune --search` takes them.
         models: cost models with which each of them runs; none: without one.
         reward: measured-time, or estimated-time: no plan is timed, and speedups are those of `estimates`.
@@ -80,6 +81,7 @@ class SearchSettings:
     programs: int = 0
     per_family: int = 0
     longest: float = float("inf")
+    instructions: int = 0
     searches: tuple[str, ...] = ("random", "greedy", "local", "beam", "annealing", "evolution")
     models: tuple[str, ...] = (NO_MODEL, "analytic")
     reward: str = "measured-time"
@@ -251,6 +253,9 @@ def drawn(settings: SearchSettings) -> list[Program]:
         raise ManifestError(
             f"{settings.suite} has programs held out for tests; `hlogym evaluate` compares searches on them"
         )
+    if settings.instructions:
+        most = settings.instructions
+        programs = [p for p in programs if parse(p.text(), filename=str(p.path)).instruction_count <= most]
     if settings.per_family:
         programs = drawn_by_family(programs, settings.per_family, settings.longest, settings.seed)
     elif settings.programs:

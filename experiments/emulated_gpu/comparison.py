@@ -5,32 +5,30 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from agents.search import MAX_RANDOM_FUSIONS, RandomLoops
 from compiler.errors import HlogymError
-from compiler.fusion.policies import DEFAULT_POLICY, make_policy
+from compiler.fusion.policies import RandomFusion, make_policy
 from compiler.fusion.protocol import FusionPolicy, run_policy
 from compiler.fusion.state import FusionState
-from compiler.ir import HloModule
 from compiler.learned.fusion_policy import LearnedFusionPolicy
-from compiler.loops import KERNEL, KernelLoops, LoopPolicy, LoopSite, UnrollLoops
+from compiler.loops import KernelLoops, LoopPolicy
 from compiler.session import CompilationSession
 from compiler.text import parse
 from env.suites import Program
 from env.summaries import SpeedupSummary, summarise
 
-__all__ = [
-    "RESHAPES_FIRST",
-    "RULES",
-    "Times",
-    "UnrolledLoops",
-    "predicted",
-    "speedups",
-]
+__all__ = ["RANDOM", "RESHAPES_FIRST", "RULES", "UNROLLED", "UNTRAINED", "Starts", "Times", "predicted", "speedups"]
 
-RULES = ("rules", "reshapes first", "and unrolled")
-"""What decides without learning: the compiler's rules; rules that fuse reshapes first; these, which also unroll loops.
-
-The last two have what the rules were found to miss, so that what is learned beyond that can be seen."""
-RESHAPES_FIRST = "reshapes,default"
+RULES = ("rules", "former rules", "greedy", "priority")
+"""What decides without learning: the compiler's rules; those before reshapes were fused first and loops unrolled; other
+fusion policies, with the rules for loops."""
+RESHAPES_FIRST, UNROLLED = "reshapes first", "loops unrolled"
+"""The former rules with one of both changes."""
+FORMER_FUSION = "default"
+RANDOM = "random"
+"""Random choices for loops, and random fusions until none is possible."""
+UNTRAINED = "untrained"
+"""The network as it is before training, completed as the trained one."""
 
 
 @dataclass(frozen=True)
@@ -41,23 +39,13 @@ class Times:
         program: its name.
         family: its family.
         seconds: by the name of rules or of the search, one number.
-        learned: by the name of a kind of training, one number per seed.
+        learned: by the name of a kind of training, and of random plans, one number per seed.
     """
 
     program: str
     family: str
     seconds: dict[str, float]
     learned: dict[str, list[float]]
-
-
-class UnrolledLoops:
-    """Runs a loop inside one kernel where that is possible, and unrolls other loops by 8 or less."""
-
-    def choose_loop(self, site: LoopSite, module: HloModule) -> str:
-        """Return the choice for one loop."""
-        if KERNEL in site.choices:
-            return KERNEL
-        return UnrollLoops(8).choose_loop(site, module)
 
 
 class Starts:
@@ -90,23 +78,40 @@ class Starts:
         return seconds
 
     def of_rules(self, rules: str) -> float:
-        """Return the predicted seconds of the plan of some of RULES."""
-        loops: LoopPolicy = UnrolledLoops() if rules == RULES[2] else KernelLoops()
-        return self.seconds(loops, make_policy(DEFAULT_POLICY if rules == RULES[0] else RESHAPES_FIRST))
+        """Return the predicted seconds of the plan of some of RULES, or of a part of what changed in them."""
+        session = CompilationSession(self._module, self._backend)
+        parts: dict[str, tuple[LoopPolicy, str]] = {
+            RULES[0]: (session.default_loops(), session.default_fusion()),
+            RULES[1]: (KernelLoops(), FORMER_FUSION),
+            RESHAPES_FIRST: (KernelLoops(), session.default_fusion()),
+            UNROLLED: (session.default_loops(), FORMER_FUSION),
+        }
+        loops, fusion = parts.get(rules) or (session.default_loops(), rules)
+        return self.seconds(loops, make_policy(fusion))
+
+    def of_random(self, seed: int) -> float:
+        """Return the predicted seconds of a random plan."""
+        return self.seconds(RandomLoops(seed), RandomFusion(seed=seed, max_actions=MAX_RANDOM_FUSIONS))
 
     def of_policy(self, policy: LearnedFusionPolicy) -> float:
         """Return the predicted seconds of the plan of a policy that decides loops and fusion."""
         return self.seconds(policy, policy)
 
 
-def predicted(program: Program, backend: str, policies: Mapping[str, Sequence[LearnedFusionPolicy]]) -> Times | None:
-    """Return the times of a program by the rules and by policies; None if it takes none or cannot be compiled."""
+def predicted(
+    program: Program, backend: str, policies: Mapping[str, Sequence[LearnedFusionPolicy]], seeds: int
+) -> Times | None:
+    """Return the times of a program by the rules, by as many random plans as there are seeds, and by policies.
+
+    None if it takes no time or cannot be compiled.
+    """
     try:
         starts = Starts(program, backend)
         seconds = {name: starts.of_rules(name) for name in RULES}
         if not all(seconds.values()):
             return None
-        learned = {name: [starts.of_policy(p) for p in seeds] for name, seeds in policies.items()}
+        learned = {RANDOM: [starts.of_random(seed) for seed in range(seeds)]}
+        learned |= {name: [starts.of_policy(p) for p in trained] for name, trained in policies.items()}
     except HlogymError:
         return None
     return Times(program.name, program.family or program.name, seconds, learned)

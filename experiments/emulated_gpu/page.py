@@ -9,16 +9,18 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from compiler.analysis.cost_model import device_model
 from compiler.learned.fusion_policy import LearnedFusionPolicy, load_policy
 from compiler.learned.whole_folder import read_whole
 from compiler.text import parse
 from env.suites import Program, load_suite, open_test_programs
 from env.summaries import summarise
-from experiments.emulated_gpu.comparison import RESHAPES_FIRST, RULES, Times, predicted, speedups
+from experiments.emulated_gpu.comparison import RULES, UNTRAINED, Times, predicted, speedups
+from experiments.emulated_gpu.learning import make_network, numpy_network
 from experiments.emulated_gpu.mapping import Searched, drawn, search_suite
 from experiments.emulated_gpu.plans import search_plan
 from experiments.emulated_gpu.settings import EmulatedSettings
-from experiments.emulated_gpu.stages import CURVES, KINDS, WHOLE, policy_folder
+from experiments.emulated_gpu.stages import CURVES, DEVICE, KINDS, WHOLE, policy_folder
 from experiments.headroom import drawn_by_family
 from experiments.results import write_text
 from experiments.yardstick.rows import write_page
@@ -26,6 +28,9 @@ from experiments.yardstick.rows import write_page
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+ROOT = Path(__file__).resolve().parents[2]
+_LEAST_LOG = 1e-4
+"""A search that gains less has found nothing of which there could be a share."""
 __all__ = ["SEARCH", "compare", "evaluate", "headroom_lines"]
 
 SEARCH = "search on the program"
@@ -42,7 +47,7 @@ def compare(
     """Return the predicted times of programs by rules, search and policies; programs without any are left out."""
     found = []
     for program in programs:
-        times = predicted(program, settings.backend, policies)
+        times = predicted(program, settings.backend, policies, settings.seeds)
         if times is None:
             continue
         if settings.search_test:
@@ -52,8 +57,15 @@ def compare(
     return found
 
 
-def evaluate(settings: EmulatedSettings, work: Path, out: Path, config: Path) -> None:
-    """Open the test programs once, compare, and write the page and its rows.
+def evaluate(settings: EmulatedSettings, work: Path, out: Path, config: Path, held_out: bool = True) -> None:
+    """Compare on programs of other families than those of training, and write the page and its rows.
+
+    Args:
+        settings: of the experiment.
+        work: the folder that `learn` has written.
+        out: the page.
+        config: the file of the settings, which the page names.
+        held_out: open the test programs, which is recorded; else those by which policies were chosen.
 
     Raises:
         PolicyError: `learn` has not written the policies.
@@ -63,6 +75,7 @@ def evaluate(settings: EmulatedSettings, work: Path, out: Path, config: Path) ->
     last = kinds[-1]
     other = f"{last}, {settings.other_completion}"
     policies = own | {other: [replace(p, completion=settings.other_completion) for p in own[last]]}
+    policies[UNTRAINED] = [_untrained(settings, s) for s in range(settings.seeds)]
     policies[EXPORTED] = [load_policy(work / WHOLE / "fusion")]
     chosen = read_whole(work / WHOLE).provenance
     searched = {
@@ -72,31 +85,39 @@ def evaluate(settings: EmulatedSettings, work: Path, out: Path, config: Path) ->
             ("validation", settings.validation, settings.validation_per_family),
         )
     }
-    with open_test_programs("emulated GPU", str(work / WHOLE), [out.parent]):
-        programs = drawn_by_family(load_suite(settings.test).programs, settings.test_per_family)
+    if held_out:
+        with open_test_programs("emulated GPU", str(work / WHOLE), [out.parent]):
+            programs = drawn_by_family(load_suite(settings.test).programs, settings.test_per_family)
+    else:
+        programs = drawn(settings.validation, settings.validation_per_family)
     times = compare(programs, policies, settings)
     write_text(out.with_suffix(".jsonl"), "\n".join(json.dumps(asdict(t)) for t in times) + "\n")
     curves = [json.loads(line) for line in (work / CURVES).read_text(encoding="utf-8").splitlines()[1:]]
     from experiments.plots import save_figure
 
     save_figure(plot(curves), out.with_suffix(".svg"))
-    command = f"python -m experiments.emulated_gpu evaluate --config {config.name}"
+    stages = ("learn", "evaluate" if held_out else "validate")
+    options = f"--config {_shown(config)} --work {_shown(work)}"
+    command = "` and then `".join(f"python -m experiments.emulated_gpu {stage} {options}" for stage in stages)
     lines = [
         f"Predicted time of the kernels on the model of a GPU (`compiler.analysis.cost_model.gpu`), {len(times)} "
-        f"programs of {len({t.family for t in times})} held-out families, {settings.seeds} seeds. The rules keep a "
-        "loop or run it inside one kernel, and fuse by the default policy. *Reshapes first* is the fusion policy "
-        f"`{RESHAPES_FIRST}`; *and unrolled* also unrolls loops that have no kernel by 8. Means are geometric, with "
-        "95% intervals over programs and seeds.",
+        f"programs of {len({t.family for t in times})} {'held-out' if held_out else 'validation'} families, "
+        f"{settings.seeds} seeds. The rules are those of the backend: they run a loop inside one kernel or unroll it, "
+        "and fuse reshapes first. The *former rules* do neither. *Greedy* and *priority* are fusion policies, *random* "
+        "plans have random loops and fusions, and *untrained* is the network before training. Means are geometric, "
+        "with 95% intervals over programs and seeds.",
         "",
         *headroom_lines(searched),
         "",
-        "The network decides loops and begins fusion; the default policy takes over where it stops, or the policies "
-        f"that a row names. Exported is what is best on validation programs ({chosen.get('validation', 0):.3f}x): "
-        f"{chosen.get('kind')} of seed {chosen.get('seed')}, completed by `{chosen.get('completion')}`.",
+        f"The network decides loops and begins fusion; `{settings.completion}` takes over where it stops, or the "
+        f"policies that a row names. Exported is what is best on validation programs "
+        f"({chosen.get('validation', 0):.3f}x): {chosen.get('kind')} of seed {chosen.get('seed')}, completed by "
+        f"`{chosen.get('completion')}`.",
         "",
         "![learning curves](" + out.with_suffix(".svg").name + ")",
         "",
         _families(times),
+        *_share(times),
     ]
     write_page(out, "Loops and fusion learned on the emulated GPU", command, lines, _table(times))
 
@@ -117,13 +138,36 @@ def headroom_lines(searched: Mapping[str, Sequence[Searched]]) -> list[str]:
 
 
 def _table(times: Sequence[Times]) -> list[list[str]]:
-    rows = [["plans of", "over the rules", "over reshapes first, unrolled", "median", "worst", "best", "slower by 1%"]]
-    searched = [SEARCH] if SEARCH in times[0].seconds else []
-    for name in (*RULES[1:], *times[0].learned, *searched):
-        s, o = speedups(times, name), speedups(times, name, RULES[2])
+    rows = [["plans of", "over the rules", "over the former rules", "median", "worst", "best", "slower by 1%"]]
+    for name in (*RULES[1:], *times[0].learned, *_searched(times)):
+        s, o = speedups(times, name), speedups(times, name, RULES[1])
         cells = [f"{i.mean.value:.3f}x [{i.mean.low:.3f}, {i.mean.high:.3f}]" for i in (s, o)]
         rows.append([name, *cells, f"{s.median.value:.3f}x", f"{s.worst:.2f}x", f"{s.best:.2f}x", f"{s.slower:.1%}"])
     return rows
+
+
+def _searched(times: Sequence[Times]) -> list[str]:
+    return [SEARCH] if SEARCH in times[0].seconds else []
+
+
+def _share(times: Sequence[Times]) -> list[str]:
+    """Return what the exported policy reaches of what the search on the programs gains, as a line; none without."""
+    if not _searched(times):
+        return []
+    found, learned = (math.log(speedups(times, n).mean.value) for n in (SEARCH, EXPORTED))
+    share = f"{learned / found:.0%}" if found > _LEAST_LOG else "no share"
+    return ["", f"Of the gain that a search on each program finds (log of the mean), the exported policy has {share}."]
+
+
+def _untrained(settings: EmulatedSettings, seed: int) -> LearnedFusionPolicy:
+    network = numpy_network(make_network(settings, seed))
+    return LearnedFusionPolicy(network, device=device_model(DEVICE), completion=settings.completion)
+
+
+def _shown(path: Path) -> str:
+    """Return a path from the root of the repository, or the name of the file or folder if it lies elsewhere."""
+    resolved = path.resolve()
+    return str(resolved.relative_to(ROOT)) if resolved.is_relative_to(ROOT) else path.name
 
 
 def _families(times: Sequence[Times]) -> str:

@@ -17,7 +17,7 @@ from compiler.fusion.policies.scripts import Script, ScriptRunner, Step
 from compiler.fusion.protocol import run_policy
 from compiler.fusion.state import FusionState
 from compiler.ir import HloModule
-from compiler.loops import FULL, KernelLoops, LoopSite, unroll_factor_of
+from compiler.loops import FULL, LoopPolicy, LoopSite, unroll_factor_of
 from compiler.session import CompilationSession
 from experiments.emulated_gpu.settings import EmulatedSettings
 
@@ -29,21 +29,27 @@ LEAST_GAIN = 1e-3
 
 @dataclass(frozen=True)
 class GivenLoops:
-    """Chooses for loops what is given by their id, and otherwise as the rules do."""
+    """Chooses for loops what is given by their id, and otherwise as the rules do.
 
+    Attributes:
+        rules: those of the backend.
+        choices: what is given.
+    """
+
+    rules: LoopPolicy
     choices: Mapping[str, str] = field(default_factory=dict)
 
     def choose_loop(self, site: LoopSite, module: HloModule) -> str:
         """Return the choice for one loop."""
         given = self.choices.get(site.id)
-        return given if given in site.choices else KernelLoops().choose_loop(site, module)
+        return given if given in site.choices else self.rules.choose_loop(site, module)
 
 
 def open_session(module: HloModule, backend: str, loops: Mapping[str, str] | None = None) -> CompilationSession:
     """Return a session in which passes and loops are decided."""
     session = CompilationSession(module, backend)
     session.run_passes()
-    session.run_loop_policy(GivenLoops(loops or {}))
+    session.run_loop_policy(GivenLoops(session.default_loops(), loops or {}))
     return session
 
 
@@ -145,9 +151,9 @@ def _instructions(state: FusionState) -> int:
 def _choose_loops(module: HloModule, settings: EmulatedSettings, found: Found) -> None:
     session = CompilationSession(module, settings.backend)
     session.run_passes()
-    least = found.rules
+    least, rules = found.rules, session.default_loops()
     for site in session.loops():
-        usual = KernelLoops().choose_loop(site, module)
+        usual = rules.choose_loop(site, module)
         seconds = found.choices[site.id] = {usual: least}
         for choice in loop_choices(site, settings.instructions):
             if choice != usual:

@@ -22,7 +22,7 @@ class EmulatedSettings:
         test: suite of the held-out programs.
         train_per_family, validation_per_family, test_per_family: number of programs of each family at most.
         loops_per_family: number of training programs with loops, of which only the loops are learned.
-        search_test: whether the search also runs on test programs, for comparison.
+        search_test: whether the search also runs on the programs of the comparison.
         evaluations: plans that the search of fusions tries per program at most.
         work: the same times the instructions of the program, at most: the rules take time proportional to them.
         instructions: loops are not unrolled beyond so many instructions, and larger programs are left out of training.
@@ -41,8 +41,8 @@ class EmulatedSettings:
     """
 
     backend: str = "cuda"
-    completion: str = "default"
-    other_completion: str = "reshapes,default"
+    completion: str = "reshapes,default"
+    other_completion: str = "default"
     train: str = "corpus/train"
     validation: str = "corpus/validation"
     test: str = "corpus/test"

@@ -19,6 +19,7 @@ from experiments.emulated_gpu.learning import batch_of, imitate, make_network, n
 from experiments.emulated_gpu.mapping import Searched, search_suite
 from experiments.emulated_gpu.page import evaluate
 from experiments.emulated_gpu.plans import completed_seconds, open_session, search_plan
+from experiments.emulated_gpu.rules import compare_rules
 from experiments.emulated_gpu.samples import samples_of
 from experiments.emulated_gpu.settings import DEFAULT_FILE, EmulatedSettings
 from experiments.emulated_gpu.stages import KINDS, WHOLE, learn, policy_folder
@@ -88,12 +89,15 @@ def test_the_search_finds_the_fusions_that_the_rules_miss() -> None:
     assert state.seconds() == found.rules
 
 
-def test_the_search_unrolls_a_loop_that_has_no_kernel() -> None:
+def test_the_search_tries_every_choice_for_a_loop() -> None:
     found = search_plan(parse(LOOP), TINY)
     ((name, choices),) = found.choices.items()
-    assert next(iter(choices)) == "keep"  # the choice of the rules comes first
-    assert found.loops == {name: min(choices, key=lambda c: choices[c])}
-    assert found.rules > 4 * found.best
+    assert next(iter(choices)) == "unroll-8"  # the choice of the rules comes first
+    assert set(choices) == {"keep", "unroll-2", "unroll-4", "unroll-8", "full"}
+    assert choices["keep"] > 4 * found.rules == 4 * choices["unroll-8"]
+    assert found.loops == (
+        {} if min(choices.values()) == found.rules else {name: min(choices, key=choices.__getitem__)}
+    )
     assert not search_plan(parse(LOOP), replace(TINY, instructions=1)).rules  # too large
 
 
@@ -104,7 +108,7 @@ def test_samples_say_what_each_choice_gains(searched: list[Searched]) -> None:
     assert first.usual == len(first.gains) - 1 and first.gains[first.usual] == 0
     assert np.nanmax(first.gains) > 0.1 and np.nanmax(last.gains) == 0
     loop = samples_of([s for s in searched if s.program.name == "loop"], "cuda")[0]
-    assert loop.usual == 0 and loop.gains[0] == 0 and np.nanmax(loop.gains) > 1
+    assert loop.usual == 3 and loop.gains[3] == 0 and loop.gains[0] < -1  # unrolling by 8 rather than keeping it
 
 
 def test_imitation_learns_the_decisions(searched: list[Searched]) -> None:
@@ -143,8 +147,25 @@ def test_learning_writes_a_policy_with_which_the_compiler_decides(suite: Path, t
     rules = compile(SLICES_BEHIND_RESHAPES, backend="cpu", policy=tmp_path / WHOLE).plan  # made for another backend
     assert rules is not None and rules.decided_by["fusion"] == "default"
     evaluate(settings, tmp_path, tmp_path / "page.md", DEFAULT_FILE)
-    assert "| exported |" in (tmp_path / "page.md").read_text()
+    page = (tmp_path / "page.md").read_text()
+    rows = [line.split(" | ")[0].removeprefix("| ") for line in page.split("|---|")[-1].splitlines()[1:] if line]
+    assert rows == ["former rules", "greedy", "priority", "random", *KINDS, f"{KINDS[1]}, {settings.other_completion}",
+                    "untrained", "exported", "search on the program"]  # fmt: skip
+    assert "experiments.emulated_gpu learn --config" in page and "experiments.emulated_gpu evaluate --config" in page
     assert len((tmp_path / "page.jsonl").read_text().splitlines()) == 2
+    evaluate(settings, tmp_path, tmp_path / "validation.md", DEFAULT_FILE, held_out=False)
+    assert "2 validation families" in (tmp_path / "validation.md").read_text()
+
+
+def test_the_rules_are_compared_with_the_former_ones(suite: Path, tmp_path: Path) -> None:
+    page = tmp_path / "rules.md"
+    compare_rules(replace(TINY, train=str(suite)), 1, page, "command")
+    rows = [json.loads(line) for line in page.with_suffix(".jsonl").read_text().splitlines()[1:]]
+    seconds = {r["program"]: r["seconds"] for r in rows}
+    slices, loop = seconds["slices"], seconds["loop"]
+    assert loop["loops unrolled"] == loop["rules"] < loop["reshapes first"] == loop["former rules"]
+    assert slices["reshapes first"] == slices["rules"] <= slices["loops unrolled"] == slices["former rules"]
+    assert "| reshapes first |" in page.read_text() and "2 training programs of 2 families" in page.read_text()
 
 
 def test_the_settings_that_ship_are_read() -> None:

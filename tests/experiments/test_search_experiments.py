@@ -152,6 +152,8 @@ def test_searches_do_not_see_test_programs() -> None:
     with pytest.raises(ManifestError, match="held out for tests"):
         searches.drawn(SearchSettings(suite="test"))
     assert len(searches.drawn(SearchSettings(suite="train", programs=2))) == 2
+    sizes = [parse(p.text()).instruction_count for p in searches.drawn(SearchSettings(suite="train", instructions=60))]
+    assert sizes and max(sizes) <= 60
 
 
 # ---- the ladder

@@ -7,7 +7,7 @@ from compiler.errors import PlanError, UnknownNameError
 from compiler.fusion.policies import RandomFusion, make_policy
 from compiler.interpreter import evaluate
 from compiler.ir import HloModule
-from compiler.loops import UnrollLoops
+from compiler.loops import KernelOrUnrolledLoops, LoopSite, UnrollLoops
 from compiler.plan import CompilationPlan
 from compiler.session import CompilationSession, SessionError
 from compiler.text import parse
@@ -203,3 +203,24 @@ def test_ops_without_kernels_are_expanded_whatever_passes_ran(decided: str) -> N
     inputs = [np.arange(64, dtype=np.float32).reshape(8, 8), np.array([3, 4], np.uint64)]
     for got, want in zip(executable(*inputs), evaluate(module, inputs), strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-6)
+
+
+def test_loops_run_in_a_kernel_or_are_unrolled_as_far_as_their_size_allows() -> None:
+    def chosen(size: int, *choices: str) -> str:
+        return KernelOrUnrolledLoops().choose_loop(
+            LoopSite("e/w", 0, 100, size, ("keep", *choices)), parse(program_text("softmax"))
+        )
+
+    assert chosen(5, "unroll-2", "unroll-4", "unroll-8", "full", "kernel") == "kernel"
+    assert chosen(100, "unroll-2", "unroll-4", "unroll-8", "full") == "unroll-8"
+    assert chosen(101, "unroll-2", "unroll-4", "unroll-8") == "unroll-4"
+    assert chosen(5, "unroll-2", "full") == "unroll-2"
+    assert chosen(401, "unroll-2") == "keep"
+    assert chosen(5) == "keep"
+
+
+def test_backends_have_their_own_rules() -> None:
+    sessions = {name: CompilationSession(parse(program_text("softmax")), backend=name) for name in ("cpu", "cuda")}
+    assert [s.default_fusion() for s in sessions.values()] == ["default", "reshapes,default"]
+    assert isinstance(sessions["cuda"].default_loops(), KernelOrUnrolledLoops)
+    assert not isinstance(sessions["cpu"].default_loops(), KernelOrUnrolledLoops)

@@ -13,6 +13,9 @@ from compiler.codegen.schedules.kernel_choice import KernelBindings
 from compiler.codegen.schedules.schedule import Schedule
 from compiler.ir.instruction import HloInstruction
 from compiler.ir.module import HloModule
+from compiler.loops import KernelOrUnrolledLoops
+from compiler.passes import HloPass
+from compiler.passes.pipelines.default import default_pipeline
 from compiler.plan import CompilationPlan
 from compiler.runtime.program_files import ProgramFolder
 from compiler.runtime.thunk_emitter import ThunkEmitter
@@ -20,12 +23,25 @@ from compiler.runtime.thunk_emitter import ThunkEmitter
 
 @dataclass(frozen=True)
 class CudaBackend:
-    """A backend that runs CUDA C++ on one NVIDIA GPU."""
+    """A backend that runs CUDA C++ on one NVIDIA GPU.
+
+    By default it fuses reshapes first and unrolls loops that have no kernel: launches cost more than on a CPU
+    (`results/headroom/rules.md`).
+    """
 
     name: str = "cuda"
     language: str = CUDA.name
     priority: int = 2
     optional: bool = True
+    default_fusion: str = "reshapes,default"
+
+    def default_pipeline(self) -> HloPass:
+        """Implement `OwnDefaults.default_pipeline`: the passes are those of other backends."""
+        return default_pipeline()
+
+    def default_loops(self) -> KernelOrUnrolledLoops:
+        """Implement `OwnDefaults.default_loops`."""
+        return KernelOrUnrolledLoops()
 
     @property
     def default_schedule(self) -> Schedule:
