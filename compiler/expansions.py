@@ -73,6 +73,7 @@ EXPANSIONS: tuple[Expansion, ...] = (
         "loops", Opcode.DOT, "dot-strength-reduction{max_contracted=4096,max_multiplications=1048576}", _SMALL_DOT
     ),
     Expansion("stages", Opcode.REDUCE, "reduce-stages", only_staged=True),
+    Expansion("stages", Opcode.DOT, "product-stages", only_staged=True, on_request=True),
 )
 """The expansions among which there is a choice; of those of one op that apply by their limits, the first is the
 default."""

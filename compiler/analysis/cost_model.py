@@ -48,8 +48,8 @@ class DeviceModel:
         parallel_scatters: whether units share the updates of a scatter.
         element_work: operations and loads that count as another element, because units share work rather than
             elements; 0: elements alone count.
-        product_tile: elements of a result that one unit computes in a generated product, so that few tiles of long sums
-            leave units idle; 0: units share all of it. A library divides the sums, too.
+        product_tile: elements of a result of which one unit computes a generated product at its full rate, so that few
+            tiles of long sums leave units idle; 0: units share all of it. A library divides the sums, too.
         serial_slowdown: how much longer expensive functions take one element at a time than in vectors.
         has_convolutions: whether a library computes convolutions; if not, those by themselves are generated, too.
         has_epilogues: whether a call of a library computes a product or convolution with the elementwise ops after it.
@@ -102,7 +102,7 @@ def gpu(units: int = 108) -> DeviceModel:
         name=f"gpu-{units}", units=units, flops_per_unit=1e11, loop_flops_per_unit=1e11, gemm_flops_per_unit=4e11,
         memory_bandwidth=2e12, cache_bandwidth=4e10, cache_bytes=4e7,
         launch=3e-6, parallel_launch=0.0, grain=1024, loop_iteration=5e-6, counted_iteration=0.0, lanes=256,
-        product_tile=2048, has_convolutions=False,
+        product_tile=4096, has_convolutions=False,
     )  # fmt: skip
 
 
@@ -137,6 +137,8 @@ _FREE = frozenset(
 """Opcodes without a kernel; in row-major order, reshapes and copies are the same bytes under another name."""
 
 
+SMALLEST_TILE = 0.25
+"""Share of its rate at which a unit multiplies at least, with the smallest tile of a result."""
 _MAX_KNOWN = 100_000
 """Number of instruction costs that a cost model caches."""
 _MAX_SUMMARIES = 10_000
@@ -166,14 +168,16 @@ class CostModel:
         if summary.template is not None:  # as in a library
             parallel = summary.flops + summary.products
             units = min(d.units, max(1, int(parallel) // (d.grain * 64)))
+        multiplying = float(units)
         if summary.template in (Opcode.DOT, Opcode.CONVOLUTION) and d.product_tile:
-            units = min(units, max(1, int(summary.elements) // d.product_tile))
+            multiplying = min(multiplying, max(SMALLEST_TILE, summary.elements / d.product_tile))
+            units = max(1, int(multiplying))
         if summary.template is Opcode.SCATTER and not d.parallel_scatters:
             units = 1
         rate = d.flops_per_unit * units * self._busy(parallel, units)
         flops = summary.flops + summary.serial * (d.serial_slowdown - 1.0)
         products = summary.called if d.has_epilogues and summary.called else summary.products
-        compute = (flops + 0.5 * summary.loads) / rate + products / (d.gemm_flops_per_unit * units)
+        compute = (flops + 0.5 * summary.loads) / rate + products / (d.gemm_flops_per_unit * multiplying)
         inputs = tuple(_different(summary.inputs))
         large = sum(size for i in inputs if self._is_large(size := i.bytes) and self._is_large(i.largest_part))
         nests = summary.nests

@@ -409,3 +409,19 @@ def test_messages_of_a_graph_are_gathered_where_they_are_summed() -> None:
     decide(session, make_policy(DEFAULT_POLICY))
     bodies = [i.attributes["calls"] for i in session.module.entry.instructions if i.opcode is Opcode.FUSION]
     assert any({Opcode.GATHER, Opcode.SCATTER} <= {i.opcode for i in b.instructions} for b in bodies)
+
+
+def test_few_tiles_of_a_generated_product_take_as_long_as_their_depth_on_a_gpu() -> None:
+    def seconds(rows: int, depth: int) -> float:
+        a, b, r = f"f32[{rows},{depth}]", f"f32[{depth},32]", f"f32[{rows},32]"
+        text = (
+            f"%f (a: {a}, b: {b}) -> {r} {{\n  %a = {a} parameter(0)\n  %b = {b} parameter(1)\n"
+            f"  %n = {a} negate(%a)\n"
+            f"  ROOT %d = {r} dot(%n, %b), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}\n}}\n"
+            f"ENTRY %main (a: {a}, b: {b}) -> {r} {{\n  %a = {a} parameter(0)\n  %b = {b} parameter(1)\n"
+            f"  ROOT %y = {r} fusion(%a, %b), kind=kLoop, calls=%f\n}}"
+        )
+        return CostModel(gpu()).instruction(parse(text).entry.root) - gpu().launch
+
+    assert seconds(64, 4096) > 0.8 * seconds(256, 4096)  # more units multiply more rows in the same time
+    assert seconds(64, 8192) > 1.5 * seconds(64, 4096)

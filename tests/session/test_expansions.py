@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from compiler import CompilationPlan, compile, parse
+from compiler.backends.cuda import emulation
+from compiler.backends.cuda.emulation import stand_in
 from compiler.backends.registry import find_backend
 from compiler.errors import ArgumentError, PlanError
 from compiler.expansions import DefaultExpansions, ExpansionSite, expansion_sites
@@ -16,6 +18,7 @@ from compiler.interpreter import evaluate
 from compiler.ir import HloModule, Opcode
 from compiler.session import CompilationSession, SessionError
 from env.comparison import difference
+from env.reference import Reference
 from env.suites import Tolerance
 
 TOLERANCE = Tolerance(1e-4, 1e-5)
@@ -218,3 +221,30 @@ def test_stages_are_a_decision(choice: str) -> None:
         assert sum(i.opcode is Opcode.REDUCE for i in s.module.entry.instructions) == (3 if choice == "stages" else 2)
     args = arguments(parse(SUMS))
     assert difference(evaluate(session.module, args), evaluate(parse(SUMS), args), TOLERANCE) is None
+
+
+LONG_PRODUCT = """HloModule m
+ENTRY e { x = f32[40,8192] parameter(0) y = f32[8192,24] parameter(1) b = f32[40,24] parameter(2)
+  d = f32[40,24] dot(x, y), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  ROOT r = f32[40,24] add(d, b) }
+"""
+
+
+def test_the_stages_of_a_product_are_a_decision_for_a_gpu_that_is_not_the_default() -> None:
+    assert expansion_sites(parse(LONG_PRODUCT), find_backend("cpu")) == []
+    (site,) = expansion_sites(parse(LONG_PRODUCT), find_backend("cuda"))
+    assert (site.id, site.choices) == ("e/d", ("keep", "stages"))
+
+
+@pytest.mark.skipif(not emulation.available(), reason="the emulator needs g++")
+def test_a_product_in_stages_matches_the_interpreter_and_has_more_blocks() -> None:
+    args = arguments(parse(LONG_PRODUCT))
+    session = CompilationSession(parse(LONG_PRODUCT), "cuda", pipeline=[])
+    session.set_expansion("e/d", "stages")
+    session.run_fusion_policy(make_policy("default"))
+    executable = session.finish()
+    products = [k for k in executable.kernels if k.kind == "product"]
+    assert products and all(k.grid > 64 for k in products)
+    with stand_in.installed():
+        got = [o.get() for o in executable(*args)]
+    assert Reference.of(parse(LONG_PRODUCT), args).difference(got, TOLERANCE) is None

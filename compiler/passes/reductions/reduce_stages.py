@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from compiler.ir import HloInstruction, Opcode
+from compiler.ir import HloInstruction, Opcode, Trait
 from compiler.ir.attributes import PadDim
 from compiler.passes.infrastructure.base import InstructionPass, number_option
 from compiler.passes.infrastructure.builder import Builder
@@ -25,6 +25,10 @@ LEAST_BYTES = 16 * 1024
 """Minimum size of what one multiprocessor reduces of a chunk."""
 CHUNKS_PER_UNIT = 2
 """Chunks that a multiprocessor reduces."""
+MOST_OPERATIONS = 64
+"""How many operations are followed back from a reduction."""
+_SMALL = frozenset({Opcode.BROADCAST, Opcode.CONSTANT, Opcode.IOTA})
+"""Opcodes of operands that need not be read from memory for each element."""
 
 
 @register
@@ -68,8 +72,8 @@ class ReduceStages(InstructionPass):
         """Return into how many chunks the adjacent reduced dimensions should be divided; 1 for none."""
         dims = i.operand(0).shape.dimensions
         results, elements = max(1, i.shape.num_elements), math.prod(dims)
-        long = [d for d, n in enumerate(dims) if n != 1]
-        by_rows = bool(long) and long[-1] in i.dimensions
+        adjacent = _adjacent_in_memory(i.operand(0))
+        by_rows = adjacent is None or adjacent in i.dimensions
         busy = results if by_rows else -(-results // WARP)
         size = elements * i.operand(0).shape.element_type.byte_size
         single = size / (min(busy, self.units) * SINGLE_BYTES)
@@ -83,17 +87,43 @@ class ReduceStages(InstructionPass):
 
 
 def _adjacent_dimensions(i: HloInstruction) -> tuple[int, int] | None:
-    """Return the range of the first reduced dimensions that are adjacent, None if they have no elements."""
+    """Return the longest range of reduced dimensions that are adjacent, the first of equal ones.
+
+    It is None if they have no elements.
+    """
     dims = i.operand(0).shape.dimensions
     if 0 in dims:
         return None
-    first = min(i.dimensions)
-    while first in i.dimensions and dims[first] == 1 and first + 1 in i.dimensions:
-        first += 1
-    last = first
-    while last + 1 in i.dimensions:
-        last += 1
-    return first, last + 1
+    found, first = [], 0
+    while first < len(dims):
+        last = first
+        while last in i.dimensions:
+            last += 1
+        if last > first:
+            found.append((first, last))
+        first = last + 1
+    return max(found, key=lambda r: math.prod(dims[slice(*r)]))
+
+
+def _adjacent_in_memory(x: HloInstruction) -> int | None:
+    """Return the dimension of an array along which elements are adjacent where it is read, None if it has one element.
+
+    An elementwise operation reads as its first operand of the same shape does that is not broadcast, and a transpose as
+    its operand, because fusions compute these where they reduce them.
+    """
+    order = list(range(x.shape.rank))  # dimensions of the array, by those of the operand that is read
+    for _ in range(MOST_OPERATIONS):
+        if x.opcode is Opcode.TRANSPOSE:
+            moved = x.dimensions
+            order = [order[moved.index(d)] for d in range(x.shape.rank)]
+            x = x.operand(0)
+            continue
+        read = (o for o in x.operands if o.shape.dimensions == x.shape.dimensions and o.opcode not in _SMALL)
+        source = next(read, None) if x.opcode.has(Trait.ELEMENTWISE) else None
+        if source is None:
+            break
+        x = source
+    return next((order[d] for d in reversed(range(x.shape.rank)) if x.shape.dimensions[d] != 1), None)
 
 
 def _divisor_near(wanted: int, length: int) -> int:
