@@ -188,3 +188,9 @@ def test_registers_suffice_for_heads_of_every_size(architecture: str) -> None:
     found = compile_cubins(specs, architecture)
 
     assert {s.symbol: found[s.symbol].resources.spill_stores for s in specs} == {s.symbol: 0 for s in specs}
+
+
+@pytest.mark.parametrize(("heads", "tile"), [(4, 16), (32, 32), (64, 64)])
+def test_tiles_have_fewer_queries_where_multiprocessors_would_have_none(heads: int, tile: int) -> None:
+    form = AttentionForm([heads], 128, 128, 64, 64, "none", "f32")
+    assert kernel_of(form.computation(), "cuda").grid == heads * 128 // tile

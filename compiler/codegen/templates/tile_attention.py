@@ -32,6 +32,8 @@ MAX_HEAD = 256
 """Maximum size of a head: sums of all features of a query are in the registers of a warp."""
 SMALL_HEAD, LARGE_HEAD = 64, 128
 """Sizes of a head up to which a warp has two matrices of queries, and from which on a tile has fewer keys."""
+ENOUGH_BLOCKS = 119
+"""Blocks with which nearly all multiprocessors of an H100 have one: with more, each would load the keys again."""
 MANY_BLOCKS = 160
 """Blocks from which on each has more queries: enough for the multiprocessors of a large GPU."""
 
@@ -97,7 +99,8 @@ class _Lowering(AttentionIndices):
         outer = math.prod(v.extent for v in self.outer)
         tensor = self.type in HALF_TYPES
         if not tensor:
-            queries, keys = s.queries or (64 if head <= LARGE_HEAD else 32), s.keys or 64
+            most = 64 if head <= LARGE_HEAD else 32
+            queries, keys = s.queries or _filling(outer, self.query.extent, most), s.keys or 64
             depth, features = self.depth.extent, _up(self.feature.extent, 4 * SCALAR_PARTS[1])
             if queries % (4 * SCALAR_PARTS[0]) and queries not in (SCALAR_PARTS[0], 2 * SCALAR_PARTS[0]):
                 raise UnsupportedError(f"a tile of {queries} queries cannot be divided among the threads of a block")
@@ -141,6 +144,14 @@ class _Lowering(AttentionIndices):
         """Return the statements that compute the outputs from one element of the result."""
         set_source(self.e, self.a.output, self.output_index, T.F32, lambda: result)
         return store_outputs(self.e, self.a.output, self.output_index, self.roots)
+
+
+def _filling(outer: int, extent: int, most: int) -> int:
+    """Return the queries of a tile without tensor cores: fewer where most multiprocessors would have no tile."""
+    queries = most
+    while queries > SCALAR_PARTS[0] and outer * -(-extent // queries) < ENOUGH_BLOCKS:
+        queries //= 2
+    return queries
 
 
 def _up(n: int, to: int) -> int:
