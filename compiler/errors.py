@@ -81,7 +81,7 @@ class UnknownNameError(HlogymError, ValueError):
             super().__init__(str(kind))
             return
         names = sorted(known)
-        near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+        near = difflib.get_close_matches(name, names, n=3, cutoff=0.6)
         if near:
             hint = f"did you mean {' or '.join(repr(n) for n in near)}?"
         else:

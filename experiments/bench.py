@@ -21,6 +21,7 @@ import numpy as np
 
 from compiler.backends.registry import find_backend
 from compiler.errors import HlogymError, UnknownNameError
+from compiler.policy import resolve_policy
 from compiler.text import parse
 from env.reference import Reference, drawn_reference, fresh_outputs
 from env.statistics import geometric_mean, median_interval, ratio_interval
@@ -83,6 +84,7 @@ def bench_programs(
         if peer not in PEERS:
             raise UnknownNameError("peer", peer, PEERS)
     backend = find_backend(backend).name
+    resolve_policy(policy, backend)  # before any program is timed, so that a policy that cannot be used is one error
     for file in (json_file, markdown_file):
         if file is not None:
             check_output(file)

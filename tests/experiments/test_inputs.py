@@ -61,3 +61,14 @@ def test_a_folder_without_programs_is_no_suite() -> None:
 def test_a_misspelt_suite_is_recognized() -> None:
     with pytest.raises(UnknownNameError, match="unknown program or suite 'tset'; did you mean 'test'"):
         bench_programs(["tset"], [], None, "cpu", 1, None, 0)
+
+
+def test_a_distant_name_is_not_suggested() -> None:
+    with pytest.raises(UnknownNameError, match="unknown program or suite 'nosuite'; known: corpus, "):
+        bench_programs(["nosuite"], [], None, "cpu", 1, None, 0)
+
+
+@pytest.mark.usefixtures("folder")
+def test_an_unknown_policy_is_refused_before_any_program_is_timed() -> None:
+    with pytest.raises(HlogymError, match="unknown policy 'nopolicy'"):
+        bench_programs(["softmax"], [], "nopolicy", "cpu", 1, None, 0)
