@@ -30,6 +30,8 @@ from compiler.support.untrusted import short_repr
 
 KEEP = "keep"
 """The choice to compute an op as it is, by a library or a kernel of its own."""
+STAGES = "stages"
+"""The choice to compute parts first, each by other blocks of a GPU, and then the result from theirs."""
 _MARK = "hlogym_expansion"
 _SMALL_DOT = "dot-strength-reduction{max_contracted=4096,max_multiplications=4096}"
 
@@ -67,13 +69,14 @@ EXPANSIONS: tuple[Expansion, ...] = (
     Expansion("patches", Opcode.CONVOLUTION, "convolution-to-patches"),
     Expansion("winograd", Opcode.CONVOLUTION, "convolution-winograd", on_request=True),
     Expansion("loop", Opcode.SCATTER, "scatter-expander", "scatter-expander{simple=false}"),
+    Expansion(STAGES, Opcode.TOPK, "topk-stages", only_staged=True),
     Expansion("ranks", Opcode.TOPK, "topk-by-rank"),
     Expansion("sort", Opcode.TOPK, "topk-decomposer"),
     Expansion(
         "loops", Opcode.DOT, "dot-strength-reduction{max_contracted=4096,max_multiplications=1048576}", _SMALL_DOT
     ),
-    Expansion("stages", Opcode.REDUCE, "reduce-stages", only_staged=True),
-    Expansion("stages", Opcode.DOT, "product-stages", only_staged=True, on_request=True),
+    Expansion(STAGES, Opcode.REDUCE, "reduce-stages", only_staged=True),
+    Expansion(STAGES, Opcode.DOT, "product-stages", only_staged=True, on_request=True),
 )
 """The expansions among which there is a choice; of those of one op that apply by their limits, the first is the
 default."""
@@ -194,7 +197,7 @@ def choices_of(i: HloInstruction, backend: Backend) -> tuple[str, ...]:
     found = _CHOICES.get(key)
     if found is None:
         found = _CHOICES[key] = _choices_of(i, alone, backend)
-    if KEEP in found and (i.opcode is Opcode.TOPK or has_scan(i)):  # `lower` keeps these too
+    if KEEP in found and found[0] != STAGES and (i.opcode is Opcode.TOPK or has_scan(i)):  # `lower` keeps these too
         return (KEEP, *(n for n in found if n != KEEP))
     return found
 

@@ -248,3 +248,35 @@ def test_a_product_in_stages_matches_the_interpreter_and_has_more_blocks() -> No
     with stand_in.installed():
         got = [o.get() for o in executable(*args)]
     assert Reference.of(parse(LONG_PRODUCT), args).difference(got, TOLERANCE) is None
+
+
+LONG_ROWS = """HloModule m
+ENTRY e { x = f32[3,7168] parameter(0)
+  t = (f32[3,20], s32[3,20]) topk(x), k=20, largest=true
+  v = f32[3,20] get-tuple-element(t), index=0
+  p = s32[3,20] get-tuple-element(t), index=1
+  ROOT r = (f32[3,20], s32[3,20]) tuple(v, p) }
+"""
+
+
+def test_the_stages_of_a_topk_are_the_default_on_a_gpu() -> None:
+    (site,) = expansion_sites(parse(LONG_ROWS), find_backend("cuda"))
+    assert site.choices[0] == "stages" and "keep" in site.choices
+    (site,) = expansion_sites(parse(LONG_ROWS.replace("7168", "717")), find_backend("cuda"))
+    assert site.choices[0] == "keep" and "stages" not in site.choices
+
+
+@pytest.mark.skipif(not emulation.available(), reason="the emulator needs g++")
+@pytest.mark.parametrize(("choice", "blocks"), [("stages", 3 * 7), ("keep", 3)])
+def test_a_topk_with_equal_elements_and_nan_is_the_same_in_stages(choice: str, blocks: int) -> None:
+    x = np.random.default_rng(0).integers(-20, 20, (3, 7168)).astype(np.float32)
+    x[0, ::700], x[1, ::5] = np.nan, -0.0
+    session = CompilationSession(parse(LONG_ROWS), "cuda", pipeline=[])
+    session.set_expansion("e/t", choice)
+    session.run_fusion_policy(make_policy("default"))
+    executable = session.finish()
+    assert max(k.grid for k in executable.kernels if k.kind == "top-k") == blocks
+    with stand_in.installed():
+        got = [o.get() for o in executable(x)]
+    for found, wanted in zip(got, evaluate(parse(LONG_ROWS), [x]), strict=True):
+        np.testing.assert_array_equal(found, wanted)

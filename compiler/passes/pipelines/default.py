@@ -146,13 +146,14 @@ def expand_transforms(module: HloModule, keeps: Keeps) -> bool:
 
 
 def stage_reductions(module: HloModule, keeps: Keeps) -> bool:
-    """Divide large reductions to few results into stages; return whether there were any.
+    """Divide large reductions to few results, and topk of few rows, into stages; return whether there were any.
 
     Args:
         module: the module to change, after `lower`.
-        keeps: says for a reduction whether it is kept as it is.
+        keeps: says for a reduction or topk whether it is kept as it is.
     """
-    if not sparing(make_pass("reduce-stages"), keeps).run(module):
+    divided = [sparing(make_pass(name), keeps).run(module) for name in ("reduce-stages", "topk-stages")]
+    if not any(divided):
         return False
     PipelineRun().run(_lowering()[1], module)
     return True
