@@ -295,8 +295,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     if any(m != NO_MODEL for m in settings.models):
         counted += (
-            " `+ analytic`, `+ learned`: of eight proposed plans the one with the least time by that cost model is "
-            "measured."
+            " `+ analytic`, `+ learned`: of the proposed plans, eight unless the option `drawn` "
+            "says otherwise, the one with the least time by that cost model is measured."
         )
     if settings.policy:
         counted += (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -23,7 +24,7 @@ from experiments.emulated_gpu.settings import EmulatedSettings
 from experiments.emulated_gpu.stages import CURVES, DEVICE, KINDS, WHOLE, policy_folder
 from experiments.headroom import drawn_by_family
 from experiments.results import write_text
-from experiments.yardstick.rows import write_page
+from experiments.yardstick.rows import Row, collect, write_page
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -43,18 +44,29 @@ def compare(
     programs: Sequence[Program],
     policies: Mapping[str, Sequence[LearnedFusionPolicy]],
     settings: EmulatedSettings,
+    path: Path,
 ) -> list[Times]:
-    """Return the predicted times of programs by rules, search and policies; programs without any are left out."""
-    found = []
-    for program in programs:
+    """Return the predicted times of programs by rules, search and policies; programs without any are left out.
+
+    A file keeps the times, from which an interrupted run with the same policies and settings continues.
+    """
+
+    def row(program: Program) -> Row:
         times = predicted(program, settings.backend, policies, settings.seeds)
         if times is None:
-            continue
+            return {"skipped": "takes no time, or cannot be compiled"}
         if settings.search_test:
             best = search_plan(parse(program.text()), settings).best
             times.seconds[SEARCH] = best or times.seconds[RULES[0]]  # too large to search
-        found.append(times)
-    return found
+        return asdict(times)
+
+    digest = hashlib.sha256()
+    for p in (p for seeds in policies.values() for p in seeds):
+        digest.update(p.completion.encode())
+        for _, weights in sorted(p.network.weights.items()):
+            digest.update(weights.tobytes())
+    rows = collect(path, {**asdict(settings), "policies": digest.hexdigest()}, programs, row, len(programs))
+    return [Times(r["program"], r["family"], r["seconds"], r["learned"]) for r in rows if "seconds" in r]
 
 
 def evaluate(settings: EmulatedSettings, work: Path, out: Path, config: Path, held_out: bool = True) -> None:
@@ -90,7 +102,7 @@ def evaluate(settings: EmulatedSettings, work: Path, out: Path, config: Path, he
             programs = drawn_by_family(load_suite(settings.test).programs, settings.test_per_family)
     else:
         programs = drawn(settings.validation, settings.validation_per_family)
-    times = compare(programs, policies, settings)
+    times = compare(programs, policies, settings, work / f"times-{'test' if held_out else 'validation'}.jsonl")
     write_text(out.with_suffix(".jsonl"), "\n".join(json.dumps(asdict(t)) for t in times) + "\n")
     curves = [json.loads(line) for line in (work / CURVES).read_text(encoding="utf-8").splitlines()[1:]]
     from experiments.plots import save_figure
