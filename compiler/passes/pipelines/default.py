@@ -84,8 +84,8 @@ are adjacent here as individual passes.
 """
 
 LOWERING = (
-    "rng-expander", "complex-expander", "batch-norm-expander", "sort-by-rank", "map-inliner", "floor-division",
-    "select-and-scatter-expander", "scan-expander",
+    "rng-expander", "bitcast-width", "complex-expander", "batch-norm-expander", "sort-by-rank", "map-inliner",
+    "floor-division", "select-and-scatter-expander", "scan-expander",
     "reduce-window-rewriter", "reduce-window-to-slices", "operand-upcaster", "convolution-to-dot",
     "convolution-to-patches", "topk-by-rank", "scatter-expander{simple=false}", "argmax-rewriter",
     "loop-vector-weights{max_multiplications=4096}",
