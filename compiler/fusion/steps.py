@@ -25,7 +25,7 @@ from compiler.fusion.rewriting import (
     producers_of,
     source_of,
 )
-from compiler.fusion.splitting import split_fusion
+from compiler.fusion.splitting import Split, split_fusion
 from compiler.ir import HloInstruction, Opcode
 
 if TYPE_CHECKING:
@@ -123,9 +123,7 @@ def split(s: SequenceState, fusion: HloInstruction, cut: int) -> HloInstruction:
             ranks.append(order.rank(yields))
     done = split_fusion(fusion, cut, s.nodes, step.edits)
     own, rest = done.own, done.rest
-    for c in dict.fromkeys((*done.constants, *_read_constants(own, rest))):
-        if c not in order or order.rank(c) > order.rank(fusion):  # the fusion did not read it
-            step.renumbered |= order.place(c, c.operands, [fusion])
+    step.renumbered |= _place_constants(order, fusion, done)
     if rest is None and own not in done.constants and yields is fusion:
         if own in order:  # a constant that was there
             order.remove(fusion)
@@ -160,9 +158,7 @@ def peel(s: SequenceState, fusion: HloInstruction, value: int) -> HloInstruction
     done = peel_fusion(fusion, value, s.nodes, step.edits)
     own, rest = done.own, done.rest
     assert rest is not None  # noqa: S101 - `Move` refuses it
-    for c in dict.fromkeys((*done.constants, *_read_constants(own, rest))):
-        if c not in order or order.rank(c) > order.rank(fusion):
-            step.renumbered |= order.place(c, c.operands, [fusion])
+    step.renumbered |= _place_constants(order, fusion, done)
     if rest is not fusion:
         order.replace(fusion, rest)
     if len(left) > 1:
@@ -213,6 +209,19 @@ def _update(
     """
     _move_outputs(s.order, result.fusion)
     s.note(made, result.removed, around, ranks, [result.fusion], origins, readers)
+
+
+def _place_constants(order: TopologicalOrder, fusion: HloInstruction, done: Split) -> bool:
+    """Give the constants that parts of a fusion read ranks before it; return whether all ranks were changed.
+
+    The fusion had copies of them, so those that other instructions read may come after it.
+    """
+    renumbered = False
+    put_back = [c for i in done.constants for c in (*i.operands, i)]
+    for c in dict.fromkeys((*put_back, *_read_constants(done.own, done.rest))):
+        if c not in order or order.rank(c) > order.rank(fusion):
+            renumbered |= order.place(c, c.operands, [fusion])
+    return renumbered
 
 
 def _read_constants(*nodes: HloInstruction | None) -> list[HloInstruction]:

@@ -46,6 +46,33 @@ def test_a_duplicated_producer_is_computed_once_again() -> None:
     check(state)
 
 
+def test_a_constant_that_others_read_later_comes_before_what_is_taken_out() -> None:
+    # Merging %a with %l moves the fusion of %m and %n to the place of %g, before %zero, of which it has a copy.
+    state = entry("""%sum (a: f32[], b: f32[]) -> f32[] {
+  %a = f32[] parameter(0)
+  %b = f32[] parameter(1)
+  ROOT %s = f32[] add(%a, %b)
+}
+
+ENTRY %main (x: f32[8], y: f32[8]) -> (f32[8], f32[8], f32[]) {
+  %x = f32[8] parameter(0)
+  %y = f32[8] parameter(1)
+  %a = f32[8] negate(%x)
+  %g = f32[8] sine(%a)
+  %zero = f32[] constant(0)
+  %k = f32[8] broadcast(%zero), dimensions={}
+  %m = f32[8] maximum(%y, %k)
+  %n = f32[8] cosine(%m)
+  %l = f32[8] add(%a, %n)
+  %r = f32[] reduce(%y, %zero), dimensions={0}, to_apply=%sum
+  ROOT %t = (f32[8], f32[8], f32[]) tuple(%g, %l, %r)
+}""")
+    fusion = _fuse(state, "producer-consumer", "m", "n")
+    _fuse(state, "multi-output", "a", "l")
+    _fuse(state, "fission", fusion, "m")
+    check(state)
+
+
 def test_a_fusion_that_reads_a_constant_again_takes_it_in_as_an_output() -> None:
     state = entry("""ENTRY %main (x: f32[8]) -> (f32[8], f32[8]) {
   %x = f32[8] parameter(0)
