@@ -212,3 +212,8 @@ ENTRY e {{
     args = (x.astype(BY_TEXT[t].dtype), np.array([[7], [0], [3], [11]], np.int32), u.astype(BY_TEXT[t].dtype))
     found, wanted = (np.asarray(y) for (y,) in (compile(module)(*args), evaluate(module, args)))
     np.testing.assert_array_equal(found, wanted)
+
+
+@pytest.mark.parametrize("t", list(HELD_TYPES), ids=lambda t: t.text)
+def test_an_iota_counts_in_numbers(t: T) -> None:
+    check(parse(f"ENTRY e {{ ROOT i = {t.text}[2,40] iota(), iota_dimension=1 }}"))

@@ -18,7 +18,7 @@ from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import Index
 from compiler.codegen.nest.indexing_maps import INDEXING_MAPS
-from compiler.codegen.nest.scalar_ops import conversion, is_value_type, scalar_op_of
+from compiler.codegen.nest.scalar_ops import ScalarOp, conversion, is_value_type, scalar_op_of
 from compiler.errors import UnsupportedError
 from compiler.ir.instruction import HloInstruction
 from compiler.ir.opcodes import Opcode
@@ -70,8 +70,7 @@ class Emitter(EmissionState):
         if op is Opcode.CONSTANT:
             return (self._constant(i, index),)
         if op is Opcode.IOTA:
-            counted = self.let(t, lir.IndexValue(index[i.attributes["iota_dimension"]]))
-            return (self.apply(conversion(T.F32, t), counted) if t in (T.F16, T.BF16) else counted,)
+            return (self._counted(t, index[i.attributes["iota_dimension"]]),)
         if op is Opcode.MAP:
             args = [self.value(o, index) for o in operands]
             return self.inline(i.attributes["to_apply"], args)
@@ -92,6 +91,15 @@ class Emitter(EmissionState):
             raise UnsupportedError(f"%{i.name}: {op.text} of operands of different sizes has no kernel")
         names = [self.value(o, () if o.shape.is_scalar else index) for o in operands]
         return (self.apply(scalar_op, *names),)
+
+    def _counted(self, t: T, number: ix.IndexExpr) -> str:
+        """Return an index as a number of type t, by a conversion if kernels hold the type as bits or round to it."""
+        if t.is_integer or t in (T.F32, T.F64):
+            return self.let(t, lir.IndexValue(number))
+        counted = self.let(T.F32, lir.IndexValue(number))
+        if t is T.C64:
+            return self.apply(ScalarOp(Opcode.COMPLEX, T.F32, t), counted, self.constant(0.0, T.F32))
+        return self.apply(conversion(T.F32, t), counted)
 
     def _constant(self, i: HloInstruction, index: Index) -> str:
         a = i.value.array
