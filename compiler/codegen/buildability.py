@@ -129,7 +129,7 @@ def kernel_refusal(fused: HloComputation, target: BuildTarget = C_TARGET) -> str
         return f"more than {STATEMENT_LIMIT} instructions"
     language, schedule = target.printer, target.schedule
     try:
-        kernel = lower(fused, schedule, language.tiles)
+        kernel = lower(fused, schedule, language.tiles, is_trial=True)
         if language.check is None:
             language.print_kernel(language.bind(kernel, schedule), "k")
         else:

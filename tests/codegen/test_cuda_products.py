@@ -15,6 +15,7 @@ from compiler.backends.cuda.gpu_models import gpu_model, resident_blocks
 from compiler.backends.cuda.nvrtc import source_of
 from compiler.codegen.kernel_spec import make_kernel
 from compiler.codegen.languages import default_schedule
+from compiler.codegen.lowering.lower import lower
 from compiler.codegen.schedules.kernel_choice import KernelChoice
 from compiler.codegen.schedules.schedule import Schedule
 from compiler.errors import UnsupportedError
@@ -163,6 +164,36 @@ def test_an_operand_that_needs_a_reduction_is_refused() -> None:
         kernel_of(computation, "cuda")
 
 
+def _padded_product(levels: int) -> HloComputation:
+    """Return a product whose operand is a sum of paddings of sums of paddings, each of which is a branch."""
+    lines = ["p0 = f32[40,64] parameter(0)", "p1 = f32[64,48] parameter(1)", "z = f32[] constant(0)"]
+    last = "p0"
+    for n in range(levels):
+        lines += [f"a{n} = f32[40,64] pad({last}, z), padding=0_0x{n + 1}_-{n + 1}"]
+        lines += [f"b{n} = f32[40,64] pad({last}, z), padding=0_0x-{n + 2}_{n + 2}"]
+        lines += [f"s{n} = f32[40,64] add(a{n}, b{n})"]
+        last = f"s{n}"
+    dims = "lhs_contracting_dims={1}, rhs_contracting_dims={0}"
+    return fused("\n".join([*lines, f"ROOT d = f32[40,48] dot({last}, p1), {dims}"]))
+
+
+def _outcome(computation: HloComputation, is_trial: bool) -> str:
+    try:
+        lower(computation, default_schedule("cuda"), tiles=True, is_trial=is_trial)
+    except UnsupportedError as e:
+        return str(e)
+    return "made"
+
+
+def test_a_trial_finds_a_kernel_where_there_is_one_and_else_the_same_reason() -> None:
+    cases = [random_product(random.Random(seed)) for seed in range(40)] + [_padded_product(n) for n in (1, 2, 4, 6, 12)]
+    outcomes = [_outcome(c, is_trial=True) for c in cases]
+    assert outcomes == [_outcome(c, is_trial=False) for c in cases]
+    assert outcomes.count("made") >= 40
+    assert any(o != "made" for o in outcomes)
+
+
+@needs_emulator
 def test_nan_and_infinity_stay_in_their_rows(tmp_path: Path) -> None:
     computation = product("bf16", 19, 37, 21)
     a, b = random_args(computation.parameter_shapes, np.random.default_rng(3))

@@ -76,7 +76,9 @@ SCHEDULED_KINDS = frozenset({"product", "attention", "loop-kernel"})
 """The kinds of nests that depend on a schedule: on its part for the template, or on the lanes and axis of a loop."""
 
 
-def lower(fused: HloComputation, schedule: Schedule | None = None, tiles: bool = False) -> lir.Kernel:
+def lower(
+    fused: HloComputation, schedule: Schedule | None = None, tiles: bool = False, is_trial: bool = False
+) -> lir.Kernel:
     """Return the loop nest of a fused computation, to which no schedule has been applied.
 
     Args:
@@ -84,12 +86,13 @@ def lower(fused: HloComputation, schedule: Schedule | None = None, tiles: bool =
         schedule: the parameters of products, attention and loops, which are divided into blocks or tiles as they are
             lowered.
         tiles: whether products and attention are divided into tiles for the blocks of a GPU.
+        is_trial: whether it is only asked if there is a kernel, so that none of several has to be the best.
 
     Raises:
         UnsupportedError: the computation cannot become one kernel.
     """
     with deep_recursion():
-        return _Lowering(fused, schedule or Schedule(), tiles).kernel()
+        return _Lowering(fused, schedule or Schedule(), tiles, is_trial).kernel()
 
 
 def roots_of(fused: HloComputation) -> tuple[HloInstruction, ...]:
@@ -101,8 +104,8 @@ def roots_of(fused: HloComputation) -> tuple[HloInstruction, ...]:
 class _Lowering:
     """Lowers one fused computation to the form of loop nest that suits its roots and reductions."""
 
-    def __init__(self, fused: HloComputation, schedule: Schedule, tiles: bool) -> None:
-        self.fused, self.schedule, self.tiles = fused, schedule, tiles
+    def __init__(self, fused: HloComputation, schedule: Schedule, tiles: bool, is_trial: bool) -> None:
+        self.fused, self.schedule, self.tiles, self.is_trial = fused, schedule, tiles, is_trial
         self.roots = roots_of(fused)
         for r in self.roots:
             if not is_value_type(r.shape.element_type):
@@ -151,15 +154,15 @@ class _Lowering:
         if convolution is not None:
             self._refuse_reductions(convolution)
             expanded = with_convolution_expanded(self.fused, convolution)
-            return _Lowering(expanded, self.schedule, self.tiles).kernel()
+            return _Lowering(expanded, self.schedule, self.tiles, self.is_trial).kernel()
         dot = product_of(self.fused)
         if dot is not None:
             self._refuse_reductions(dot)
             summed = with_vector_product_as_sum(self.fused, dot)
             if summed is not None:
-                return _Lowering(summed, self.schedule, self.tiles).kernel()
+                return _Lowering(summed, self.schedule, self.tiles, self.is_trial).kernel()
             if self.tiles:
-                return lower_tile_product(self.fused, self.roots, dot, self.schedule.tiles)
+                return lower_tile_product(self.fused, self.roots, dot, self.schedule.tiles, self.is_trial)
             return lower_product(self.fused, self.roots, dot, self.schedule.product)
         self.emitter.loops_once = True
         groups = nests_of(self.fused.post_order(), self.roots)

@@ -69,9 +69,20 @@ LONG = 32
 
 
 def lower_tile_product(
-    fused: HloComputation, roots: Sequence[HloInstruction], dot: HloInstruction, schedule: TileSchedule
+    fused: HloComputation,
+    roots: Sequence[HloInstruction],
+    dot: HloInstruction,
+    schedule: TileSchedule,
+    is_trial: bool = False,
 ) -> lir.Kernel:
     """Return the kernel of a computation with one dot, each of whose outputs has one element per element of the dot.
+
+    Args:
+        fused: the computation.
+        roots: its outputs.
+        dot: its dot.
+        schedule: the sizes of the tiles.
+        is_trial: whether it is only asked if there is a kernel: it is the first that there is, and not the best.
 
     Raises:
         UnsupportedError: the dot has an unsupported type, an output has another number of elements, or an operand
@@ -87,6 +98,9 @@ def lower_tile_product(
         if r.shape.num_elements != dot.shape.num_elements:
             raise UnsupportedError(f"%{r.name}: {r.shape} does not have one element per element of %{dot.name}")
     # Dimensions that are not adjacent in memory cost copies as one variable, and their indices may be too complex.
+    if is_trial:
+        found = _attempt(fused, roots, dot, schedule, True)
+        return _Lowering(fused, roots, dot, schedule, False).kernel() if found is None else found[1]
     plain = [lowering for merged in (True, False) if (lowering := _best_order(fused, roots, dot, schedule, merged))]
     if not plain:
         return _Lowering(fused, roots, dot, schedule, False).kernel()
@@ -101,13 +115,11 @@ class _Attempt:
         made: the kernel.
         cost: time that its operands and the edges of its tiles take.
         sectors: what its blocks read of the operands.
-        orders: other orders of its sums, see `_Lowering`.
     """
 
     made: lir.Kernel
     cost: float
     sectors: float
-    orders: frozenset[int]
 
 
 def _behind(dot: HloInstruction) -> Iterator[HloInstruction]:
@@ -128,8 +140,10 @@ def _best_order(
     first = _attempt(fused, roots, dot, schedule, merged)
     if first is None:
         return None
-    others = [_attempt(fused, roots, dot, schedule, merged, order) for order in sorted(first.orders)[:MOST_ORDERS]]
-    return min([first, *(o for o in others if o is not None)], key=lambda found: found.sectors)
+    orders = sorted(first[0].orders())[:MOST_ORDERS]
+    others = [_attempt(fused, roots, dot, schedule, merged, order) for order in orders]
+    rated = [_Attempt(made, *lowering.rate()) for lowering, made in (first, *(o for o in others if o is not None))]
+    return min(rated, key=lambda found: found.sectors)
 
 
 def _attempt(
@@ -139,13 +153,13 @@ def _attempt(
     schedule: TileSchedule,
     merged: bool,
     order: int = 1,
-) -> _Attempt | None:
+) -> tuple[_Lowering, lir.Kernel] | None:
+    """Return a kernel and what made it, or None if there is none in this form."""
     lowering = _Lowering(fused, roots, dot, schedule, merged, order)
     try:
-        made = lowering.kernel()
+        return lowering, lowering.kernel()
     except UnsupportedError:
         return None
-    return _Attempt(made, lowering.cost, lowering.sectors, frozenset(lowering.orders))
 
 
 @dataclass(frozen=True)
@@ -184,8 +198,8 @@ class _Lowering:
         types = {half_of(o) or o.shape.element_type for o in dot.operands}
         self.type = next(iter(types)) if len(types) == 1 else self.sums
         self.emitter = Emitter(fused, STATEMENT_LIMIT)
-        self.cost = self.sectors = 0.0
-        self.orders = set[int]()
+        self.tile: TileProduct | None = None
+        self.covered = 0
 
     def kernel(self) -> lir.Kernel:
         """Return the kernel."""
@@ -206,14 +220,27 @@ class _Lowering:
         )  # fmt: skip
         with e.loops([*self.outer, group, column_tile, row_tile]):
             e.add(tile)
-        covered = group.extent * row_tile.extent * shape.rows * column_tile.extent * shape.columns
-        computed = sum(1.0 for o in (lhs, rhs) if not o.vector)
-        self.cost = math.prod(v.extent for v in self.outer) * covered * (1.0 + computed)
-        for o, side, size in ((lhs, rows, shape.rows), (rhs, columns, shape.columns)):
-            self.sectors += self._sectors(o, side.var) * covered / (shape.rows * shape.columns) * size
-            self.orders |= orders_of(o.body, self.depth)
+        self.tile = tile
+        self.covered = group.extent * row_tile.extent * shape.rows * column_tile.extent * shape.columns
         arguments = kernel_arguments(self.fused.parameters, [r.shape for r in self.roots])
         return lir.Kernel("product", arguments, tuple(e.frames[0].stmts), self._in_place_pairs(tile))
+
+    # ---- estimates of the kernel that was made
+
+    def rate(self) -> tuple[float, float]:
+        """Return the cost and the sectors of the kernel, see `_Attempt`."""
+        if self.tile is None:
+            return math.inf, math.inf
+        tile, shape, sectors = self.tile, self.tile.shape, 0.0
+        computed = sum(1.0 for o in (tile.lhs, tile.rhs) if not o.vector)
+        for o, free, size in ((tile.lhs, tile.row, shape.rows), (tile.rhs, tile.column, shape.columns)):
+            sectors += self._sectors(o, free) * self.covered / (shape.rows * shape.columns) * size
+        return math.prod(v.extent for v in self.outer) * self.covered * (1.0 + computed), sectors
+
+    def orders(self) -> set[int]:
+        """Return other orders of the sums of the kernel."""
+        tile = self.tile
+        return set() if tile is None else {n for o in (tile.lhs, tile.rhs) for n in orders_of(o.body, self.depth)}
 
     def _sectors(self, operand: TileOperand, free: Var) -> float:
         """Return the sectors that a block reads per element of an operand."""
