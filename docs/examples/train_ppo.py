@@ -31,7 +31,10 @@ def main(timesteps: int) -> None:
     torch.set_num_threads(1)  # networks this small are slower on several threads
     # PointerPolicy is a graph network that scores the legal moves.
     # No discount because only the whole episode counts: how fast the finished program is.
-    model = MaskablePPO(PointerPolicy, env, n_steps=256, batch_size=64, gamma=1.0, gae_lambda=1.0, seed=0, device="cpu")
+    rollout = min(256, timesteps)
+    model = MaskablePPO(
+        PointerPolicy, env, n_steps=rollout, batch_size=64, gamma=1.0, gae_lambda=1.0, seed=0, device="cpu"
+    )
     model.learn(timesteps)
     returns = env.get_episode_rewards()
     speedup = np.exp(np.mean(returns[-20:]))

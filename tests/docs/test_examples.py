@@ -16,7 +16,7 @@ from tests.docs.pages import DOCS, blocks_of
 
 EXAMPLES = DOCS / "examples"
 MOST_LINES = 80
-ARGUMENTS = {"train_ppo": ["256"]}
+ARGUMENTS = {"train_ppo": ["128"]}
 """Smaller runs than the defaults, for what takes more than some seconds."""
 
 
@@ -129,7 +129,7 @@ def test_train_ppo() -> None:
     first, last = printed("train_ppo").splitlines()[-2:]
 
     episodes, speedup = numbers(first)
-    assert episodes >= 5
+    assert episodes >= 3
     assert speedup > 1
     assert last.startswith("softmax by the learned policy")
     assert last.endswith("equal to the interpreter's result")

@@ -24,7 +24,7 @@ FAST = tuple(n for n in POLICIES if n != "none" and n not in SEARCHES - {"random
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_every_policy_keeps_results_and_makes_kernels(program: str) -> None:
     start = FusionState(optimized(program))
-    large = start.module.instruction_count > 400
+    large = start.module.instruction_count > 100
     for name in ("default", "greedy") if large else FAST:
         state = start.fork()
         run_policy(state, make_policy(name), limit=80 if name == "random" else None)
@@ -44,7 +44,7 @@ def test_default_makes_one_kernel(program: str) -> None:
     assert not [a for a in state.actions() if state.estimate(a) > 1e-9]
 
 
-@pytest.mark.parametrize("program", ["softmax_cross_entropy_grad", "cartpole_precomputed", "mlp_train_step"])
+@pytest.mark.parametrize("program", ["softmax_cross_entropy_grad", "layer_norm_backward", "mlp_train_step"])
 def test_policies_that_follow_the_cost_model_never_lose_by_it(program: str) -> None:
     start = FusionState(optimized(program))
     for name in ("default", "priority", "savings", "fusion-merger", "multi-output", "horizontal"):
