@@ -22,6 +22,7 @@ from compiler.frontends import (
     torch_pooling,
     torch_pooling_backward,
     torch_prims,
+    torch_quantization,
     torch_random,
     torch_reductions,
     torch_resampling,
@@ -52,6 +53,7 @@ LOWERINGS: Registry = {
     **torch_resampling.LOWERINGS,
     **torch_random.LOWERINGS,
     **torch_prims.LOWERINGS,
+    **torch_quantization.LOWERINGS,
 }
 """Maps ATen names without overloads to their lowerings."""
 _OWN = f"{Path(__file__).parent}/"
