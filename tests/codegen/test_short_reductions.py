@@ -90,3 +90,21 @@ def test_every_thread_of_a_gpu_computes_a_short_reduction(text: str, tmp_path: P
     assert "__syncthreads" not in case.spec.source
     (ran,) = running.run_emulated([case], tmp_path)
     assert not (ran.error or running.problem(ran.outputs, case))
+
+
+@pytest.mark.skipif(not running.has_emulator(), reason="the kernels of CUDA are emulated")
+@pytest.mark.parametrize("n", [0, 1])
+def test_a_sum_of_at_most_one_element_contains_its_start(n: int, tmp_path: Path) -> None:
+    text = f"""
+    x = f32[{n}] parameter(0)
+    start = f32[] constant(0.5)
+    e = f32[{n}] negate(x)
+    total = f32[] reduce(e, start), dimensions={{0}}, to_apply=add
+    ROOT both = (f32[{n}], f32[]) tuple(e, total)
+    """
+    x = np.full(n, 0.25, np.float32)
+    case = running.case_of(running.fused(text, ADD.replace("{t}", "f32")), [x], "cuda")
+    (ran,) = running.run_emulated([case], tmp_path)
+    assert ran.error == ""
+    assert ran.outputs[1] == np.float32(0.5 - 0.25 * n)
+    assert running.problem(ran.outputs, case) is None

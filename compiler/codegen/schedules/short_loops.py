@@ -59,10 +59,10 @@ def _unrolled(s: lir.Stmt, short: int) -> lir.Stmt:
 
 
 def unroll_short_reductions(body: Body, most: int) -> Body:
-    """Return the statements outside of all loops with reductions over at most `most` elements written out."""
+    """Return the statements outside of all loops with reductions over 1 to `most` elements written out."""
     out: list[lir.Stmt] = []
     for s in body:
-        is_short = isinstance(s, lir.Reduce) and len(s.vars) == 1 and s.vars[0].extent <= most
+        is_short = isinstance(s, lir.Reduce) and len(s.vars) == 1 and 0 < s.vars[0].extent <= most
         out += _written_out(s) if isinstance(s, lir.Reduce) and is_short else [s]
     return tuple(out)
 
