@@ -153,7 +153,14 @@ def _split(i: HloInstruction, group: tuple[int, int], chunks: int, neutral: HloI
     moved = split.shape.rank - source.shape.rank
     others = [d + (moved if d >= last else 0) for d in i.dimensions if not first <= d < last]
     reduced = [*range(first + 1, last + moved), *others]
+    order = list(range(split.shape.rank))
+    adjacent = _adjacent_in_memory(source)
+    if adjacent is not None and adjacent == max((d for d in range(len(dims)) if d not in i.dimensions), default=None):
+        # Adjacent threads compute adjacent results, so that results are adjacent which are read from adjacent elements.
+        order.append(order.pop(adjacent + (moved if adjacent >= last else 0)))
+        if order != sorted(order):
+            split = b.transpose(split, order)
     function = i.attributes["to_apply"]
-    partial = b.reduce(split, neutral, sorted(reduced), function)
-    kept_before = sum(d not in i.dimensions for d in range(first))
-    computation.replace(i, b.reduce(partial, init, [kept_before], function))
+    partial = b.reduce(split, neutral, sorted(order.index(d) for d in reduced), function)
+    chunk = [d for d in order if d not in reduced].index(first)
+    computation.replace(i, b.reduce(partial, init, [chunk], function))
