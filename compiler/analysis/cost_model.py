@@ -158,7 +158,8 @@ class CostModel:
         d = self.device
         parallel = summary.elements
         if d.element_work and summary.elements > 1:
-            parallel = max(parallel, (summary.flops + summary.loads) / d.element_work)
+            # An operand that is repeated along a reduction saves loads, but the cores share as many elements as before.
+            parallel = max(parallel, (summary.flops + summary.loads) / d.element_work, summary.reduced)
         if summary.looped_reduction:
             # Rows are few and large, so their number does not limit parallelism; the amount of work does.
             parallel = summary.loads if d.splits_reductions else max(summary.loads, summary.flops)

@@ -21,6 +21,8 @@ from compiler.ir.types import PrimitiveType as T
 
 LOOP_FROM = 17
 """Reductions over at least this many elements run as loops; smaller ones are unrolled."""
+SHARED_FROM = 8
+"""Shorter reductions, such as pools of 2x2, are no work that cores share beyond that of their results."""
 CONTEXT_LIMIT = 64
 """Largest number of contexts of one value; further ones are merged into one."""
 
@@ -101,6 +103,7 @@ class KernelSummary:
         called: those of a convolution that a library computes with what follows in one call, faster than apart; else 0.
         block_bytes: of a block that is no row, the bytes of one input that it reads again.
         serial: those of `flops` that expensive functions in the steps of a scan along rows take, one step at a time.
+        reduced: elements that a reduction without a loop combines, over all of its results; 0 below `SHARED_FROM` each.
     """
 
     inputs: tuple[Input, ...] = ()
@@ -119,6 +122,7 @@ class KernelSummary:
     nests: int = 1
     block_bytes: float = 0.0
     serial: float = 0.0
+    reduced: float = 0.0
 
 
 def summarize(instruction: HloInstruction) -> KernelSummary:
@@ -267,7 +271,7 @@ class _Walk:
         for o in self.outputs:
             n = updates.get(o, first_leaf_elements(o))
             self._need(o, self._root_context(o, n, n if updates else largest), Use(n, n))
-        flops, statements, products, serial = 0.0, 0, 0.0, 0.0
+        flops, statements, products, serial, reduced = 0.0, 0, 0.0, 0.0, 0.0
         templates = [i for i in self.inside if i.opcode in TEMPLATE_OPS]
         in_steps = any(i.opcode is Opcode.REDUCE_WINDOW and scans_rows(i) for i in templates)
         summed: Contexts = {}  # chains of elementwise ops have the same contexts
@@ -301,6 +305,8 @@ class _Walk:
                 serial += own
             if op is Opcode.REDUCE:
                 statements += copies * _unrolled(i)
+                if SHARED_FROM <= reduced_elements(i) < LOOP_FROM:
+                    reduced = max(reduced, evaluations * reduced_elements(i))
             elif op is not Opcode.CONSTANT:
                 statements += copies
             if updates and i in updates:
@@ -332,6 +338,7 @@ class _Walk:
             nests=nests,
             block_bytes=block_bytes,
             serial=serial,
+            reduced=reduced,
         )
 
     def _called(self) -> float:

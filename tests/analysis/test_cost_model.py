@@ -8,6 +8,8 @@ from compiler.analysis.trip_count import annotate_trip_counts
 from compiler.api import decide
 from compiler.errors import UnknownNameError
 from compiler.fusion.policies import DEFAULT_POLICY, make_policy
+from compiler.fusion.protocol import run_policy
+from compiler.fusion.state import FusionState
 from compiler.ir import HloInstruction, HloModule, Opcode
 from compiler.session import CompilationSession
 from compiler.text import parse
@@ -425,3 +427,31 @@ def test_few_tiles_of_a_generated_product_take_as_long_as_their_depth_on_a_gpu()
 
     assert seconds(64, 4096) > 0.8 * seconds(256, 4096)  # more units multiply more rows in the same time
     assert seconds(64, 8192) > 1.5 * seconds(64, 4096)
+
+
+BATCHED = """
+HloModule m
+
+%add (a: f32[], b: f32[]) -> f32[] {
+  %a = f32[] parameter(0)
+  %b = f32[] parameter(1)
+  ROOT %s = f32[] add(%a, %b)
+}
+
+ENTRY %main (x: f32[16,16,16], y: f32[16,16,16]) -> f32[16,16,16] {
+  %x = f32[16,16,16] parameter(0)
+  %y = f32[16,16,16] parameter(1)
+  %xs = f32[16,16,16,16] broadcast(%x), dimensions={0,1,2}
+  %ys = f32[16,16,16,16] broadcast(%y), dimensions={0,2,3}
+  %products = f32[16,16,16,16] multiply(%xs, %ys)
+  %zero = f32[] constant(0)
+  ROOT %r = f32[16,16,16] reduce(%products, %zero), dimensions={2}, to_apply=%add
+}
+"""
+
+
+@pytest.mark.parametrize("cores", [1, 2, 8])
+def test_small_products_of_a_batch_are_one_kernel_for_any_number_of_cores(cores: int) -> None:
+    module = parse(BATCHED)
+    run_policy(FusionState(module, cpu(cores)), make_policy(DEFAULT_POLICY))
+    assert [i.opcode for i in module.entry.instructions if i.opcode is not Opcode.PARAMETER] == [Opcode.FUSION]
