@@ -7,12 +7,14 @@ from compiler.codegen import buildability
 from compiler.errors import ArgumentError, FusionError, HlogymError, UnknownNameError
 from compiler.fusion.actions import FusionAction
 from compiler.fusion.policies import POLICIES, SEARCHES, BeamSearch, InOrder, NoFusion, RandomFusion, make_policy
+from compiler.fusion.policies.free_ops import ThroughFreeOps
 from compiler.fusion.policies.xla import FusionMerger, InstructionFusion
 from compiler.fusion.protocol import as_policy, run_policy
 from compiler.fusion.rewriting import body_of
 from compiler.fusion.state import FusionState
 from compiler.ir.verifier import check_module
 from compiler.passes.pipelines.default import default_pipeline
+from compiler.session import CompilationSession
 from compiler.text import parse
 from env.suites import load_suite
 from tests.fusion.programs import entry, optimized
@@ -51,6 +53,20 @@ def test_policies_that_follow_the_cost_model_never_lose_by_it(program: str) -> N
         state = start.fork()
         run_policy(state, make_policy(name))
         assert state.seconds() <= start.seconds() * 1.001, name
+
+
+@pytest.mark.parametrize("rows", [512, 32])
+def test_a_transposition_behind_a_reshape_leaves_a_product_to_the_library_where_that_is_faster(rows: int) -> None:
+    session = CompilationSession(
+        parse(f"""ENTRY e {{
+            x = f32[{rows // 8},8,6272] parameter(0)  y = f32[6272,288] parameter(1)
+            t = f32[8,{rows // 8},6272] transpose(x), dimensions={{1,0,2}}  r = f32[{rows},6272] reshape(t)
+            ROOT d = f32[{rows},288] dot(r, y), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}} }}"""),
+        "cuda", pipeline=[],
+    )  # fmt: skip
+    before = session.fusion.seconds()
+    run_policy(session.fusion, ThroughFreeOps())
+    assert session.fusion.seconds() <= before
 
 
 def test_the_seed_program_becomes_the_fusion_it_shows() -> None:

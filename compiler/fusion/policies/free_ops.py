@@ -33,8 +33,10 @@ class ThroughFreeOps(Walk):
                 if producer is None:
                     continue
                 action = all_users_action(sequence, free)
+                # Negative where a library computes a user, which the fusion would make a generated kernel.
+                saved = sequence.estimates.into_all(free, consumers_of(free))
                 # Kernels are made last.
-                if not _after(state, action, partial(_would_save, sequence, producer)):
+                if not _after(state, action, partial(_would_save, sequence, producer, saved)):
                     continue
                 if not sequence.can_go_into_all_users(free, sequence.consumers(free)):
                     continue
@@ -77,12 +79,13 @@ def _may_save(
     return most + lost + sequence.estimates.unused_constants([producer, *others, *users]) > LEAST_SAVING
 
 
-def _would_save(sequence: SequenceState, producer: HloInstruction) -> bool:
-    """Check whether fusing a producer into all its users saves time, and nothing is known against it."""
+def _would_save(sequence: SequenceState, producer: HloInstruction, already: float) -> bool:
+    """Check whether fusing a producer into all its users saves time, also beside what was saved or lost already."""
     users = consumers_of(producer)
     if not users or not sequence.may_go_into_all_users(producer, users):
         return False
-    return sequence.estimates.into_all(producer, users) > LEAST_SAVING
+    saved = sequence.estimates.into_all(producer, users)
+    return saved > LEAST_SAVING and saved + already > LEAST_SAVING
 
 
 def _can_go(sequence: SequenceState, producer: HloInstruction) -> bool:
