@@ -18,6 +18,7 @@ from compiler.codegen.nest.index import IndexExpr
 from compiler.codegen.nest.loop_ir import LoopKind
 from compiler.codegen.nest.scalar_ops import binary
 from compiler.codegen.nest.traversal import names_defined, names_used
+from compiler.codegen.printing.byte_lanes import byte_loads
 from compiler.codegen.printing.narrow_values import narrow_values
 from compiler.codegen.printing.print_order import index_mask, key_text, order_functions
 from compiler.codegen.printing.print_products import product_call, product_function, span_size
@@ -85,6 +86,7 @@ class _CPrinter(Printer):
         self._varying: frozenset[str] | None = None  # the names that a long vector loop defines
         self._counts = 0  # numbers of iterations that have names, which differ: loops may share their variable
         self._narrow = narrow_values(kernel)
+        self._widened: dict[str, str] = {}  # elements of arrays, by the names of the loads that they replace
         self.attributes = f"VECTOR_BITS({kernel.vector_bits}) " if kernel.vector_bits else ""
 
     def prologue(self, arguments: str) -> None:
@@ -128,6 +130,8 @@ class _CPrinter(Printer):
 
     def expression(self, let: lir.Let) -> str:
         value = let.value
+        if let.name in self._widened:
+            return f"({COMPUTE_TYPES[let.type]}){self._widened[let.name]}"
         if isinstance(value, lir.Apply) and converts_small_floats(value.op):
             self.helpers["small_floats.h"] = None
         if self._in_vectors and isinstance(value, lir.Apply) and self._divides_vectors(value):
@@ -332,10 +336,26 @@ class _CPrinter(Printer):
     def loop(self, s: lir.For) -> None:
         if s.kind in (LoopKind.PARALLEL, LoopKind.PARALLEL_VECTOR):
             self._parallel_loop(s)
+        elif loads := byte_loads(s, self.types):
+            self._loop_of_widened(s, loads)
         elif s.poll:
             self._polling_loop(s)
         else:
             self._plain_loop(s, "0", str(s.var.extent))
+
+    def _loop_of_widened(self, s: lir.For, loads: Mapping[str, lir.Load]) -> None:
+        """Print a loop after the copies of the bytes that it loads; see `byte_lanes`."""
+        v, n = s.var.name, s.var.extent
+        self.emit("{")
+        self.depth += 1
+        for name, load in loads.items():
+            self.emit(f"int32_t {name}_wide[{n}] __attribute__((aligned(64)));")
+            self.emit(f"for (index_t {v} = 0; {v} < {n}; {v}++) {name}_wide[{v}] = {self.load(load)};")
+            self._widened[name] = f"{name}_wide[{v}]"
+        self._plain_loop(s, "0", str(n))
+        self._widened.clear()
+        self.depth -= 1
+        self.emit("}")
 
     def _plain_loop(self, s: lir.For, first: str, last: str, multiple: int = 1) -> None:
         """Print a loop from `first` to `last`, whose number of iterations is a multiple of `multiple`."""
