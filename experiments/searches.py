@@ -220,8 +220,9 @@ def plot(rows: Sequence[Row], settings: SearchSettings) -> Figure:
     counted = len(settings.measurements)
     axes_of = (("measurements", settings.measurements, 0), ("seconds", settings.seconds, counted))
     panels = [p for p in axes_of if p[1]]
-    figure = NewFigure(figsize=(5.5 * len(panels), 4), layout="constrained")
     found = summaries(rows, len(settings.parts))
+    size = (max(8.0, 5.5 * len(panels)), 4 + 0.1 * len(found))
+    figure = NewFigure(figsize=size, layout="constrained")
     for axes, (label, at, first) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
         for n, (name, each) in enumerate(found.items()):
             means = [s.mean for s in each[first : first + len(at)]]
@@ -238,7 +239,7 @@ def plot(rows: Sequence[Row], settings: SearchSettings) -> Figure:
         axes.set_xticks(list(at), [f"{a:g}" for a in at])
         axes.minorticks_off()
         axes.set_ylabel("confirmed speedup, geometric mean")
-    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside right center", fontsize=8)
+    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize=7)
     return figure
 
 
