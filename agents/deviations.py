@@ -11,7 +11,6 @@ from compiler.codegen.schedules.kernel_choice import KernelChoice
 from compiler.errors import HlogymError
 from compiler.expansions import ExpansionSite, as_expansion_policy
 from compiler.fusion.actions import FusionAction
-from compiler.fusion.policies import make_policy
 from compiler.ir import HloModule
 from compiler.loops import LoopPolicy, LoopSite
 from compiler.passes import PassPipeline, make_pass
@@ -167,7 +166,7 @@ class PlanBuilder:
         if session.module.instruction_count > MOST_INSTRUCTIONS:
             raise HlogymError(f"{session.module.instruction_count} instructions are too many")
         fused = session.fork()
-        actions = fused.run_fusion_policy(policy.fusion or make_policy(session.default_fusion()))
+        actions = fused.run_fusion_policy(policy.fusion)
         found = self._unfused[key] = _Unfused(key, session, expansions, loops, fused, actions)
         return found
 

@@ -214,7 +214,7 @@ def decide(
         session.run_expansion_policy(expansion_policy)
     if loop_policy is None:
         # A learned policy decides loops too; a policy that only fuses leaves them to the default.
-        loop_policy = fusion_policy if isinstance(fusion_policy, LoopPolicy) else session.default_loops()
+        loop_policy = fusion_policy if isinstance(fusion_policy, LoopPolicy) else None
     session.run_loop_policy(loop_policy)
     session.run_fusion_policy(fusion_policy)
     if kernel_selector is not None:
@@ -237,13 +237,12 @@ def decide_all(session: CompilationSession, policy: Policy, keep_fusions: bool =
         session.run_loop_policy(policy.loops)
     elif not keep_fusions:
         # A learned policy decides loops too; a policy that only fuses leaves them to the default.
-        session.run_loop_policy(policy.fusion if isinstance(policy.fusion, LoopPolicy) else session.default_loops())
+        session.run_loop_policy(policy.fusion if isinstance(policy.fusion, LoopPolicy) else None)
     if policy.fusion is not None:
         session.run_fusion_policy(policy.fusion)
     elif not keep_fusions:
-        name = session.default_fusion()
-        session.run_fusion_policy(make_policy(name))
-        session.decided_by["fusion"] = name
+        session.run_fusion_policy()
+        session.decided_by["fusion"] = session.default_fusion()
     if policy.kernels is not None:
         session.run_kernel_selector(policy.kernels)
     session.decided_by.update({phase: by for phase in policy.parts if (by := policy.decider(phase))})

@@ -27,7 +27,7 @@ from compiler.expansions import (
     find_expansion_site,
 )
 from compiler.fusion.actions import FusionAction
-from compiler.fusion.policies import DEFAULT_POLICY
+from compiler.fusion.policies import DEFAULT_POLICY, make_policy
 from compiler.fusion.policies.ruled import RuledFusion
 from compiler.fusion.protocol import ChooseFusion, FusionPolicy, as_policy, run_policy
 from compiler.fusion.recomputation import recompute_outputs
@@ -158,20 +158,13 @@ class CompilationSession:
     def _default_pipeline(self) -> HloPass:
         return self._backend.default_pipeline() if isinstance(self._backend, OwnDefaults) else default_pipeline()
 
-    @property
-    def own_defaults(self) -> OwnDefaults | None:
-        """The backend, if its default decisions differ from those of the others."""
-        return self._backend if isinstance(self._backend, OwnDefaults) else None
-
     def default_loops(self) -> LoopPolicy:
         """Return the policy for loops of `compile` for the backend if none is given."""
-        own = self.own_defaults
-        return KernelLoops() if own is None else own.default_loops()
+        return self._backend.default_loops() if isinstance(self._backend, OwnDefaults) else KernelLoops()
 
     def default_fusion(self) -> str:
         """Return the name of the fusion policy of `compile` for the backend if none is given."""
-        own = self.own_defaults
-        return DEFAULT_POLICY if own is None else own.default_fusion
+        return self._backend.default_fusion if isinstance(self._backend, OwnDefaults) else DEFAULT_POLICY
 
     def apply_pass(self, name: str | HloPass) -> bool:
         """Run one pass, given as an object or as text; return whether the module changed.
@@ -280,8 +273,9 @@ class CompilationSession:
         self._decisions.append(LoopChoice(found.id, found.position, choice))
         return changed
 
-    def run_loop_policy(self, policy: LoopPolicy) -> None:
-        """Decide every remaining loop with a policy."""
+    def run_loop_policy(self, policy: LoopPolicy | None = None) -> None:
+        """Decide every remaining loop with a policy, by default that of `compile` for the backend."""
+        policy = self.default_loops() if policy is None else policy
         self.decided_by["loops"] = decider_name(policy)
         for site in self.loops():
             self.set_loop(site, policy.choose_loop(site, self.module))
@@ -331,14 +325,14 @@ class CompilationSession:
         self._decisions.append(FusionStep(action, state.made[-1]))
         return fused
 
-    def run_fusion_policy(self, policy: FusionPolicy | ChooseFusion) -> list[FusionAction]:
-        """Fuse until the policy stops; return its actions.
+    def run_fusion_policy(self, policy: FusionPolicy | ChooseFusion | None = None) -> list[FusionAction]:
+        """Fuse until the policy, by default that of `compile` for the backend, stops; return its actions.
 
         Raises:
             ArgumentError: `policy` is neither a policy nor a function.
             FusionError: the policy chose something that is not a legal action.
         """
-        policy = as_policy(policy)
+        policy = make_policy(self.default_fusion()) if policy is None else as_policy(policy)
         self._enter("fusion")
         self.decided_by["fusion"] = decider_name(policy)
         self.rules = tuple(map(str, policy.rules)) if isinstance(policy, RuledFusion) else ()

@@ -13,7 +13,6 @@ from compiler.passes.infrastructure.base import op_count
 from compiler.plan import CompilationPlan, Phase
 from compiler.session import CompilationSession
 from compiler.text import parse
-from env.episode import fuse_by_default, run_default_loops
 from env.suites import Program
 
 __all__ = ["LEAST_ESTIMATE", "Baseline", "ProgramError"]
@@ -61,7 +60,7 @@ class Baseline:
                 self._default.run_passes()
             self.ops = op_count(self._default.module)
             if automatic and tuple(phases) in (("passes",), ("kernels",)):
-                run_default_loops(self._default)
+                self._default.run_loop_policy()
         self._fuses = "fusion" not in phases
         passes_are_open = automatic and "passes" in phases
         self.start = CompilationSession(module, backend=backend) if passes_are_open else self._default
@@ -75,7 +74,7 @@ class Baseline:
         session = self._default.fork()
         with _naming(self._program):
             if self._fuses:
-                fuse_by_default(session)
+                session.run_fusion_policy()
             else:
                 session.run_fusion_policy(make_policy("none"))
         return session

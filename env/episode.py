@@ -13,7 +13,6 @@ from compiler.codegen.schedules.kernel_choice import KernelChoice
 from compiler.errors import HlogymError
 from compiler.expansions import ExpansionSite
 from compiler.fusion.actions import FusionAction
-from compiler.fusion.policies import DEFAULT_POLICY, make_policy
 from compiler.learned.features.candidates import (
     CANDIDATE_FEATURES,
     MAX_CANDIDATES,
@@ -37,28 +36,12 @@ from compiler.runtime.kernel_sites import KernelSite, OfferedChoices
 from compiler.session import CompilationSession
 
 __all__ = [
-    "COMPLETION_POLICY",
     "Episode",
     "KernelMoves",
     "Move",
     "Offers",
     "Stop",
-    "fuse_by_default",
-    "run_default_loops",
 ]
-
-COMPLETION_POLICY = DEFAULT_POLICY
-"""Fuses at the end of episodes that do not decide fusion, so that they end with a whole compilation."""
-
-
-def run_default_loops(session: CompilationSession) -> None:
-    """Decide the loops as `compile` does for the session's backend."""
-    session.run_loop_policy(session.default_loops())
-
-
-def fuse_by_default(session: CompilationSession) -> None:
-    """Fuse as `compile` does for the session's backend."""
-    session.run_fusion_policy(make_policy(session.default_fusion()))
 
 
 @dataclass(frozen=True)
@@ -476,7 +459,7 @@ class Episode:
         """Return the kernels; fusion is completed first if it is not a phase."""
         if self._kernels is None:
             if not self._fuses:
-                fuse_by_default(self.session)
+                self.session.run_fusion_policy()
             self._kernels = self.session.kernel_sites()
         return self._kernels
 
@@ -499,5 +482,5 @@ class Episode:
         if self._features is not None or self._kernels is not None:
             return self.session
         rest = self.session.fork()
-        fuse_by_default(rest)
+        rest.run_fusion_policy()
         return rest

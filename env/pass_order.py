@@ -24,7 +24,6 @@ from compiler.support.lru_dict import LruDict
 from env.base import CompilerEnv, EnvOptions
 from env.baseline import LEAST_ESTIMATE, Baseline
 from env.compilation import Compilation
-from env.episode import fuse_by_default, run_default_loops
 from env.speedup_measurer import SpeedupMeasurer
 from env.suites import Program, Suite
 
@@ -118,8 +117,8 @@ class _PassCompilation(Compilation):
         session = self.baseline.start.fork()
         passes = (*self.episode.effective(), *defaults)
         end.read(lambda module: session.take_passes(module, passes))
-        run_default_loops(session)
-        fuse_by_default(session)
+        session.run_loop_policy()
+        session.run_fusion_policy()
         return session
 
 

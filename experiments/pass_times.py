@@ -22,11 +22,9 @@ from agents.pass_search import PASS_SEARCHES, Score, search_order
 from compiler.analysis.cost_model import CostModel, module_cost
 from compiler.backends.registry import find_backend
 from compiler.errors import UnknownNameError
-from compiler.fusion.policies import DEFAULT_POLICY, make_policy
 from compiler.ir import HloModule
 from compiler.learned.pass_order import LearnedPassOrder
 from compiler.learned.pass_states import PassState, default_pass_actions
-from compiler.loops import KernelLoops
 from compiler.passes.infrastructure.base import op_count
 from compiler.session import CompilationSession, Pipeline
 from compiler.text import parse
@@ -112,8 +110,8 @@ def _compiled(module: HloModule, backend: str, order: Pipeline) -> tuple[Compila
         session.run_passes(order)
     session.run_passes()
     ops = op_count(session.module)
-    session.run_loop_policy(KernelLoops())
-    session.run_fusion_policy(make_policy(DEFAULT_POLICY))
+    session.run_loop_policy()
+    session.run_fusion_policy()
     return session, ops
 
 

@@ -15,7 +15,6 @@ from compiler.codegen.lowering.lower import lower
 from compiler.codegen.nest.loop_ir import Kernel
 from compiler.fusion.policies import make_policy
 from compiler.ir import HloModule
-from compiler.loops import KernelLoops
 from compiler.passes import PipelineRun
 from compiler.passes.pipelines.default import default_pipeline
 from compiler.runtime.thunks import Thunk
@@ -58,7 +57,7 @@ def loops() -> str:
             f"`{s.id}`",
             str(s.trip_count),
             ", ".join(f"`{c}`" for c in s.choices),
-            f"`{KernelLoops().choose_loop(s, session.module)}`",
+            f"`{session.default_loops().choose_loop(s, session.module)}`",
         ]
         for s in session.loops()
     ]
@@ -69,7 +68,7 @@ def actions() -> str:
     """Return a table of the legal fusions before the first one is chosen, with their estimated savings."""
     session = _session()
     session.run_passes()
-    session.run_loop_policy(KernelLoops())
+    session.run_loop_policy()
     rows = [
         [f"`{a.kind}`", f"`%{a.producer}` into `%{a.consumer}`", f"{session.fusion.estimate(a) * 1e9:.0f} ns"]
         for a in session.actions()

@@ -18,14 +18,12 @@ from pathlib import Path
 import numpy as np
 
 from compiler.errors import HlogymError
-from compiler.fusion.policies import make_policy
 from compiler.ir import HloModule
 from compiler.passes import PASSES, PassPipeline, make_pass
 from compiler.passes.pipelines.default import default_pipeline
 from compiler.session import CompilationSession
 from compiler.support.safe_names import markdown_cell
 from compiler.text import parse
-from env.episode import COMPLETION_POLICY
 from env.measurement import Measurer, MeasurerOptions
 from env.statistics import Interval, geometric_mean
 from env.store import PlanStore
@@ -75,7 +73,7 @@ def search(program: Program, draws: int, rng: np.random.Generator, measurer: Mea
     candidates = [t for t in (*PASSES, *VARIANTS) if t != "float-normalization"]
     default = _optimised(module, ())
     seen, found = {str(default.module)}, []
-    default.run_fusion_policy(make_policy(COMPLETION_POLICY))
+    default.run_fusion_policy()
     for _ in range(draws):
         passes = tuple(str(t) for t in rng.choice(candidates, int(rng.integers(1, LONGEST + 1))))
         session = _optimised(module, passes)
@@ -83,7 +81,7 @@ def search(program: Program, draws: int, rng: np.random.Generator, measurer: Mea
         if text in seen or session.module.instruction_count > MAX_AFTERWARDS:
             continue
         seen.add(text)
-        session.run_fusion_policy(make_policy(COMPLETION_POLICY))
+        session.run_fusion_policy()
         found.append((session.cost().seconds, passes, session.plan))
     found.sort(key=lambda f: f[0])
     timed = [*found[: TIMED // 2], *found[TIMED // 2 :: max(1, len(found) // TIMED)]][:TIMED]

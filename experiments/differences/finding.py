@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from compiler.codegen.schedules.kernel_choice import KernelChoice
 from compiler.errors import HlogymError
 from compiler.expansions import ExpansionSite
-from compiler.fusion.policies import DEFAULT_POLICY, make_policy
 from compiler.ir import HloModule
 from compiler.loops import KEEP
 from compiler.plan import CompilationPlan, Phase
@@ -160,7 +159,7 @@ class _Finder:
                     for name, choice in row.items():
                         session.set_kernel(f"{sequence}/{name}", choice)
                 return "" if side is self._a else f"without it, what follows is as in {side.label}"
-        session.run_fusion_policy(make_policy(DEFAULT_POLICY))
+        session.run_fusion_policy()
         return _BY_RULES
 
     # ---- fusion and kernels

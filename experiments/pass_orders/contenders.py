@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from agents.pass_search import PASS_SEARCHES, FoundOrder, search_order
-from compiler.fusion.policies import make_policy
 from compiler.ir import HloModule
 from compiler.learned.pass_episode import PassEpisode
 from compiler.learned.pass_order import LearnedPassOrder
@@ -22,7 +21,6 @@ from compiler.passes.pipelines.default import XLA_ORDER, default_pipeline
 from compiler.plan import CompilationPlan
 from compiler.session import CompilationSession
 from compiler.text import parse
-from env.episode import COMPLETION_POLICY
 from env.measurement import Measurer
 from env.suites import Program
 from experiments.pass_orders.evaluation import BASELINE, DEFAULT, Contender, OrderEvaluation, OrderRow
@@ -180,5 +178,5 @@ def _measured(program: Program, row: OrderRow, names: Sequence[str], measurer: M
 def _plan(module: HloModule, passes: Sequence[str]) -> CompilationPlan:
     session = CompilationSession(module)
     session.run_passes(PassPipeline("order", tuple(make_pass(t) for t in passes)))
-    session.run_fusion_policy(make_policy(COMPLETION_POLICY))
+    session.run_fusion_policy()
     return session.plan

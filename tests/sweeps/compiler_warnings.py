@@ -26,8 +26,6 @@ from compiler.backends.cpu.toolchain import FLAGS, balanced_groups, find_compile
 from compiler.codegen.kernel_spec import KernelSpec
 from compiler.codegen.printing import print_c
 from compiler.errors import UnsupportedError
-from compiler.fusion.policies import make_policy
-from compiler.loops import KernelLoops
 from compiler.session import CompilationSession
 from compiler.text import parse
 from env.suites import load_suite
@@ -72,8 +70,8 @@ def kernels_of(suite: str) -> dict[str, KernelSpec]:
     for program in load_suite(suite).programs:
         session = CompilationSession(parse(program.text()), "cpu")
         session.run_passes()
-        session.run_loop_policy(KernelLoops())
-        session.run_fusion_policy(make_policy("default"))
+        session.run_loop_policy()
+        session.run_fusion_policy()
         found.update({s.spec.symbol: s.spec for s in session.kernel_sites() if s.spec is not None})
     return found
 

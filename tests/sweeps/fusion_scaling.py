@@ -17,9 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from compiler.fusion.policies import DEFAULT_POLICY, make_policy
 from compiler.ir import HloModule, Opcode
-from compiler.loops import KernelLoops
 from compiler.passes import make_pass
 from compiler.session import CompilationSession
 from compiler.text import parse
@@ -72,13 +70,13 @@ def measure(program: str, module: HloModule, backend: str) -> Point:
     started = time.process_time()
     session = CompilationSession(module, backend)
     session.run_passes()
-    session.run_loop_policy(KernelLoops())
+    session.run_loop_policy()
     passed = time.process_time()
     _ = session.fusion
     ready = time.process_time()
     sequences = session.module.control_flow_computations()
     size = sum(i.opcode not in _NOT_COUNTED for c in sequences for i in c.instructions)
-    fusions = len(session.run_fusion_policy(make_policy(DEFAULT_POLICY)))
+    fusions = len(session.run_fusion_policy())
     fused = time.process_time()
     return Point(program, module.instruction_count, size, fusions, passed - started, ready - passed, fused - ready)
 

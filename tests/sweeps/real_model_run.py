@@ -23,10 +23,8 @@ from unittest import mock
 from compiler.backends.cpu import toolchain
 from compiler.backends.cuda.nvrtc import source_of
 from compiler.errors import CodegenError, HlogymError, UnsupportedError
-from compiler.fusion.policies import DEFAULT_POLICY, make_policy
 from compiler.ir.instruction import HloInstruction
 from compiler.ir.module import HloModule
-from compiler.loops import KernelLoops
 from compiler.runtime.instruction_kernels import emit_kernel
 from compiler.runtime.memory import program_memory
 from compiler.runtime.thunk_emitter import ThunkEmitter, ThunkProgram
@@ -112,12 +110,12 @@ def compile_file(path: Path, backend: str, made: Compilation, architecture: str 
         session = CompilationSession(module, backend)
         session.run_passes()
     with made.stage("loops"):
-        session.run_loop_policy(KernelLoops())
+        session.run_loop_policy()
     with made.stage("fusion start"):
         state = session.fusion
     made.fused_from = sum(len(c.instructions) for c in session.module.control_flow_computations())
     with made.stage("fusion"):
-        made.actions = len(session.run_fusion_policy(make_policy(DEFAULT_POLICY)))
+        made.actions = len(session.run_fusion_policy())
     del state
     with _building(made):
         executable = session.finish()
