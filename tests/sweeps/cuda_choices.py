@@ -19,32 +19,27 @@ import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from compiler import CompilationSession, parse
 from compiler.backends.cpu.native_runtime import available_cores
 from compiler.backends.cuda.cubins import compile_cubins
-from compiler.backends.cuda.gpu_models import GpuModel, gpu_model, resident_blocks
+from compiler.backends.cuda.gpu_models import GpuModel
 from compiler.backends.cuda.nvrtc import source_of
 from compiler.codegen.kernel_spec import KernelSpec
 from compiler.codegen.schedules.kernel_choice import GENERATED, KernelChoice
 from compiler.codegen.templates.loop_kernel import LoopKernel
 from compiler.errors import HlogymError
-from compiler.fusion.policies import make_policy
-from compiler.loops import KernelLoops
 from compiler.runtime.instruction_kernels import emit_kernel
 from compiler.runtime.kernel_sites import KernelSite
 from env.suites import Program, load_suite
 from experiments.provenance import provenance
+from tests.sweeps.cuda_traffic import ELSEWHERE, GPU, occupancy
 
 SUITES = ("quickstart", "kernels", "linear_algebra", "jax", "models")
-GPUS: Mapping[str, GpuModel] = {
-    "sm_80": gpu_model("a100"),
-    "sm_90": gpu_model("h100"),
-    "sm_100": replace(gpu_model("h100"), name="b200", architecture="sm_100", multiprocessors=148),
-}
-"""Architectures, and GPUs that have them. A multiprocessor of a B200 holds as much as that of an H100."""
+GPUS: Mapping[str, GpuModel] = {a: ({GPU.architecture: GPU} | ELSEWHERE)[a] for a in ("sm_80", "sm_90", "sm_100")}
+"""Architectures, and GPUs that have them."""
 DEFAULT = "default"
 
 
@@ -110,8 +105,8 @@ def candidates(suite: str, programs: Iterable[Program], seen: set[str], tally: T
     for program in programs:
         session = CompilationSession(parse(program.text()), backend="cuda")
         session.run_passes()
-        session.run_loop_policy(KernelLoops())
-        session.run_fusion_policy(make_policy("default"))
+        session.run_loop_policy()
+        session.run_fusion_policy()
         for site in session.kernel_sites():
             if site.fingerprint in sites:
                 continue
@@ -166,11 +161,8 @@ def compiled(candidate: Candidate, architecture: str) -> Compiled:
         r = compile_cubins([kernel], architecture)[kernel.symbol].resources
     except HlogymError as e:
         return Compiled(candidate.key, architecture, error=str(e))
-    resident = resident_blocks(gpu, kernel.block, r.registers, r.shared_bytes)
-    occupancy = round(resident * kernel.block / gpu.most_threads, 3)
-    return Compiled(
-        candidate.key, architecture, r.registers, r.spill_stores, r.stack_bytes, r.shared_bytes, occupancy
-    )  # fmt: skip
+    held = occupancy(kernel, r, gpu)
+    return Compiled(candidate.key, architecture, r.registers, r.spill_stores, r.stack_bytes, r.shared_bytes, held)
 
 
 class Progress:
@@ -267,11 +259,11 @@ def _kinds(part: Sequence[Candidate], results: Mapping[tuple[str, str], Compiled
             rs = [r for r in rs if not r.error]
             if not rs:
                 continue
-            registers, occupancy = [r.registers for r in rs], [r.occupancy for r in rs]
+            registers, held = [r.registers for r in rs], [r.occupancy for r in rs]
             spills = [r.spills for r in rs if r.spills]
             yield (
                 f"| {kind} | {a} | {len(rs)} | {statistics.median(registers):.0f}, {max(registers)} | "
-                f"{statistics.median(occupancy):.0%}, {min(occupancy):.0%} | {len(spills)}, {max(spills, default=0)} | "
+                f"{statistics.median(held):.0%}, {min(held):.0%} | {len(spills)}, {max(spills, default=0)} | "
                 f"{max(r.shared for r in rs) / 1024:.1f} |"
             )
 

@@ -180,9 +180,14 @@ def _resources(kernels: Sequence[KernelSpec], architecture: str) -> dict[str, Re
 
 
 def _needed(k: KernelSpec, resources: Resources, gpu: GpuModel) -> dict[str, float]:
+    held = occupancy(k, resources, gpu)
+    return {"registers": resources.registers, "spills": resources.spill_stores, "occupancy": held}
+
+
+def occupancy(k: KernelSpec, resources: Resources, gpu: GpuModel) -> float:
+    """Return the threads of a kernel that a multiprocessor holds over those that it could hold."""
     resident = resident_blocks(gpu, k.block, resources.registers, resources.shared_bytes)
-    occupancy = round(resident * k.block / gpu.most_threads, 3)
-    return {"registers": resources.registers, "spills": resources.spill_stores, "occupancy": occupancy}
+    return round(resident * k.block / gpu.most_threads, 3)
 
 
 def _row(
