@@ -27,7 +27,7 @@ def _per_tensor(b: TorchBuilder, x: H, scale: float, zero_point: int, quant_min:
 def _per_tensor_with_tensors(
     b: TorchBuilder, x: H, scale: H, zero_point: H, enabled: H, quant_min: int, quant_max: int
 ) -> list[H]:
-    """Do so with the scale and the zero point in tensors; if the switch is 0, return x and true."""
+    """Quantize with the scale and the zero point in tensors; where `enabled` is 0, return x and true."""
     step, zero = (b.reshape(v, ()) for v in (scale, zero_point))
     values, inside = _quantized(b, x, (step, _reciprocal(b, step)), zero, (quant_min, quant_max))
     on = b.broadcast(b.compare(b.reshape(enabled, ()), 0, "NE"), x.shape.dimensions)
@@ -36,7 +36,7 @@ def _per_tensor_with_tensors(
 
 @LOWERINGS.op("fake_quantize_per_channel_affine_cachemask")
 def _per_channel(b: TorchBuilder, x: H, scale: H, zero_point: H, axis: int, quant_min: int, quant_max: int) -> list[H]:
-    """Do so with a scale and a zero point per position along an axis."""
+    """Quantize with a scale and a zero point per position along an axis."""
     dims = [n if i == axis % x.shape.rank else 1 for i, n in enumerate(x.shape.dimensions)]
     step, inverse, zero = (b.reshape(v, dims) for v in (scale, _reciprocal(b, scale), zero_point))
     if zero.shape.element_type.is_float:

@@ -28,7 +28,7 @@ def gc_paused() -> Iterator[None]:
 
 
 RARELY = 8_000_000
-"""New objects between two collections inside `gc_rarely`, some 0.8 GB: one that finds next to nothing takes seconds."""
+"""New objects between two collections inside `gc_rarely`: they take some 0.8 GB, and a collection takes seconds."""
 
 
 class _Slowed:

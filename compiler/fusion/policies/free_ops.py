@@ -80,12 +80,11 @@ def _may_save(
 
 
 def _would_save(sequence: SequenceState, producer: HloInstruction, already: float) -> bool:
-    """Check whether fusing a producer into all its users saves time, also beside what was saved or lost already."""
+    """Check whether fusing a producer into all its users saves time, also after what was lost already."""
     users = consumers_of(producer)
     if not users or not sequence.may_go_into_all_users(producer, users):
         return False
-    saved = sequence.estimates.into_all(producer, users)
-    return saved > LEAST_SAVING and saved + already > LEAST_SAVING
+    return sequence.estimates.into_all(producer, users) + min(0.0, already) > LEAST_SAVING
 
 
 def _can_go(sequence: SequenceState, producer: HloInstruction) -> bool:

@@ -14,9 +14,9 @@ from compiler.passes.infrastructure.registry import register
 CHUNKS_PER_UNIT = 2
 """Chunks that a multiprocessor orders."""
 LEAST_CHUNK = 1024
-"""Least elements of a chunk: a block takes about as long to order fewer."""
+"""Fewest elements of a chunk: a block takes about as long to order fewer."""
 SHARE = 4
-"""Least elements of a chunk for each that is chosen of it."""
+"""Fewest elements of a chunk per element that is chosen from it."""
 MOST_ELEMENTS = 1 << 31
 """Elements of an array whose positions are s32."""
 _S32 = PrimitiveType.S32
