@@ -14,7 +14,7 @@ import argparse
 import math
 import random
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +36,7 @@ from experiments.yardstick.rows import Row, collect, write_page
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["drawn_by_family", "headroom_row", "main", "summaries"]
+__all__ = ["drawn_by_family", "headroom_row", "main", "no_larger", "refuse_test_programs", "summaries"]
 
 FOLDER = Path("results/headroom")
 
@@ -150,6 +150,17 @@ def drawn_by_family(
     return [mine[n] for n in range(per_family) for mine in drawn.values() if n < len(mine)]
 
 
+def no_larger(programs: Iterable[Program], instructions: int) -> list[Program]:
+    """Return the programs that have at most so many instructions."""
+    return [p for p in programs if parse(p.text(), filename=str(p.path)).instruction_count <= instructions]
+
+
+def refuse_test_programs(suite: str, programs: Iterable[Program]) -> None:
+    """Raise ManifestError if some programs of a suite are held out for tests, because learning may not see them."""
+    if any(p.split == "test" for p in programs):
+        raise ManifestError(f"{suite} has programs held out for tests, which must not guide what is learned")
+
+
 def _estimate(program: Program) -> float:
     """Return the time that the cost model gives the program before any pass, in seconds."""
     return module_cost(parse(program.text(), filename=str(program.path))).seconds
@@ -185,8 +196,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if unknown := set(groups) - {*GROUPS, ALL_GROUPS}:
         parser.error(f"unknown group {', '.join(sorted(unknown))}; groups are {', '.join((*GROUPS, ALL_GROUPS))}")
     programs = drawn_by_family(load_suite(o.suite).programs, o.per_family, o.longest, o.seed)[: o.programs]
-    if any(p.split == "test" for p in programs):
-        raise ManifestError(f"{o.suite} has programs held out for tests, which must not guide what is learned")
+    refuse_test_programs(o.suite, programs)
     out = o.out or FOLDER / f"{o.suite.replace(',', '-').replace('/', '-')}.md"
     settings = {n: getattr(o, n) for n in ("suite", "budget", "group", "rounds", "seconds", "seed")}
     if o.per_family is not None:

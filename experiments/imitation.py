@@ -10,7 +10,6 @@ curves, and rows in .jsonl, one per agent and seed, from which an interrupted ru
 
 from __future__ import annotations
 
-import json
 import math
 import sys
 from collections.abc import Mapping, Sequence
@@ -30,16 +29,14 @@ from agents.vectors import make_vector
 from compiler.analysis.cost_model import CostModel, module_cost
 from compiler.backends.registry import find_backend
 from compiler.learned.pass_states import PassState
-from compiler.text import parse
 from env.pass_order import PassOrderEnv
-from env.suites import ManifestError, Program, Suite, load_suite
+from env.suites import Program, Suite, load_suite
 from env.summaries import SpeedupSummary, summarise
 from experiments.console import error_console
-from experiments.headroom import drawn_by_family
+from experiments.headroom import drawn_by_family, no_larger, refuse_test_programs
 from experiments.module_command import plain_errors
-from experiments.results import ResultError, write_text
 from experiments.settings_file import read_experiment
-from experiments.yardstick.rows import write_page
+from experiments.yardstick.rows import read_rows, write_page, write_rows
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -129,11 +126,9 @@ def small_programs(suite: str, settings: ImitationSettings) -> list[Program]:
     Raises:
         ManifestError: some of them are held out for tests.
     """
-    programs = list(load_suite(suite).programs)
-    if any(p.split == "test" for p in programs):
-        raise ManifestError(f"{suite} has programs held out for tests, which must not guide what is learned")
-    fitting = [p for p in programs if parse(p.text(), filename=str(p.path)).instruction_count <= settings.instructions]
-    return drawn_by_family(fitting, settings.programs)[: settings.programs]
+    programs = load_suite(suite).programs
+    refuse_test_programs(suite, programs)
+    return drawn_by_family(no_larger(programs, settings.instructions), settings.programs)[: settings.programs]
 
 
 def make_environment(programs: Sequence[Program], settings: ImitationSettings, seed: int = 0) -> PassOrderEnv:
@@ -268,30 +263,13 @@ def _mean(speedups: Mapping[str, float]) -> float:
     return math.exp(sum(map(math.log, speedups.values())) / len(speedups))
 
 
-def known_rows(path: Path, settings: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the rows of a file that an earlier run with the same settings has written.
-
-    Raises:
-        ResultError: it has other settings, or cannot be read.
-    """
-    if not path.is_file():
-        return []
-    try:
-        head, *rows = map(json.loads, path.read_text(encoding="utf-8").splitlines())
-    except (OSError, ValueError) as error:
-        raise ResultError(f"{path} cannot be continued: {error}; remove it, and the run starts again") from error
-    if head.get("settings") != dict(settings):
-        raise ResultError(f"{path} was written with other settings; remove it, or name another file with --out")
-    return rows
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run from the command line."""
     run = read_experiment(
         "imitation", __doc__ or "", ImitationSettings, lambda _: Path("results/learning/imitation.md"), arguments
     )
     settings = run.settings
-    rows = known_rows(run.rows_file, run.stored_settings)
+    rows = read_rows(run.rows_file, run.stored_settings, ("agent", "seed"))
     train, validation = (
         make_environment(small_programs(s, settings), settings) for s in (settings.train, settings.validation)
     )
@@ -302,8 +280,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for name in AGENTS:
             if (name, seed) not in known:
                 rows.append(train_agent(name, seed, train, validation, shown, settings))
-                written = map(json.dumps, [{"settings": run.stored_settings}, *rows])
-                write_text(run.rows_file, "\n".join(written) + "\n")
+                write_rows(run.rows_file, run.stored_settings, rows)
                 error_console.print(f"{name}, seed {seed}: {rows[-1]['curve'][-1]}")
     teacher = {"train": teacher_gains(train, settings), "validation": teacher_gains(validation, settings)}
     from experiments.plots import save_figure

@@ -11,7 +11,6 @@ run continues.
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -32,9 +31,8 @@ from env.statistics import Interval
 from env.store import PlanStore
 from env.suites import Program, Suite, find_program
 from experiments.module_command import plain_errors
-from experiments.results import ResultError, write_text
 from experiments.settings_file import read_experiment
-from experiments.yardstick.rows import Row, write_page
+from experiments.yardstick.rows import Row, read_rows, write_page, write_rows
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -196,20 +194,7 @@ def known_rows(path: Path, settings: Mapping[str, Any]) -> list[Row]:
     Raises:
         ResultError: the file cannot be read, or was written with other settings.
     """
-    if not path.is_file():
-        return []
-    try:
-        head, *rows = map(json.loads, path.read_text(encoding="utf-8").splitlines())
-    except ValueError as error:
-        raise ResultError(f"{path} cannot be continued: {error}; remove it, and the run starts again") from error
-    if _lasting(head.get("settings", {})) != _lasting(settings):
-        raise ResultError(f"{path} was written with other settings; remove it, or name another file with --out")
-    return list(rows)
-
-
-def _lasting(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings without those that say which rows there are."""
-    return {k: v for k, v in settings.items() if k not in ("agents", "seeds")}
+    return read_rows(path, settings, ("agent",), ignored=("agents", "seeds"))
 
 
 def _lines(rows: Sequence[Row], settings: LadderSettings, default: float, compared: Comparison) -> list[str]:
@@ -295,8 +280,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                     continue
                 rows.append({"agent": agent, "seed": seed, **asdict(play(env, settings, agent, seed))})
                 sys.stderr.write(f"{agent}, seed {seed}: {max(rows[-1]['speedups'], default=0.0):.3g}x\n")
-                lines = [json.dumps({"settings": run.stored_settings}), *map(json.dumps, rows)]
-                write_text(rows_file, "\n".join(lines) + "\n")
+                write_rows(rows_file, run.stored_settings, rows)
         default = default_speedup(env, program)
         plans: dict[str, CompilationPlan | None] = {"as written": env.baseline(program).plan, "default": None}
         for agent in settings.agents:

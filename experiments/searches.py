@@ -34,7 +34,7 @@ from env.store import PlanStore
 from env.suites import ManifestError, Program, load_suite
 from env.summaries import SpeedupSummary, summarise
 from experiments.estimated_search import EstimatedPlans, EstimatingMeasurer
-from experiments.headroom import drawn_by_family
+from experiments.headroom import drawn_by_family, no_larger
 from experiments.module_command import plain_errors
 from experiments.settings_file import read_experiment
 from experiments.yardstick.rows import Row, collect, write_page
@@ -146,8 +146,8 @@ def search_row(
         # Compiled code is kept between searches, so none of them should always be the first.
         random.Random(f"{program.name} {seed}").shuffle(order)
         for name, search in order:
-            learned = policy is not None and name in (SAMPLES, IMPROVED)
-            draws = draws_of(policy, settings.backend) if policy is not None and learned else None
+            by_policy = name in (SAMPLES, IMPROVED)
+            draws = draws_of(policy, settings.backend) if policy is not None and by_policy else None
             builder = estimated.builder(draws) if estimated else PlanBuilder(module, settings.backend, draws)
             with started() as measurer:  # without the times that another search has measured
                 measurer.measure_reference(program)
@@ -255,8 +255,7 @@ def drawn(settings: SearchSettings) -> list[Program]:
             f"{settings.suite} has programs held out for tests; `hlogym evaluate` compares searches on them"
         )
     if settings.instructions:
-        most = settings.instructions
-        programs = [p for p in programs if parse(p.text(), filename=str(p.path)).instruction_count <= most]
+        programs = no_larger(programs, settings.instructions)
     if settings.per_family:
         programs = drawn_by_family(programs, settings.per_family, settings.longest, settings.seed)
     elif settings.programs:

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from compiler.text import parse
-from env.suites import ManifestError, Program, load_suite
+from env.suites import Program, load_suite
 from experiments.emulated_gpu.plans import Found, search_plan
 from experiments.emulated_gpu.settings import EmulatedSettings
-from experiments.headroom import drawn_by_family
+from experiments.headroom import drawn_by_family, refuse_test_programs
 from experiments.yardstick.rows import collect
 
 __all__ = ["Searched", "drawn", "search_suite", "with_loops"]
@@ -31,8 +31,7 @@ def drawn(suite: str, per_family: int, wanted: Callable[[Program], bool] = lambd
         ManifestError: the suite has programs held out for tests.
     """
     programs = drawn_by_family([p for p in load_suite(suite).programs if wanted(p)], per_family)
-    if any(p.split == "test" for p in programs):
-        raise ManifestError(f"{suite} has programs held out for tests, which must not guide what is learned")
+    refuse_test_programs(suite, programs)
     return programs
 
 

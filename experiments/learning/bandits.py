@@ -25,9 +25,9 @@ from compiler.fusion.state import FusionState
 from compiler.learned.kernel_model import shipped_kernel_cost
 from env.measurement import Measurer, MeasurerOptions
 from env.store import PlanStore
-from env.suites import ManifestError, Program, load_suite
+from env.suites import Program, load_suite
 from experiments.console import stdout
-from experiments.headroom import drawn_by_family
+from experiments.headroom import drawn_by_family, refuse_test_programs
 from experiments.learning.deviations import measured_row
 from experiments.learning.drawn_programs import write_drawn_programs
 from experiments.learning.fusion_deviations import Draw, drawn_actions, fusion_row, measured_again
@@ -63,8 +63,7 @@ def learnable_programs(suite: str, per_family: int, seed: int) -> list[Program]:
         ManifestError: the suite has programs that are held out for tests.
     """
     programs = draw_programs(suite, per_family, seed)
-    if any(p.split == "test" for p in programs):
-        raise ManifestError(f"{suite} has programs held out for tests, which must not guide what is learned")
+    refuse_test_programs(suite, programs)
     return programs
 
 

@@ -6,7 +6,7 @@ import json
 import math
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -17,7 +17,15 @@ from experiments.console import error_console
 from experiments.provenance import provenance
 from experiments.results import ResultError, write_text
 
-__all__ = ["Row", "collect", "drawn_programs", "forget_rows_of_other_code", "write_page"]
+__all__ = [
+    "Row",
+    "collect",
+    "drawn_programs",
+    "forget_rows_of_other_code",
+    "read_rows",
+    "write_page",
+    "write_rows",
+]
 
 Row: TypeAlias = dict[str, Any]
 SUITES = "jax,kernels,models,linear_algebra,quickstart"
@@ -46,7 +54,7 @@ def collect(
     Raises:
         ResultError: the file has other settings, or cannot be read or written.
     """
-    rows = _known(path, settings)
+    rows = {row["program"]: row for row in read_rows(path, settings, ("program",))}
     used: list[Row] = []
     end = time.monotonic() + end_after
     for program in programs:
@@ -66,9 +74,39 @@ def collect(
         used.append(rows[program.name])
         done = f"{sum(_is_whole(row) for row in used)}/{limit} {program.name}: {time.monotonic() - start:.1f} s"
         error_console.print(f"{done} {row.get('failure', '')}", markup=False, soft_wrap=True)
-        lines = [json.dumps({"settings": dict(settings)}), *(json.dumps(r) for r in rows.values())]
-        write_text(path, "\n".join(lines) + "\n")
+        write_rows(path, settings, rows.values())
     return used
+
+
+def write_rows(path: Path, settings: Mapping[str, Any], rows: Iterable[Row]) -> None:
+    """Write a file of rows, from which a run with the same settings continues."""
+    write_text(path, "\n".join(map(json.dumps, ({"settings": dict(settings)}, *rows))) + "\n")
+
+
+def read_rows(path: Path, settings: Mapping[str, Any], fields: Sequence[str], ignored: Sequence[str] = ()) -> list[Row]:
+    """Return the rows that an earlier run has written; none if there is no file.
+
+    Args:
+        path: the file.
+        settings: of this run; those of the file must be the same.
+        fields: what each row has.
+        ignored: settings that may differ, because they say which rows there are.
+
+    Raises:
+        ResultError: the file has other settings, or cannot be read.
+    """
+    if not path.is_file():
+        return []
+    try:
+        head, *rows = map(json.loads, path.read_text(encoding="utf-8").splitlines())
+        if lacking := next((field for row in rows for field in fields if field not in row), None):
+            raise ValueError(f"a row has no {lacking!r}")
+    except (OSError, ValueError, TypeError) as error:
+        raise ResultError(f"{path} cannot be continued: {error}; remove it, and the run starts again") from error
+    given, wanted = ({k: v for k, v in of.items() if k not in ignored} for of in (head.get("settings", {}), settings))
+    if given != wanted:
+        raise ResultError(f"{path} was written with other settings; remove it, or name another file with --out")
+    return rows
 
 
 def forget_rows_of_other_code(path: Path, settings: Mapping[str, Any]) -> None:
@@ -86,19 +124,6 @@ def forget_rows_of_other_code(path: Path, settings: Mapping[str, Any]) -> None:
 
 def _is_whole(row: Row) -> bool:
     return "failure" not in row and "skipped" not in row
-
-
-def _known(path: Path, settings: Mapping[str, Any]) -> dict[str, Row]:
-    if not path.is_file():
-        return {}
-    try:
-        head, *lines = map(json.loads, path.read_text(encoding="utf-8").splitlines())
-        known = {row["program"]: row for row in lines}
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ResultError(f"{path} cannot be continued: {error}; remove it, and the run starts again") from error
-    if head.get("settings") != dict(settings):
-        raise ResultError(f"{path} was written with other settings; remove it, or name another file with --out")
-    return known
 
 
 def write_page(path: Path, title: str, command: str, lines: Sequence[str], table: Sequence[Sequence[str]]) -> str:
