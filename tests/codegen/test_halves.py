@@ -29,13 +29,22 @@ SQUARES = """
     d = f32[{m},{n}] add(w, l)
     ROOT r = f16[{m},{n}] convert(d)
 """
+ROTATED = """
+    a = f16[{m},{n}] parameter(0)
+    b = f16[{m},{h}] slice(a), slice={{[0:{m}], [0:{h}]}}
+    c = f16[{m},{h}] slice(a), slice={{[0:{m}], [{h}:{n}]}}
+    d = f16[{m},{h}] subtract(b, c)
+    e = f16[{m},{h}] add(b, c)
+    ROOT r = f16[{m},{n}] concatenate(d, e), dimensions={{1}}
+"""
+"""Rows whose halves are computed from each other, as in rotary embeddings; h is half of n."""
 ADD = "add { x = f32[] parameter(0) y = f32[] parameter(1) ROOT r = f32[] add(x, y) }\n"
 SHAPES = [(3, 16), (5, 33), (7, 100), (40, 64), (2, 3000), (1, 70000), (300, 512), (64, 15)]
 
 
 def source_of(text: str, m: int, n: int, schedule: Schedule | None = None) -> str:
     """Return the source of the kernel of a computation, after comparing it with the interpreter."""
-    fused = running.fused(text.format(m=m, n=n), ADD)
+    fused = running.fused(text.format(m=m, n=n, h=n // 2), ADD)
     arguments = running.random_args(fused.parameter_shapes, np.random.default_rng(n))
     case = running.case_of(fused, arguments, "c", schedule)
     assert running.problem(running.run_c([case])[0], case) is None
@@ -46,6 +55,12 @@ def source_of(text: str, m: int, n: int, schedule: Schedule | None = None) -> st
 def test_elementwise_loops(m: int, n: int) -> None:
     source = source_of(SCALED, m, n)
     assert ("narrow_halves(" in source) == (n >= 16)
+
+
+@pytest.mark.parametrize(("m", "n"), [(3, 32), (5, 66), (64, 4000), (7, 30)])
+def test_loops_that_write_both_halves_of_rows(m: int, n: int) -> None:
+    source = source_of(ROTATED, m, n)
+    assert ("narrow_halves(" in source) == (n >= 32)
 
 
 @pytest.mark.parametrize(("m", "n"), SHAPES)

@@ -27,7 +27,32 @@ def chain(shape: str) -> str:
     """
 
 
+HALVES = """
+    x = bf16[{m},{n}] parameter(0)
+    a = bf16[{m},{h}] slice(x), slice={{[0:{m}], [0:{h}]}}
+    b = bf16[{m},{h}] slice(x), slice={{[0:{m}], [{h}:{n}]}}
+    c = bf16[{m},{h}] subtract(a, b)
+    d = bf16[{m},{h}] add(a, b)
+    ROOT r = bf16[{m},{n}] concatenate(c, d), dimensions={{1}}
+"""
+"""Rows whose halves are computed from each other, as in rotary embeddings; h is half of n."""
+
+
+def tanh(shape: str) -> str:
+    return f"x = bf16[{shape}] parameter(0)\n t = bf16[{shape}] tanh(x)\n ROOT r = bf16[{shape}] add(x, t)"
+
+
 PAIRED = {
+    "halves of rows": HALVES.format(m=5, n=32, h=16),
+    "odd halves of rows": HALVES.format(m=5, n=62, h=31),
+    "short rows": """
+        x = bf16[6,10] parameter(0)
+        y = bf16[6] parameter(1)
+        b = bf16[6,10] broadcast(y), dimensions={0}
+        ROOT r = bf16[6,10] multiply(x, b)
+        """,
+    "functions of whole vectors of pairs": tanh("64"),
+    "functions of many elements": tanh("4000"),
     "even": chain("6,128"),
     "odd": chain("5,77"),
     "one row": chain("100001"),
@@ -56,6 +81,8 @@ PAIRED = {
         """,
 }
 WHOLE = {
+    # Three vectors of elements would be two vectors and two halves of a vector.
+    "functions of a few vectors": tanh("48"),
     "floats": """
         x = bf16[6,128] parameter(0)
         y = f32[6,128] convert(x)

@@ -16,7 +16,7 @@ from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import IndexExpr, Var
 from compiler.codegen.nest.loop_ir import Body, For, LoopKind
 from compiler.codegen.nest.traversal import map_indices, names_of, walk
-from compiler.codegen.schedules.loop_transforms import map_vector_loops
+from compiler.codegen.schedules.loop_transforms import are_apart, map_vector_loops
 from compiler.ir.opcodes import Opcode
 from compiler.ir.types import PrimitiveType as T
 
@@ -62,8 +62,7 @@ def suits_halves(s: For, types: Mapping[str, T]) -> bool:
         return False
     read = [x.value for x in s.body if isinstance(x, lir.Let) and isinstance(x.value, lir.Load)]
     written = [x for x in s.body if isinstance(x, lir.Store)]
-    targets = {x.buffer for x in written}
-    if len(targets) < len(written) or not targets.isdisjoint(x.buffer for x in read):
+    if not {x.buffer for x in written}.isdisjoint(x.buffer for x in read) or not are_apart(written, s.var.extent):
         return False
     accesses = [(x.buffer, x.offset) for x in read] + [(x.buffer, x.offset) for x in written]
     halves = [offset for name, offset in accesses if types.get(name) is T.F16 and s.var in set(offset.variables())]
@@ -134,7 +133,8 @@ def _block(s: For, lane: Var, at: IndexExpr, types: Mapping[str, T], number: int
                 before[key] = lir.WidenHalves(f"{x.name}_halves{number}", *key, lane.extent)
             inside.append(replace(x, value=lir.LocalLoad(before[key].array, ix.of(lane))))
         elif isinstance(x, lir.Store) and _is_half(x, lane, types):
-            array = f"{x.buffer}_halves{number}"
+            again = sum(isinstance(y, lir.NarrowHalves) and y.buffer == x.buffer for y in after)
+            array = f"{x.buffer}_{f'{again}_' if again else ''}halves{number}"
             inside.append(lir.LocalStore(array, ix.of(lane), sources.get(x.value, x.value)))
             after.append(lir.NarrowHalves(x.buffer, x.offset.substitute({lane: ix.const(0)}), array, lane.extent))
         else:

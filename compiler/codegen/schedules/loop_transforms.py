@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from compiler.codegen.nest import index as ix
@@ -291,6 +291,23 @@ _LOOPS = frozenset({For, lir.While, lir.Reduce, lir.Sort, lir.SortByKey, lir.For
 def has_loop(body: Body) -> bool:
     """Check whether the statements contain a loop of any kind or a matrix product."""
     return any(type(s) in _LOOPS for s in walk(body))
+
+
+def are_apart(stores: Sequence[lir.Store], extent: int) -> bool:
+    """Check whether a loop's stores to one array, such as those to the halves of a row, are to different parts of it.
+
+    It then does not matter in which order iterations and stores follow each other.
+
+    Args:
+        stores: the stores, each to adjacent elements in the order of the loop.
+        extent: number of iterations.
+    """
+    for n, x in enumerate(stores):
+        for y in stores[:n]:
+            distance = x.offset - y.offset
+            if x.buffer == y.buffer and (not distance.is_const or abs(distance.const) < extent):
+                return False
+    return True
 
 
 def map_vector_loops(body: Body, f: Callable[[For], Body]) -> Body:

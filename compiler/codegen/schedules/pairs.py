@@ -16,10 +16,16 @@ from compiler.codegen.nest.index import IndexExpr, IndexSymbol, Var
 from compiler.codegen.nest.loop_ir import Body, For, LoopKind
 from compiler.codegen.nest.traversal import map_bodies
 from compiler.codegen.schedules.known_tests import copy_with
+from compiler.codegen.schedules.loop_transforms import are_apart
+from compiler.codegen.schedules.stages import is_long
 from compiler.ir.types import PrimitiveType as T
 
-MIN_EXTENT = 64
+MIN_EXTENT = 8
 """Minimum number of elements of a loop over pairs."""
+LANES = 16
+"""Elements of a whole vector."""
+MORE_STEPS = 1 / 16
+"""Part by which a loop with long functions may have more steps over pairs than over elements."""
 
 
 def pair_elements(kernel: lir.Kernel, body: Body) -> Body:
@@ -48,12 +54,24 @@ def _suits(s: For, types: Mapping[str, T]) -> bool:
         return False
     along = [x for x in _accesses(s.body) if s.var in set(x[1].variables())]
     stores = [x for x in s.body if isinstance(x, lir.Store)]
-    # Two stores to one array might be of one element.
-    if len({x.buffer for x in stores}) < len(stores) or any(s.var not in set(x.offset.variables()) for x in stores):
+    if not are_apart(stores, s.var.extent) or any(s.var not in set(x.offset.variables()) for x in stores):
         return False
     rests = (offset - ix.of(s.var) for _, offset in along)
     is_adjacent = all(s.var not in set(rest.variables()) for rest in rests)
+    if any(isinstance(x, lir.Let) and isinstance(x.value, lir.Apply) and is_long(x.value.op.opcode) for x in s.body):
+        pairs = 2 * _steps(s.var.extent // 2) + s.var.extent % 2
+        if pairs > _steps(s.var.extent) * (1 + MORE_STEPS):
+            return False
     return is_adjacent and bool(stores) and all(types.get(buffer) is T.BF16 for buffer, _ in along)
+
+
+def _steps(extent: int) -> int:
+    """Return the number of vectors, halves and quarters of vectors, and single elements of a loop.
+
+    A function takes as long in each of them.
+    """
+    rest = extent % LANES
+    return extent // LANES + rest // 8 + rest % 8 // 4 + rest % 4
 
 
 def _accesses(body: Body) -> Iterator[tuple[str, IndexExpr]]:
