@@ -63,6 +63,7 @@ class Expansion:
 
 EXPANSIONS: tuple[Expansion, ...] = (
     Expansion("arithmetic", Opcode.RNG_BIT_GENERATOR, "rng-expander"),
+    Expansion(STAGES, Opcode.REDUCE_WINDOW, "scan-stages", only_staged=True),
     Expansion("slices", Opcode.REDUCE_WINDOW, "reduce-window-to-slices"),
     Expansion("prefix-sums", Opcode.REDUCE_WINDOW, "reduce-window-rewriter"),
     Expansion("product", Opcode.CONVOLUTION, "convolution-to-dot"),

@@ -280,3 +280,55 @@ def test_a_topk_with_equal_elements_and_nan_is_the_same_in_stages(choice: str, b
         got = [o.get() for o in executable(x)]
     for found, wanted in zip(got, evaluate(parse(LONG_ROWS), [x]), strict=True):
         np.testing.assert_array_equal(found, wanted)
+
+
+def _long_scan(element_type: str, dims: tuple[int, int], axis: int, op: str, *, reverse: bool) -> str:
+    """Return a module of a cumulative reduction of squares that starts from 1, with a sum after it."""
+    n, shape = dims[axis], f"{element_type}[{dims[0]},{dims[1]}]"
+    edge = f"0_{n - 1}" if reverse else f"{n - 1}_0"
+    size, pad = ((f"{n}x1", f"{edge}x0_0"), (f"1x{n}", f"0_0x{edge}"))[axis]
+    return f"""HloModule m
+f {{ a = {element_type}[] parameter(0) b = {element_type}[] parameter(1)
+  ROOT c = {element_type}[] {op}(a, b) }}
+ENTRY e {{ x = {shape} parameter(0) q = {shape} multiply(x, x) one = {element_type}[] constant(1)
+  s = {shape} reduce-window(q, one), window={{size={size} pad={pad}}}, to_apply=f
+  ROOT r = {shape} add(s, x) }}
+"""
+
+
+LONG_SCANS = {
+    "a row": _long_scan("f32", (1, 40960), 1, "add", reverse=False),
+    "rows of prime length in reverse": _long_scan("f32", (2, 40009), 1, "add", reverse=True),
+    "columns": _long_scan("f32", (12000, 9), 0, "maximum", reverse=False),
+    "columns in reverse": _long_scan("s32", (12000, 8), 0, "add", reverse=True),
+    "halves": _long_scan("bf16", (2, 81920), 1, "add", reverse=False),
+}
+
+
+@pytest.mark.skipif(not emulation.available(), reason="the emulator needs g++")
+@pytest.mark.parametrize("name", LONG_SCANS)
+@pytest.mark.parametrize("choice", ["stages", "keep"])
+def test_scans_of_few_rows_run_in_stages_on_a_gpu(name: str, choice: str) -> None:
+    module = parse(LONG_SCANS[name])
+    (site,) = expansion_sites(module, find_backend("cuda"))
+    assert site.choices[0] == "stages" and "keep" in site.choices
+    session = CompilationSession(parse(LONG_SCANS[name]), "cuda", pipeline=[])
+    session.set_expansion(site.id, choice)
+    session.run_fusion_policy(make_policy("default"))
+    executable = session.finish()
+    grids = [k.grid for k in executable.kernels if k.kind == "scan"]
+    assert len(grids) == 1
+    assert grids[0] >= 16 if choice == "stages" else grids[0] <= 2
+    shape = module.entry.parameters[0].shape
+    x = np.random.default_rng(0).integers(0, 2, shape.dimensions).astype(shape.dtype)
+    with stand_in.installed():
+        got = [o.get() for o in executable(x)]
+    for found, wanted in zip(got, evaluate(module, [x]), strict=True):
+        rtol = 0.01 if shape.element_type.bits < 32 else 1e-6
+        np.testing.assert_allclose(found.astype(np.float64), wanted.astype(np.float64), rtol=rtol)
+
+
+def test_a_cpu_and_scans_of_many_rows_have_no_stages() -> None:
+    assert all("stages" not in s.choices for s in expansion_sites(parse(LONG_SCANS["a row"]), find_backend("cpu")))
+    many = parse(_long_scan("f32", (300, 4096), 1, "add", reverse=False))
+    assert all("stages" not in s.choices for s in expansion_sites(many, find_backend("cuda")))

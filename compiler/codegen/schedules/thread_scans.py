@@ -4,8 +4,8 @@ A row is scanned by a warp if it is short, by a block otherwise. Each warp has a
 its threads load adjacent ones, `chains` times: the prefixes within a warp come from shuffles, those of the warps of a
 block from shared memory. A block scans longer rows piece by piece.
 
-Adjacent columns are scanned by adjacent threads. Each column is divided into parts, whose totals are combined first,
-so that there are enough threads; each of them then scans its own part from the totals of those before.
+Adjacent columns are scanned by adjacent threads, each of which keeps some adjacent elements of a column in registers.
+The totals of the threads of a column are scanned in shared memory. A block scans longer columns piece by piece.
 
 The order of the combinations depends on the size of the scan and the schedule alone. If the function is more than one
 op, each row or column is scanned by one thread, in order.
@@ -19,9 +19,10 @@ from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import IndexExpr, IndexSymbol, Var
 from compiler.codegen.nest.loop_ir import Body, For, LoopKind, Scan, Scope
-from compiler.codegen.nest.scalar_ops import binary, identity_of
+from compiler.codegen.nest.scalar_ops import SCALAR_BYTES, binary, identity_of
 from compiler.codegen.nest.traversal import map_indices
-from compiler.codegen.schedules.cuda_shapes import MAX_THREADS, MULTIPROCESSORS, WARP
+from compiler.codegen.nest.work import work_of
+from compiler.codegen.schedules.cuda_shapes import MAX_THREADS, MULTIPROCESSORS, UNROLLED_WORK, WARP
 from compiler.codegen.schedules.loop_transforms import without_dead_code
 from compiler.codegen.schedules.schedule import Schedule
 from compiler.ir.opcodes import Opcode
@@ -29,6 +30,8 @@ from compiler.ir.types import PrimitiveType as T
 
 SECTOR_COLUMNS = 8
 """Adjacent elements of 4 bytes in a sector, the least that memory delivers."""
+KEPT_WORDS = 32
+"""Registers of a thread in which elements of a column are kept; half of that in blocks of 1024 threads."""
 BLOCK = 256
 
 
@@ -255,91 +258,188 @@ class _Piece:
 def _columns(x: _Simple, schedule: Schedule) -> tuple[Body, int]:
     """Return the scans of adjacent columns, and the number of threads of a block."""
     outer, inner = x.scan.rows
+    steps = x.scan.step.extent
     width = WARP
     while width > SECTOR_COLUMNS and (
         width > inner.extent or outer.extent * -(-inner.extent // width) < MULTIPROCESSORS
     ):
         width //= 2
-    parts = min(MAX_THREADS, max(WARP, schedule.block or BLOCK)) // width
-    while parts > 1 and parts * schedule.chains > x.scan.step.extent:
+    few = outer.extent * -(-inner.extent // width) < MULTIPROCESSORS
+    threads = schedule.block or (MAX_THREADS if few else BLOCK)
+    parts = min(MAX_THREADS, max(WARP, threads)) // width
+    while parts > 1 and parts * schedule.chains > steps:
         parts //= 2
     while parts * width % WARP:
         parts += 1
-    return _column_tiles(x, width, parts), width * parts
+    words = max(1, SCALAR_BYTES[x.type] // 4)
+    kept = (KEPT_WORDS if parts * width < MAX_THREADS else KEPT_WORDS // 2) // words
+    most = max(1, min(kept, UNROLLED_WORK // max(1, work_of((*x.read, *x.again, *x.write)))))
+    return _ColumnTile(x, width, parts, min(most, -(-steps // parts))).bound(), width * parts
 
 
-def _column_tiles(x: _Simple, width: int, parts: int) -> Body:
-    outer, inner = x.scan.rows
-    steps = x.scan.step.extent
-    size = -(-steps // parts)
-    tile, first, second = (Var(x.name(p), n) for p, n in (("tile", -(-inner.extent // width)), ("t", width * parts),
-                                                          ("u", width * parts)))  # fmt: skip
-    totals = x.name("totals")
+@dataclass(frozen=True)
+class _ColumnTile:
+    """The scans of adjacent columns by a block, in pieces of so many steps that its threads keep all elements.
 
-    def place(thread: Var) -> tuple[IndexExpr, IndexExpr]:
-        return ix.of(tile) * width + ix.of(thread).mod(width), ix.of(thread).floordiv(width)
+    Attributes:
+        x: the scan.
+        width: number of columns, a power of two.
+        parts: number of threads of a column.
+        size: number of adjacent steps of a thread.
+    """
 
-    def inside(column: IndexExpr, tag: str, body: Body) -> Body:
-        if inner.extent % width == 0:
-            return body
-        name = x.name(f"{tag}_column")
-        return (lir.Let(name, T.PRED, lir.IndexTest(column, None, inner.extent - 1)), lir.If(name, body))
+    x: _Simple
+    width: int
+    parts: int
+    size: int
 
-    def part(column: IndexExpr, number: IndexExpr, tag: str, body: Body) -> Body:
-        """Return a loop over the steps of a part."""
-        step = Var(x.name(f"{tag}_step"), size)
-        at = number * size + ix.of(step)
-        moved = map_indices(
-            body, lambda i: i.substitute({x.scan.step: at, x.scan.rows[0]: ix.of(outer), x.scan.rows[1]: column})
+    def bound(self) -> Body:
+        """Return the loops over blocks and threads."""
+        x = self.x
+        outer, inner = x.scan.rows
+        tile, thread = Var(x.name("tile"), -(-inner.extent // self.width)), Var(x.name("thread"), self._threads)
+        pieces = Var(x.name("piece"), -(-x.scan.step.extent // (self.parts * self.size)))
+        column, number = ix.of(tile) * self.width + self._column(thread), ix.of(thread).floordiv(self.width)
+        first = (ix.of(pieces) * self.parts + number) * self.size
+        now, prefix = x.name("now"), x.name("prefix")
+        body: Body = (*self._load(column, first), *self._before(thread, prefix), *self._store(column, first, prefix))
+        loop: lir.Stmt = For(thread, LoopKind.THREAD, body)
+        if pieces.extent > 1:
+            loop = For(pieces, LoopKind.SERIAL, (loop,))
+        shared = lir.LocalArray(x.name("totals"), x.type, self.width * self._stride, Scope.SHARED)
+        rows: Body = (*((shared,) if self.parts > 1 else ()), lir.Accumulator(now, x.type, x.carry.start), loop)
+        return (For(outer, LoopKind.BLOCK, (For(tile, LoopKind.BLOCK, rows),)),)
+
+    @property
+    def _threads(self) -> int:
+        return self.width * self.parts
+
+    @property
+    def _stride(self) -> int:
+        """Elements of shared memory of a column: the threads of a warp access different banks along and across."""
+        return self.parts + WARP // self.width
+
+    def _column(self, thread: Var) -> IndexExpr:
+        return ix.of(thread).mod(self.width)
+
+    def _inside(self, column: IndexExpr, step: IndexExpr, tag: str, body: Body) -> Body:
+        """Return statements that run only for elements of the scan."""
+        limits = ((column, self.x.scan.rows[1].extent), (step, self.x.scan.step.extent))
+        for n, (at, limit) in enumerate(limits):
+            if at.range[1] >= limit:
+                name = self.x.name(f"{tag}{n}")
+                body = (lir.Let(name, T.PRED, lir.IndexTest(at, None, limit - 1)), lir.If(name, body))
+        return body
+
+    def _load(self, column: IndexExpr, first: IndexExpr) -> Body:
+        """Return the statements by which a thread loads its elements and combines them, each with those before it."""
+        x, none, values, total = self.x, self.x.name("none"), self.x.name("values"), self.x.name("total")
+        j, k = Var(x.name("j"), self.size), Var(x.name("k"), self.size)
+        step = first + ix.of(j)
+        read = x.at(x.read, ix.of(x.scan.rows[0]), column, step)
+        load: Body = (
+            lir.Accumulator(x.name("value"), x.type, none),
+            *self._inside(column, step, "in", (*read, lir.Assign(x.name("value"), x.scan.value))),
+            lir.Let(x.name("element"), x.type, lir.Current(x.name("value"))),
+            lir.LocalStore(values, ix.of(j), x.name("element")),
         )
-        limited = at.range[1] >= steps
-        return (For(step, LoopKind.SERIAL, moved, base=number * size if limited else None, limit=steps),)
+        combine: Body = (
+            lir.Let(x.name("next"), x.type, lir.LocalLoad(values, ix.of(k))),
+            lir.Let(x.name("so_far"), x.type, lir.Current(total)),
+            x.combined(x.name("more"), x.name("so_far"), x.name("next")),
+            lir.LocalStore(values, ix.of(k), x.name("more")),
+            lir.Assign(total, x.name("more")),
+        )
+        return (
+            lir.LocalArray(values, x.type, self.size, Scope.PRIVATE),
+            x.identity(none),
+            lir.Accumulator(total, x.type, none),
+            For(j, LoopKind.UNROLLED, load),
+            For(k, LoopKind.UNROLLED, combine),
+            lir.Let(x.name("sum"), x.type, lir.Current(total)),
+        )
 
-    column, number = place(first)
-    none, total = x.name("none"), x.name("total")
-    add: Body = (
-        *x.read,
-        lir.Let(x.name("so_far"), x.type, lir.Current(total)),
-        x.combined(x.name("more"), x.name("so_far"), x.scan.value),
-        lir.Assign(total, x.name("more")),
-    )
-    sums: Body = (
-        lir.Accumulator(total, x.type, none),
-        *inside(column, "in", part(column, number, "in", add)),
-        lir.Let(x.name("sum"), x.type, lir.Current(total)),
-        lir.LocalStore(totals, ix.of(first), x.name("sum")),
-    )
-    column, number = place(second)
-    now, before = x.name("now"), Var(x.name("b"), parts)
-    earlier: Body = (
-        lir.Let(x.name("part"), x.type, lir.LocalLoad(totals, ix.of(before) * width + ix.of(second).mod(width))),
-        lir.Let(x.name("until"), x.type, lir.Current(now)),
-        x.combined(x.name("with"), x.name("until"), x.name("part")),
-        lir.Assign(now, x.name("with")),
-    )
-    is_before = x.name("is_before")
-    test = lir.Let(is_before, T.PRED, lir.IndexTest(number - ix.of(before), 1, None))
-    run: Body = (
-        lir.Let(x.carry.name, x.type, lir.Current(now)),
-        *x.read,
-        x.combined(x.carry.next, x.carry.name, x.scan.value),
-        *x.write,
-        lir.Assign(now, x.carry.next),
-    )
-    scans: Body = (
-        lir.Accumulator(now, x.type, x.carry.start),
-        *((For(before, LoopKind.SERIAL, (test, lir.If(is_before, earlier))),) if parts > 1 else ()),
-        *inside(column, "out", part(column, number, "out", run)),
-    )
-    once = (
-        lir.LocalArray(totals, x.type, width * parts, Scope.SHARED),
-        x.identity(none),
-        For(first, LoopKind.THREAD, sums),
-        lir.Barrier(),
-    )
-    again = (lir.Barrier(),)  # the next tile of this block overwrites the totals
-    body: Body = (*(once if parts > 1 else ()), For(second, LoopKind.THREAD, scans), *(again if parts > 1 else ()))
-    return (For(outer, LoopKind.BLOCK, (For(tile, LoopKind.BLOCK, body),)),)
+    def _before(self, thread: Var, prefix: str) -> Body:
+        """Return the definition of the combination of all elements before those of a thread."""
+        x, now, totals = self.x, self.x.name("now"), self.x.name("totals")
+        done, through, last = x.name("done"), x.name("through"), x.name("last")
+        before: Body = (lir.Let(done, x.type, lir.Current(now)),)
+        if self.parts == 1:
+            return (
+                *before,
+                x.combined(prefix, done, x.name("none")),
+                x.combined(last, done, x.name("sum")),
+                lir.Assign(now, last),
+            )
+        start, number = self._column(thread) * self._stride, ix.of(thread).floordiv(self.width)
+        earlier, is_later = x.name("earlier"), x.name("is_later")
+        taken: Body = (
+            lir.Let(x.name("part"), x.type, lir.LocalLoad(totals, start + number - 1)),
+            lir.Assign(earlier, x.name("part")),
+        )
+        return (
+            lir.LocalStore(totals, start + number, x.name("sum")),
+            lir.Barrier(),
+            *(self._scan_by_warps(thread) if self.parts >= WARP else self._scan_by_threads(thread)),
+            lir.Barrier(),
+            *before,
+            lir.Accumulator(earlier, x.type, x.name("none")),
+            lir.Let(is_later, T.PRED, lir.IndexTest(number, 1, None)),
+            lir.If(is_later, taken),
+            lir.Let(through, x.type, lir.Current(earlier)),
+            x.combined(prefix, done, through),
+            lir.Let(x.name("whole"), x.type, lir.LocalLoad(totals, start + (self.parts - 1))),
+            x.combined(last, done, x.name("whole")),
+            lir.Assign(now, last),
+            lir.Barrier(),  # the next piece overwrites the totals
+        )
+
+    def _scan_by_warps(self, thread: Var) -> Body:
+        """Return the scan of the totals of each column by a warp."""
+        x, totals = self.x, self.x.name("totals")
+        warp, lane = ix.of(thread).floordiv(WARP), ix.of(thread).mod(WARP)
+        run, b = x.name("run"), Var(x.name("b"), self.parts // WARP)
+        at = warp * self._stride + ix.of(b) * WARP + lane
+        scan: Body = (
+            lir.Let(x.name("mine"), x.type, lir.LocalLoad(totals, at)),
+            lir.ScanWarp(x.name("here"), x.name("segment"), x.type, x.combiner, x.name("mine")),
+            lir.Let(x.name("until"), x.type, lir.Current(run)),
+            x.combined(x.name("upto"), x.name("until"), x.name("here")),
+            lir.LocalStore(totals, at, x.name("upto")),
+            x.combined(x.name("after"), x.name("until"), x.name("segment")),
+            lir.Assign(run, x.name("after")),
+        )
+        body: Body = (lir.Accumulator(run, x.type, x.name("none")), For(b, LoopKind.UNROLLED, scan))
+        if self._threads // WARP == self.width:
+            return body
+        name = x.name("has_column")
+        return (lir.Let(name, T.PRED, lir.IndexTest(warp, None, self.width - 1)), lir.If(name, body))
+
+    def _scan_by_threads(self, thread: Var) -> Body:
+        """Return the scan of the totals of each column by a thread."""
+        x, totals, run, b = self.x, self.x.name("totals"), self.x.name("run"), Var(self.x.name("b"), self.parts)
+        at = ix.of(thread) * self._stride + ix.of(b)
+        scan: Body = (
+            lir.Let(x.name("mine"), x.type, lir.LocalLoad(totals, at)),
+            lir.Let(x.name("until"), x.type, lir.Current(run)),
+            x.combined(x.name("upto"), x.name("until"), x.name("mine")),
+            lir.LocalStore(totals, at, x.name("upto")),
+            lir.Assign(run, x.name("upto")),
+        )
+        name = x.name("has_column")
+        body: Body = (lir.Accumulator(run, x.type, x.name("none")), For(b, LoopKind.SERIAL, scan))
+        return (lir.Let(name, T.PRED, lir.IndexTest(ix.of(thread), None, self.width - 1)), lir.If(name, body))
+
+    def _store(self, column: IndexExpr, first: IndexExpr, prefix: str) -> Body:
+        """Return the statements that use the elements of a thread, each combined with all before it."""
+        x, k = self.x, Var(self.x.name("m"), self.size)
+        step = first + ix.of(k)
+        write: Body = (
+            lir.Let(x.name("own"), x.type, lir.LocalLoad(x.name("values"), ix.of(k))),
+            x.combined(x.carry.next, prefix, x.name("own")),
+            *x.at((*x.again, *x.write), ix.of(x.scan.rows[0]), column, step),
+        )
+        return (For(k, LoopKind.UNROLLED, self._inside(column, step, "out", write)),)
 
 
 # ---- functions of several ops

@@ -146,13 +146,13 @@ def expand_transforms(module: HloModule, keeps: Keeps) -> bool:
 
 
 def stage_reductions(module: HloModule, keeps: Keeps) -> bool:
-    """Divide large reductions to few results, and topk of few rows, into stages; return whether there were any.
+    """Divide large reductions to few results, and scans and topk of few rows, into stages; return whether any was.
 
     Args:
         module: the module to change, after `lower`.
-        keeps: says for a reduction or topk whether it is kept as it is.
+        keeps: says for a reduction, scan or topk whether it is kept as it is.
     """
-    divided = [sparing(make_pass(name), keeps).run(module) for name in ("reduce-stages", "topk-stages")]
+    divided = [sparing(make_pass(name), keeps).run(module) for name in ("scan-stages", "reduce-stages", "topk-stages")]
     if not any(divided):
         return False
     PipelineRun().run(_lowering()[1], module)

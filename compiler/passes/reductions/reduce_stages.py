@@ -83,7 +83,7 @@ class ReduceStages(InstructionPass):
         most = min(length // 2, size // (busy * LEAST_BYTES))
         if most < 2:
             return 1
-        return _divisor_near(min(-(-CHUNKS_PER_UNIT * self.units // busy), most), length)
+        return divisor_near(min(-(-CHUNKS_PER_UNIT * self.units // busy), most), length)
 
 
 def _adjacent_dimensions(i: HloInstruction) -> tuple[int, int] | None:
@@ -126,7 +126,7 @@ def _adjacent_in_memory(x: HloInstruction) -> int | None:
     return next((order[d] for d in reversed(range(x.shape.rank)) if x.shape.dimensions[d] != 1), None)
 
 
-def _divisor_near(wanted: int, length: int) -> int:
+def divisor_near(wanted: int, length: int) -> int:
     """Return a divisor of a length that is at least half of what is wanted and at most twice, else what is wanted."""
     near = (n for n in range(wanted, max(1, wanted // 2), -1) if length % n == 0)
     far = (n for n in range(wanted, 2 * wanted + 1) if length % n == 0)
