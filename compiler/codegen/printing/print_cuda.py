@@ -193,22 +193,29 @@ class _CudaPrinter(Printer):
                 self.emit(f"{c.accumulator} = ({t}){value};")
         if team.threads == lanes:
             return
-        size = team.threads // lanes * teams if teams < lanes else team.threads
-        own = "threadIdx.x" if teams == lanes else f"threadIdx.x / {lanes} * {teams} + team_"
-        step = max(teams, team.teams)
+        # Adjacent threads then combine what is left of a result, which they write for all threads of the block.
+        parts = team.threads // lanes if teams < lanes else team.size
+        stride = team.teams + 32 // parts  # different banks along and across
+        own = f"threadIdx.x / {lanes if teams < lanes else team.teams} * {stride} + team_"
+        test = f"if (threadIdx.x % {lanes} < {teams}) " if teams < lanes else ""
         for c in combined:
-            self.emit(f"__shared__ {_exchanged(c.type)} {c.accumulator}_part[{size}];")
+            self.emit(f"__shared__ {_exchanged(c.type)} {c.accumulator}_part[{parts * stride}];")
+            self.emit(f"__shared__ {_exchanged(c.type)} {c.accumulator}_all[{team.teams}];")
         for c in combined:
-            test = f"if (threadIdx.x % {lanes} < {teams}) " if teams < lanes else ""
             self.emit(f"{test}{c.accumulator}_part[{own}] = {c.accumulator};")
         self.emit("__syncthreads();")
+        at = f"threadIdx.x / {parts}"
+        is_whole = team.teams * parts == team.threads
+        read = at if is_whole else f"({at} < {team.teams} ? {at} : {team.teams - 1})"
+        writes = f"threadIdx.x % {parts} == 0" + ("" if is_whole else f" && {at} < {team.teams}")
         for c in combined:
-            t, wide = COMPUTE_TYPES[c.type], _exchanged(c.type)
-            part = f"({wide}){c.accumulator}_part[team_"
-            self.emit(f"{c.accumulator} = ({t}){part}];")
-            self.emit(f"for (int at_ = {step}; at_ < {size}; at_ += {step})")
-            self.emit(f"  {c.accumulator} = ({t})combine_{c.combiner.text}()(({wide}){c.accumulator}, {part} + at_]);")
+            self._shuffle(c, f"{c.accumulator}_part[threadIdx.x % {parts} * {stride} + {read}]", parts)
+        for c in combined:
+            self.emit(f"if ({writes}) {c.accumulator}_all[{at}] = {c.accumulator};")
         self.emit("__syncthreads();")
+        # No barrier after this: before a thread writes these again, all have read them and met at the first barrier.
+        for c in combined:
+            self.emit(f"{c.accumulator} = ({COMPUTE_TYPES[c.type]}){c.accumulator}_all[team_];")
 
     # ---- scans
 
