@@ -206,7 +206,7 @@ class _CudaPrinter(Printer):
         self.emit("__syncthreads();")
         at = f"threadIdx.x / {parts}"
         is_whole = team.teams * parts == team.threads
-        read = at if is_whole else f"({at} < {team.teams} ? {at} : {team.teams - 1})"
+        read = at if is_whole else f"{at} % {team.teams}"
         writes = f"threadIdx.x % {parts} == 0" + ("" if is_whole else f" && {at} < {team.teams}")
         for c in combined:
             self._shuffle(c, f"{c.accumulator}_part[threadIdx.x % {parts} * {stride} + {read}]", parts)

@@ -43,6 +43,8 @@ NO_ROOM = 1 << 40
 """Bytes of a row that `cache_rows` may keep: registers are counted afterwards."""
 LINES = 4
 """Iterations of a long loop over the elements of a thread that are written out, so that their loads are under way."""
+MOST_LOADS = 12
+"""Loads of such iterations, whose results need registers at the same time; half as many iterations if there are more."""
 
 Sweep = For | lir.Reduce
 
@@ -225,7 +227,7 @@ class _Sweeps:
     def statements(self, body: Body) -> Body | None:
         """Return the bound statements; None if they keep more of a row than a thread has registers for."""
         arrays = [s for s in body if isinstance(s, lir.LocalArray)]
-        if not self._fits(arrays):
+        if not self._fits(arrays, body):
             return None
         kept = {a.name for a in arrays}
         out: list[lir.Stmt] = []
@@ -250,9 +252,18 @@ class _Sweeps:
         """Return the number of elements of a thread, rounded up."""
         return -(-(elements // self.width) // self.team.size) * self.width
 
-    def _fits(self, arrays: Sequence[lir.LocalArray]) -> bool:
-        words = sum(self._slots(a.size) * -(-SCALAR_BYTES[a.type] // 4) for a in arrays)
-        return words <= (REGISTERS if self.team.threads < MAX_THREADS else REGISTERS // 2)
+    def _fits(self, arrays: Sequence[lir.LocalArray], body: Body) -> bool:
+        """Check whether threads have registers for the elements that they keep from one statement to the next.
+
+        Where a sweep reads an element of one array for the last time, that of another takes its place.
+        """
+        words = {a.name: self._slots(a.size) * -(-SCALAR_BYTES[a.type] // 4) for a in arrays}
+        uses = [words.keys() & set(names_used((s,))) for s in body if not isinstance(s, lir.LocalArray)]
+        most = 0
+        for n in range(1, len(uses)):
+            before, after = set[str]().union(*uses[:n]), set[str]().union(*uses[n:])
+            most = max(most, sum(words[name] for name in before & after))
+        return most <= (REGISTERS if self.team.threads < MAX_THREADS else REGISTERS // 2)
 
     def _sweep(self, var: Var, body: Body, kept: set[str]) -> list[lir.Stmt]:
         """Return the loops by which each thread runs over its elements."""
@@ -282,4 +293,7 @@ class _Sweeps:
         work = self.width * work_of(body)
         if has_loop(body) or LINES * work > UNROLLED_WORK:
             return 1
-        return iterations if iterations <= ROWS_UNROLLED and iterations * work <= UNROLLED_WORK else LINES
+        if iterations <= ROWS_UNROLLED and iterations * work <= UNROLLED_WORK:
+            return iterations
+        loads = sum(isinstance(s, lir.Let) and isinstance(s.value, lir.Load) for s in walk(body))
+        return LINES if loads * LINES <= MOST_LOADS else LINES // 2

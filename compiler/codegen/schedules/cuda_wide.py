@@ -97,7 +97,7 @@ def width_of(
         schedule: may set the width.
         elements: maximum number of elements of a thread.
     """
-    sizes = [types[b].byte_size for v, body in sweeps for b, i, _ in _accesses(body) if i.coefficient(v) == 1]
+    sizes = [types[b].byte_size for v, body in sweeps for b, i, _ in _accesses(body) if _runs_along(i, v)]
     if not sizes:
         return 1
     most = ACCESS_BYTES // max(sizes)
@@ -108,6 +108,14 @@ def width_of(
     while width > 1 and not all(_all_wide(var, body, width) for var, body in sweeps):
         width //= 2
     return width
+
+
+def _runs_along(i: IndexExpr, var: Var) -> bool:
+    """Check whether an index grows by one with a variable, or with the last dimension of one that was flattened."""
+    return any(
+        c == 1 and (symbol == var or (isinstance(symbol, Remainder) and symbol.value == ix.of(var)))
+        for symbol, c in i.terms
+    )
 
 
 def _all_wide(var: Var, body: Body, width: int) -> bool:
