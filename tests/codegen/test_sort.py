@@ -4,8 +4,6 @@ import numpy as np
 import pytest
 
 from compiler.api import compile as compile_hlo
-from compiler.codegen.kernel_spec import make_kernel
-from compiler.errors import UnsupportedError
 from compiler.interpreter import evaluate
 from compiler.text import parse
 from tests.sweeps.case import Case, difference
@@ -49,13 +47,3 @@ def test_payloads_follow_their_keys_and_equal_keys_stay_in_order(rows: int, n: i
     np.testing.assert_array_equal(got_places, places)
     np.testing.assert_array_equal(got_keys, np.take_along_axis(keys, places, 1))
     assert "sort" in kinds(text)
-
-
-def test_a_sort_by_a_comparison_with_unordered_nan_has_no_cuda_kernel() -> None:
-    module = parse(
-        "HloModule m\nless { a = f32[] parameter(0) b = f32[] parameter(1) "
-        "ROOT l = pred[] compare(a, b), direction=LT }\n"
-        "ENTRY e { x = f32[2,8] parameter(0) ROOT s = f32[2,8] sort(x), dimensions={1}, to_apply=less }"
-    )
-    with pytest.raises(UnsupportedError, match="no kernel in this language"):
-        make_kernel(module.entry.root, "cuda")

@@ -1,8 +1,7 @@
 """Sorts of long rows by CuPy, whose radix sorts are those of CUB.
 
 A sort by a key becomes three steps: a kernel that computes the keys as integers in the order of the sort, a stable
-sort of positions by these integers in the library, and a kernel that moves the elements. A comparator has a key if it
-compares the same function of both elements, in a total order: floats by their bits.
+sort of positions by these integers in the library, and a kernel that moves the elements.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from compiler.codegen.languages import find_language
 from compiler.codegen.lowering.lower import lower, roots_of
 from compiler.codegen.schedules.kernel_choice import BoundKernel
 from compiler.codegen.schedules.thread_sorts import LONGEST_SORT
-from compiler.codegen.templates.sort import is_mirrored
+from compiler.codegen.templates.sort_keys import sort_key_of
 from compiler.ir.computation import HloComputation
 from compiler.ir.instruction import HloInstruction
 from compiler.ir.literal import Literal
@@ -45,11 +44,11 @@ def sort_refusal(i: HloInstruction) -> str | None:
     dims = i.operands[0].shape.dimensions
     if not dims or 0 in dims or i.attributes["dimensions"][0] != len(dims) - 1:
         return f"%{i.name} does not sort rows"
-    key = _compared(i)
+    key = sort_key_of(i.attributes["to_apply"])
     if key is None:
         return f"the comparator of %{i.name} has no key"
-    if key[0].shape.element_type not in _FLOATS | _INTEGERS:
-        return f"CUB sorts no keys of {key[0].shape.element_type.text}"
+    if key.value.shape.element_type not in _FLOATS | _INTEGERS:
+        return f"CUB sorts no keys of {key.value.shape.element_type.text}"
     return None
 
 
@@ -63,22 +62,6 @@ def cub_sort_of(backend: str) -> KernelImplementation:
         return name == backend and sort_refusal(i) is None and i.operands[0].shape.dimensions[-1] > LONGEST_SORT
 
     return KernelImplementation("cub-sort", refusal, _emit, prefers=prefers)
-
-
-def _compared(i: HloInstruction) -> tuple[HloInstruction, bool] | None:
-    """Return what a sort compares of its first element, and whether in descending order; None if there is no key."""
-    root = i.attributes["to_apply"].root
-    if root.opcode is not Opcode.COMPARE or root.attributes["direction"] not in ("LT", "GT"):
-        return None
-    left, right = root.operands
-    descending = root.attributes["direction"] == "GT"
-    if is_mirrored(right, left):
-        left, descending = right, not descending
-    elif not is_mirrored(left, right):
-        return None
-    if left.shape.element_type.is_float and root.attr("type") != "TOTALORDER":
-        return None  # NaN is unordered
-    return left, descending
 
 
 def _emit(
@@ -120,9 +103,8 @@ def _kernel(emitter: ThunkEmitter, name: str, fused: HloComputation) -> KernelSp
 
 def _keys(i: HloInstruction) -> HloComputation:
     """Return a computation of all keys of a sort: integers whose ascending order is that of the sort."""
-    found = _compared(i)
+    found = sort_key_of(i.attributes["to_apply"])
     assert found is not None  # noqa: S101 - checked by `sort_refusal`
-    compared, descending = found
     dims = i.operands[0].shape.dimensions
     c = HloComputation("keys")
     parameters = [c.add_parameter(k, o.shape.without_layout()) for k, o in enumerate(i.operands)]
@@ -140,10 +122,10 @@ def _keys(i: HloInstruction) -> HloComputation:
                 made[x] = c.add(x.opcode, [whole(o) for o in x.operands], shape, attributes=x.attributes)
         return made[x]
 
-    key = whole(compared)
+    key = whole(found.value)
     if key.shape.element_type in _FLOATS:
         key = _ordered_bits(c, key)
-    c.root = c.add(Opcode.NOT, [key]) if descending else key
+    c.root = c.add(Opcode.NOT, [key]) if found.descending else key
     return c
 
 

@@ -129,10 +129,10 @@ class _Lowering:
             return lower_scatter(self.fused, self.roots[0])
         sort = sort_of(self.roots)
         if sort is not None:
-            return lower_sort(self.fused, sort)
+            return lower_sort(self.fused, sort, combines=self.tiles)
         sort = inner_sort_of(self.fused, self.roots)
         if sort is not None:
-            return lower_sort(self.fused, sort, self.roots[0])
+            return lower_sort(self.fused, sort, self.roots[0], combines=self.tiles)
         running = running_of(self.roots)
         if running is not None and all(o.opcode is Opcode.PARAMETER for o in running.operands):
             return lower_running(self.fused, running)

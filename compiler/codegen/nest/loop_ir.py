@@ -47,7 +47,17 @@ from compiler.codegen.nest.memory import (
     WideStore,
 )
 from compiler.codegen.nest.orders import Carry, ForFlagged, Scan, Sort, SortByKey
-from compiler.codegen.nest.teams import Barrier, Combined, CombineThreads, ForFound, OrderRow, ScanWarp, ScanWarps, Team
+from compiler.codegen.nest.teams import (
+    Barrier,
+    Combined,
+    CombineThreads,
+    ForFound,
+    OrderCompared,
+    OrderRow,
+    ScanWarp,
+    ScanWarps,
+    Team,
+)
 from compiler.codegen.nest.tile_attention import TileAttention
 from compiler.codegen.nest.tiles import TileProduct
 from compiler.ir.opcodes import Opcode
@@ -83,6 +93,7 @@ __all__ = [
     "MatrixProduct",
     "NarrowHalves",
     "Opaque",
+    "OrderCompared",
     "OrderRow",
     "PairHalf",
     "PairLoad",
@@ -272,6 +283,7 @@ Stmt = (
     | CombineThreads
     | ScanWarp
     | ScanWarps
+    | OrderCompared
     | OrderRow
     | Sort
     | MatrixProduct

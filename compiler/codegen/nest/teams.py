@@ -88,6 +88,26 @@ class ScanWarps:
 
 
 @dataclass(frozen=True, slots=True)
+class OrderCompared:
+    """order[n] = the number of the element at position n of a row that a CUDA block sorts; see `Sort`.
+
+    Attributes:
+        left, right: variables of two element numbers; their extent is the number of elements.
+        compare: statements that define the pred scalar `before`.
+        before: name of the pred scalar that says whether element `right` comes before element `left`.
+        order: local array of S32, whose size is a power of two.
+        size: its size.
+    """
+
+    left: Var
+    right: Var
+    compare: tuple[Stmt, ...]
+    before: str
+    order: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
 class ForFound:
     """A loop of a CUDA block over the iterations for which a pred is true, in order.
 

@@ -24,7 +24,7 @@ from compiler.codegen.nest.memory import (
     WideStore,
 )
 from compiler.codegen.nest.orders import ForFlagged, Scan, Sort, SortByKey
-from compiler.codegen.nest.teams import ForFound, OrderRow, ScanWarp, ScanWarps
+from compiler.codegen.nest.teams import ForFound, OrderCompared, OrderRow, ScanWarp, ScanWarps
 from compiler.codegen.nest.tile_attention import TileAttention
 from compiler.codegen.nest.tiles import TileProduct
 
@@ -37,6 +37,7 @@ _BODIES: dict[type, Callable[[Any], tuple[Body, ...]]] = {
     ForFound: lambda s: (s.test, s.gather, s.body),
     SortByKey: lambda s: (s.read, s.body),
     OrderRow: lambda s: (s.read,),
+    OrderCompared: lambda s: (s.compare,),
     ForFlagged: lambda s: (s.body, s.ordered),
     Sort: lambda s: (s.compare, s.body),
     TileProduct: lambda s: s.bodies,
@@ -66,6 +67,8 @@ def map_bodies(s: Stmt, f: Callable[[Body], Body]) -> Stmt:
         return replace(s, read=f(s.read), body=f(s.body))
     if isinstance(s, OrderRow):
         return replace(s, read=f(s.read))
+    if isinstance(s, OrderCompared):
+        return replace(s, compare=f(s.compare))
     if isinstance(s, ForFlagged):
         return replace(s, body=f(s.body), ordered=f(s.ordered))
     if isinstance(s, TileProduct | TileAttention):
@@ -178,6 +181,8 @@ def names_of(s: Stmt) -> Iterator[str]:
         yield s.key
     elif isinstance(s, OrderRow):
         yield from (s.key, s.order)
+    elif isinstance(s, OrderCompared):
+        yield from (s.before, s.order)
     elif isinstance(s, Scan):
         yield from (name for c in s.carries for name in (c.start, c.next))
         yield s.value
@@ -210,5 +215,7 @@ def names_defined(body: Body) -> Iterator[str]:
             yield from (s.row.name, s.element.name, s.position.name)
         elif isinstance(s, OrderRow):
             yield s.element.name
+        elif isinstance(s, OrderCompared):
+            yield from (s.left.name, s.right.name)
         elif isinstance(s, ForFlagged):
             yield from (s.position.name, s.slot.name)

@@ -136,6 +136,8 @@ class _CudaPrinter(Printer):
             self._scan(s)
         elif isinstance(s, lir.OrderRow):
             print_sorts.print_order_row(s, self.emit, self.indented)
+        elif isinstance(s, lir.OrderCompared):
+            print_sorts.print_order_compared(s, self.emit, self.indented)
         else:
             super().statement(s)
 

@@ -58,3 +58,35 @@ def _read(
     emit(f"entries_[v_] = make_entry<{entry}>({key_text(s)}, (uint32_t){element});")
     emit("}")
     emit("}")
+
+
+def print_order_compared(s: lir.OrderCompared, emit: Callable[[str], None], block: Callable[[lir.Body], None]) -> None:
+    """Print the sort of one row by a comparator: a bitonic network over element numbers in shared memory.
+
+    The later of two elements comes first only if the comparator says so, which makes the sort stable. Numbers beyond
+    the row come last. Each step exchanges or keeps pairs, so that any comparator yields a permutation.
+
+    Args:
+        s: the sort.
+        emit: prints a line.
+        block: prints statements, one level deeper.
+    """
+    n, size, order = s.left.extent, s.size, s.order
+    emit(f"for (int n_ = threadIdx.x; n_ < {size}; n_ += blockDim.x) {order}[n_] = n_;")
+    emit("__syncthreads();")
+    emit(f"for (int size_ = 2; size_ <= {size}; size_ <<= 1)")
+    emit("for (int step_ = size_ >> 1; step_ > 0; step_ >>= 1) {")
+    emit(f"for (int pair_ = threadIdx.x; pair_ < {size // 2}; pair_ += blockDim.x) {{")
+    emit("const int low_ = 2 * pair_ - (pair_ & (step_ - 1)), high_ = low_ | step_;")
+    emit(f"const int first_ = {order}[low_], second_ = {order}[high_];")
+    emit(f"const index_t {s.left.name} = first_ < second_ ? first_ : second_;")
+    emit(f"const index_t {s.right.name} = first_ < second_ ? second_ : first_;")
+    emit("bool is_later_first_ = false;")
+    emit(f"if ({s.right.name} < {n}) {{")
+    block((*s.compare, lir.Assign("is_later_first_", s.before)))
+    emit("}")
+    emit("const bool is_second_first_ = (first_ < second_) == is_later_first_;")
+    emit(f"if (is_second_first_ == ((low_ & size_) == 0)) {order}[low_] = second_, {order}[high_] = first_;")
+    emit("}")
+    emit("__syncthreads();")
+    emit("}")

@@ -44,7 +44,7 @@ NO_ROOM = 1 << 40
 LINES = 4
 """Iterations of a long loop over the elements of a thread that are written out, so that their loads are under way."""
 MOST_LOADS = 12
-"""Loads of such iterations, whose results need registers at the same time; half as many iterations if there are more."""
+"""Loads of such iterations, whose results need registers at the same time; if there are more, iterations are halved."""
 
 Sweep = For | lir.Reduce
 

@@ -1,8 +1,9 @@
-"""Binding of sorts by key and of selections to the blocks of a GPU: a block orders the elements of a row.
+"""Binding of sorts and of selections to the blocks of a GPU: a block orders the elements of a row.
 
 A row that fits into the registers of a block is sorted whole. Of a longer row, of which few positions are needed, the
 block keeps a list of candidates: those before the last one that is needed so far. A thread that reads an element
-computes the reductions on which it depends by itself: the threads of a block read different elements at a time.
+computes the reductions on which it depends by itself: the threads of a block read different elements at a time. Rows
+without keys are sorted by their comparator, which reads the elements of each pair from memory or a cache.
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ from dataclasses import replace
 
 from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
-from compiler.codegen.nest.index import Runtime
+from compiler.codegen.nest.index import IndexExpr, IndexSymbol, Runtime, Var
 from compiler.codegen.nest.loop_ir import Body, For, LoopKind, Scope
 from compiler.codegen.nest.traversal import map_bodies, map_indices, walk
 from compiler.codegen.schedules import accumulators
-from compiler.codegen.schedules.cuda_shapes import MAX_THREADS, WARP, ceil_power
+from compiler.codegen.schedules.cuda_shapes import MAX_THREADS, WARP, ceil_power, floor_power
 from compiler.codegen.schedules.schedule import Schedule
 from compiler.errors import UnsupportedError
 from compiler.ir.types import PrimitiveType as T
@@ -32,14 +33,11 @@ bits."""
 
 
 def bind_sorts(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
-    """Return the kernel of a sort by key or a selection.
+    """Return the kernel of a sort or a selection.
 
     Raises:
-        UnsupportedError: it sorts by a comparator, a row is too long, or all rows need a reduction of whole arrays.
+        UnsupportedError: a row is too long, or all rows need a reduction of whole arrays.
     """
-    sorts = [s for s in walk(kernel.body) if isinstance(s, lir.SortByKey | lir.Sort)]
-    if len(sorts) > 1 or any(isinstance(s, lir.Sort) for s in sorts) or not all(s in kernel.body for s in sorts):
-        raise UnsupportedError("a sort by a comparator has no kernel in this language")
     if any(isinstance(s, lir.Reduce) for s in kernel.body):
         raise UnsupportedError(
             "a sort has no kernel in this language with a reduction of whole arrays: every block of a GPU would repeat "
@@ -51,9 +49,60 @@ def bind_sorts(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
         if isinstance(s, lir.SortByKey):
             loop, threads = _rows(s, schedule)
             body.append(loop)
+        elif any(isinstance(x, lir.Sort) for x in walk((s,))):
+            loop, threads = _compared_rows(s, schedule)
+            body.append(loop)
         else:
             body.append(s)
     return replace(kernel, body=tuple(body), threads=threads)
+
+
+def _compared_rows(s: lir.Stmt, schedule: Schedule) -> tuple[For, int]:
+    """Return the loop over the rows of a sort by a comparator and the number of threads of a block.
+
+    Raises:
+        UnsupportedError: rows are too long.
+    """
+    if isinstance(s, lir.Sort):
+        row = For(Var(f"{s.position.name}_row", 1), LoopKind.BLOCK, _compared_row(s))
+        return row, _threads_of(s.left.extent, schedule)
+    if not isinstance(s, For):
+        raise UnsupportedError("a sort inside of branches has no kernel in this language")
+    *lets, inner = s.body
+    loop, threads = _compared_rows(inner, schedule)
+    if not all(isinstance(x, lir.Let) for x in lets):
+        raise UnsupportedError("a sort beside other loops has no kernel in this language")
+    if isinstance(inner, lir.Sort):
+        return For(s.var, LoopKind.BLOCK, (*lets, *loop.body)), threads
+    if lets:
+        loop = replace(loop, body=(*lets, *loop.body))
+    return For(s.var, LoopKind.BLOCK, (loop,)), threads
+
+
+def _threads_of(n: int, schedule: Schedule) -> int:
+    """Return the number of threads that sort a row by a comparator."""
+    if n > LONGEST_SORT:
+        raise UnsupportedError(
+            f"a sort of {n} elements by a comparator has no kernel in this language: a block sorts at most "
+            f"{LONGEST_SORT} elements"
+        )
+    most = max(WARP, floor_power(schedule.block)) if schedule.block else MAX_THREADS
+    return min(most, max(WARP, ceil_power(n) // 2))
+
+
+def _compared_row(s: lir.Sort) -> Body:
+    order, number = f"{s.position.name}_order", f"{s.position.name}_element"
+    n = s.left.extent
+    size = max(2, ceil_power(n))
+    at: dict[IndexSymbol, IndexExpr] = {s.left: ix.of(Runtime(number, 0, n - 1))}
+    moved = map_indices(_of_one_thread(s.body), lambda i: i.substitute(at))
+    write: Body = (lir.Let(number, T.S32, lir.LocalLoad(order, ix.of(s.position))), *moved)
+    return (
+        lir.LocalArray(order, T.S32, size, Scope.SHARED),
+        lir.OrderCompared(s.left, s.right, _of_one_thread(s.compare), s.before, order, size),
+        For(s.position, LoopKind.THREAD, write),
+        lir.Barrier(),  # the next row of this block overwrites the order
+    )
 
 
 def _rows(s: lir.SortByKey, schedule: Schedule) -> tuple[For, int]:

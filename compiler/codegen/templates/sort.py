@@ -1,7 +1,7 @@
 """Lowering of sort and topk; a sort of one array with what is computed before it and, element by element, after it.
 
-A sort whose comparator compares one function of its left and its right elements, as in `key(a) < key(b)`, sorts by that
-key. In any other sort, the element numbers of each row are sorted by the comparator. Then all operands are reordered.
+A sort whose comparator has a key (`sort_keys`) sorts by it. In any other sort, the element numbers of each row are
+sorted by the comparator. Then all operands are reordered.
 """
 
 from __future__ import annotations
@@ -17,12 +17,16 @@ from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import Index, IndexExpr, Var
 from compiler.codegen.nest.scalar_ops import is_supported_type, scalar_op_of
 from compiler.codegen.printing.print_order import check_sortable
+from compiler.codegen.templates.sort_keys import sort_key_of
 from compiler.errors import UnsupportedError
 from compiler.ir.computation import HloComputation
 from compiler.ir.instruction import HloInstruction
-from compiler.ir.opcodes import Opcode, Trait
+from compiler.ir.opcodes import Opcode
 from compiler.ir.shape import Shape
 from compiler.ir.types import PrimitiveType as T
+
+COMBINED_ROW = 256
+"""Elements of a row from which on C sorts by a key of several values faster than by its comparator."""
 
 
 def sort_of(roots: tuple[HloInstruction, ...]) -> HloInstruction | None:
@@ -80,13 +84,16 @@ def inner_sort_of(fused: HloComputation, roots: tuple[HloInstruction, ...]) -> H
     return sorts[0] if len(sorts) == len(roots) == 1 else None
 
 
-def lower_sort(fused: HloComputation, sort: HloInstruction, root: HloInstruction | None = None) -> lir.Kernel:
+def lower_sort(
+    fused: HloComputation, sort: HloInstruction, root: HloInstruction | None = None, combines: bool = False
+) -> lir.Kernel:
     """Return the kernel of a computation that sorts; the sort is stable.
 
     Args:
         fused: the computation.
         sort: sorts parameters, or one array that is computed.
         root: the output, which is computed element by element from the sorted array; None: the sort itself.
+        combines: whether a key of several values is used for rows of any length, as on a GPU.
 
     Raises:
         UnsupportedError: an operand is not of a supported type, the comparator cannot be emitted, or the output is not
@@ -101,7 +108,7 @@ def lower_sort(fused: HloComputation, sort: HloInstruction, root: HloInstruction
     e, n, stride = Emitter(fused), dims[axis], math.prod(dims[axis + 1 :])
     if 0 not in dims:
         row = _Row(e, sort, sort if root is None else root, axis)
-        by_key = _sorted_by_key(row, n, stride)
+        by_key = _sorted_by_key(row, n, stride, 1 if combines else COMBINED_ROW)
         if by_key is not None:
             e.add(by_key)
         else:
@@ -182,31 +189,26 @@ class _Row:
 # ---- sorts by a key
 
 
-def _sorted_by_key(rows_of: _Row, n: int, stride: int) -> lir.SortByKey | None:
-    """Return the sort of all rows by the key that the comparator compares, or None if it compares anything else."""
+def _sorted_by_key(rows_of: _Row, n: int, stride: int, least: int) -> lir.SortByKey | None:
+    """Return the sort of all rows by the key of the comparator, or None if it has no key.
+
+    A key of several values is for rows of at least so many elements.
+    """
     e, sort = rows_of.e, rows_of.sort
-    root = sort.attributes["to_apply"].root
-    if root.opcode is not Opcode.COMPARE or root.attributes["direction"] not in ("LT", "GT"):
-        return None
-    left, right = root.operands
-    t, descending = left.shape.element_type, root.attributes["direction"] == "GT"
-    if is_mirrored(right, left):
-        left, right, descending = right, left, not descending
-    elif not is_mirrored(left, right):
-        return None
-    # NaN is unordered in other comparisons of floats, so that they have no key.
-    if not is_supported_type(t) or (t.is_float and root.attr("type") != "TOTALORDER"):
+    found = sort_key_of(sort.attributes["to_apply"])
+    if found is None or (found.computation is not None and n < least):
         return None
     check_sortable(n)
     rows = math.prod(sort.operands[0].shape.dimensions) // n
     row, element, position = Var(e.fresh("r"), rows), Var(e.fresh("e"), n), Var(e.fresh("k"), n)
     around = ix.of(row).floordiv(stride), ix.of(row).mod(stride)
     with e.apart() as reading:
-        key = _key(e, left, lambda number: rows_of.load(sort.operands[number // 2], *around, element), {})
+        key = _key(e, found.value, lambda number: rows_of.load(sort.operands[number // 2], *around, element), {})
     with e.apart() as moving:
         values = [rows_of.load(o, *around, element) for o in sort.operands]
         rows_of.store(values, *around, position)
-    return lir.SortByKey(row, element, tuple(reading.stmts), key, t, descending, position, tuple(moving.stmts))
+    t, read, body = found.value.shape.element_type, tuple(reading.stmts), tuple(moving.stmts)
+    return lir.SortByKey(row, element, read, key, t, found.descending, position, body)
 
 
 def _key(e: Emitter, i: HloInstruction, load: Callable[[int], str], names: dict[HloInstruction, str]) -> str:
@@ -220,20 +222,6 @@ def _key(e: Emitter, i: HloInstruction, load: Callable[[int], str], names: dict[
             arguments = [_key(e, o, load, names) for o in i.operands]
             names[i] = e.apply(scalar_op_of(i), *arguments)
     return names[i]
-
-
-def is_mirrored(left: HloInstruction, right: HloInstruction) -> bool:
-    """Check whether `right` is `left` with each parameter 2k replaced by 2k + 1, and `left` has only such ones."""
-    if left.opcode is not right.opcode or left.shape != right.shape:
-        return False
-    if left.opcode is Opcode.PARAMETER:
-        first, second = left.parameter_number or 0, right.parameter_number or 0
-        return first % 2 == 0 and second == first + 1
-    if left.opcode is Opcode.CONSTANT:
-        return left.value.same_value(right.value)
-    if not left.opcode.has(Trait.ELEMENTWISE) or left.attributes != right.attributes:
-        return False
-    return all(is_mirrored(a, b) for a, b in zip(left.operands, right.operands, strict=True))
 
 
 # ---- sorts by any comparator
