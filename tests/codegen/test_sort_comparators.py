@@ -79,15 +79,15 @@ IN_TURN = [
 ]
 
 
-def check_on_gpu(texts: dict[str, tuple[str, list[Array]]], folder: Path, schedule: Schedule | None = None) -> None:
+def check_on_gpu(sorts: dict[str, tuple[str, list[Array]]], folder: Path, schedule: Schedule | None = None) -> None:
     cases, wanted = [], []
-    for text, args in texts.values():
+    for text, args in sorts.values():
         expected = [np.asarray(x) for x in evaluate(parse(text), args)]
         wanted.append([np.where(np.isnan(x), np.abs(x), x) if x.dtype == np.float16 else x for x in expected])
         spec = make_kernel(parse(text).entry.root, "cuda", schedule)
         assert spec.kind == "sort"
         cases.append(running.Case(spec, tuple(args), Reference(lambda *_: [], args)))
-    for name, run, expected in zip(texts, running.run_emulated(cases, folder), wanted, strict=True):
+    for name, run, expected in zip(sorts, running.run_emulated(cases, folder), wanted, strict=True):
         assert not run.error, name
         assert_same_bits(run.outputs, expected)
 
@@ -95,11 +95,11 @@ def check_on_gpu(texts: dict[str, tuple[str, list[Array]]], folder: Path, schedu
 @needs_emulator
 @pytest.mark.parametrize("select", [False, True])
 def test_sorts_by_several_keys_match_the_interpreter(select: bool, tmp_path: Path) -> None:
-    texts = {
+    sorts = {
         f"{types} {dims}": (sort_text(types, dims, axis, in_turn(types, order, select)), arguments(types, dims))
         for types, order, dims, axis in IN_TURN
     }
-    check_on_gpu(texts, tmp_path)
+    check_on_gpu(sorts, tmp_path)
 
 
 def test_keys_of_at_most_64_bits_are_combined() -> None:
@@ -136,14 +136,14 @@ SUMS = "s = s32[] add(a0, b1)\nt = s32[] add(b0, a1)\nROOT r = pred[] compare(s,
 def test_sorts_by_a_comparator_match_the_interpreter(schedule: Schedule | None, tmp_path: Path) -> None:
     floats = np.random.default_rng(0).integers(-5, 5, (3, 200)).astype(np.float32)
     sums = [np.random.default_rng(n).integers(-9, 9, (4, 37, 3)).astype(np.int32) for n in range(2)]
-    texts: dict[str, tuple[str, list[Array]]] = {
+    sorts: dict[str, tuple[str, list[Array]]] = {
         "floats": (sort_text(("f32",), (3, 200), 1, FLOATS.format("LT")), [floats]),
         "one": (sort_text(("f32",), (3, 1), 1, FLOATS.format("LT")), [floats[:, :1].copy()]),
         "two": (sort_text(("f32",), (3, 2), 1, FLOATS.format("GT")), [floats[:, :2].copy()]),
         "sums": (sort_text(("s32", "s32"), (4, 37, 3), 1, SUMS), sums),
         "a power": (sort_text(("f32",), (1, 2048), 1, FLOATS.format("GT")), [np.resize(floats, (1, 2048))]),
     }
-    check_on_gpu(texts, tmp_path, schedule)
+    check_on_gpu(sorts, tmp_path, schedule)
 
 
 @needs_emulator

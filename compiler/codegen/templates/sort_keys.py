@@ -141,7 +141,7 @@ def _is_equality(test: HloInstruction, compare: HloInstruction) -> bool:
 
 
 def _width(t: T) -> int | None:
-    """Return the bits that a value takes in a key, or None if it cannot be part of one."""
+    """Return the number of bits of a value in a key, or None if it cannot be part of one."""
     if t is T.PRED:
         return 8
     return t.bits if t in _FLOATS or (t.is_integer and t.bits in _SIGNED) else None
