@@ -41,13 +41,41 @@ def test_results_are_those_of_the_interpreter(dims: str, stages: int, loops: int
     assert source.count("#pragma omp simd") == loops
 
 
+@pytest.mark.parametrize("dims", ["7,32", "7,64", "9,100"])
+def test_rows_of_a_few_vectors(dims: str) -> None:
+    n = dims.split(",")[1]
+    text = f"""
+    a = f32[{dims}] parameter(0)
+    b = f32[{n}] parameter(1)
+    w = f32[{dims}] broadcast(b), dimensions={{1}}
+    e = f32[{dims}] exponential(a)
+    m = f32[{dims}] multiply(e, w)
+    t = f32[{dims}] tanh(m)
+    ROOT r = f32[{dims}] add(t, a)"""
+    assert f"_block[{n}]" in checked(text, Schedule(stages=1))
+    assert "_block[" not in checked(text, Schedule(stages=0))
+
+
+@pytest.mark.parametrize("dims", ["40,64", "300,300"])
+def test_columns_that_are_reduced(dims: str) -> None:
+    text = f"""
+    a = f32[{dims}] parameter(0)
+    e = f32[{dims}] exponential(a)
+    t = f32[{dims}] tanh(e)
+    start = f32[] constant(-2)
+    m = f32[{dims.split(",")[1]}] reduce(t, start), dimensions={{0}}, to_apply=most
+    ROOT r = (f32[{dims.split(",")[1]}], f32[{dims}]) tuple(m, t)"""
+    reducer = "most { x = f32[] parameter(0) y = f32[] parameter(1) ROOT m = f32[] maximum(x, y) }"
+    assert "_block[" in checked(text, Schedule(stages=1), reducer)
+
+
 @pytest.mark.parametrize("t", ["f64", "f16", "bf16"])
 def test_other_types(t: str) -> None:
     checked(CHAIN.format(t=t, dims="1000"), Schedule(stages=1))
 
 
 def test_short_loops_and_single_operations_are_not_divided() -> None:
-    assert checked(CHAIN.format(t="f32", dims="96"), Schedule(stages=1)).count("omp simd") == 1
+    assert checked(CHAIN.format(t="f32", dims="31"), Schedule(stages=1, narrow=0)).count("omp simd") == 1
     text = "a = f32[1000] parameter(0)\ne = f32[1000] exponential(a)\nROOT r = f32[1000] divide(e, a)"
     assert checked(text, Schedule(stages=1)).count("omp simd") == 1
 

@@ -20,6 +20,7 @@ from compiler.codegen.schedules import accumulators, lane_accumulators, stages, 
 from compiler.codegen.schedules.edges import split_edges
 from compiler.codegen.schedules.halves import LANES as HALVES
 from compiler.codegen.schedules.halves import convert_halves, suits_halves
+from compiler.codegen.schedules.interleaving import interleave_values
 from compiler.codegen.schedules.lane_accumulators import MAX_ACCUMULATORS
 from compiler.codegen.schedules.lanes import tile_columns
 from compiler.codegen.schedules.local_memory import local_bytes_bound
@@ -137,6 +138,7 @@ def _with_loop_kinds(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
     body = select_offsets(_Binder(schedule, kernel.arguments).top(kernel.body))
     body = pair_elements(kernel, hide_single_elements(separate_columns(body)))
     body = convert_halves(kernel, body)
+    body = interleave_values(body)
     check_local_bytes(body)
     return replace(kernel, body=body)
 
@@ -345,13 +347,13 @@ class _Binder:
         """Return a loop over single elements as vector loops, each of which computes `unroll` vectors at once."""
         if self._streams(s):
             return [streams.streamed(s, self.arguments, self._leaf)]
-        in_stages = self._stages(s)
-        if in_stages is not None:
-            return [stages.staged(s, in_stages, self._leaf)]
         apart = separate_sparse_loads(s) if self.schedule.vector and self.schedule.stages else None
         if apart is not None:
             around = [replace(x, kind=LoopKind.SERIAL) for x in (apart.loads, apart.stores) if x is not None]
             return [*apart.arrays, around[0], *self._leaves(apart.computing), *around[1:]]
+        in_stages = self._stages(s)
+        if in_stages is not None:
+            return [stages.staged(s, in_stages, self._leaf)]
         lanes = self.schedule.unroll * self.schedule.vector // 8 // LANE_BYTES
         if self.schedule.unroll == 1 or not lanes or s.base is not None or s.var.extent < 2 * lanes:
             return [self._leaf(s)]

@@ -8,6 +8,7 @@ and a load.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -21,10 +22,14 @@ from compiler.codegen.schedules.streams import has_whole_blocks
 from compiler.ir import Opcode, Trait
 from compiler.ir.types import PrimitiveType as T
 
-BLOCK, MIN_ELEMENTS = 256, 128
-"""Elements of a block, so that its arrays stay in the first-level cache, and of the shortest loop that is divided."""
+BLOCK, MIN_ELEMENTS, SHORT = 256, 32, 128
+"""Elements of a block, so that its arrays stay in the first-level cache; of the shortest loop that is divided; and of
+the shortest that is if few of its operations wait for each other."""
 MAX_ARRAYS = 16
 """Maximum number of values that stages pass on; more loads and stores cost what the shorter iterations save."""
+WAITING = 0.5
+"""Part of the long operations that follow one of a lower level, for which they probably wait, from which on another
+order is worth it: eight exponentials and the logarithm of their sum hardly wait for each other."""
 CHEAP = 4
 """Number of instructions up to which a stage computes a value again instead of loading it."""
 _SINGLE = frozenset({Opcode.DIVIDE, Opcode.SQRT, Opcode.RSQRT, Opcode.REMAINDER})
@@ -61,16 +66,13 @@ def _divided(s: For, depth: int) -> Stages | None:
     """Return the stages for a depth; None if there is one only, or if they pass on too many values."""
     if not depth or s.var.extent < MIN_ELEMENTS or not has_whole_blocks(s, BLOCK):
         return None
-    if not all(isinstance(x, lir.Let | lir.Store | lir.Assign) for x in s.body):
+    if not all(isinstance(x, lir.Let | lir.Store | lir.LocalStore | lir.Assign) for x in s.body):
         return None
     lets = [x for x in s.body if isinstance(x, lir.Let)]
-    level: dict[str, int] = {}
-    for let in lets:
-        below = max((level.get(n, 0) for n in names_of(let)), default=0)
-        level[let.name] = below + _is_long(let)
+    level = levels(lets)
     deepest = max(level.values(), default=0)
     count = -(-deepest // depth)
-    if count < 2:
+    if count < 2 or (s.var.extent < SHORT and not are_waiting(lets, level)):
         return None
     # A stage starts with an expensive operation; the cheap ones before it belong to the stage that precedes it.
     of = {name: max(0, (n - 1) // depth) for name, n in level.items()}
@@ -92,7 +94,7 @@ def _divided(s: For, depth: int) -> Stages | None:
 def bytes_bound(body: Body) -> int:
     """Return an upper bound of the local memory that the stages of a loop with this body need, in bytes."""
     lets = [x for x in body if isinstance(x, lir.Let)]
-    if sum(map(_is_long, lets)) < 2:
+    if sum(map(is_long_value, lets)) < 2:
         return 0
     return BLOCK * sum(sorted(SCALAR_BYTES[x.type] for x in lets)[-MAX_ARRAYS:])
 
@@ -169,17 +171,32 @@ def values_to_pass(lets: Sequence[lir.Let], used: set[str]) -> set[str]:
     costs: dict[str, int] = {}  # as arguments; long operations are passed, and cost a load
     for let in lets:
         own = 0 if isinstance(let.value, lir.Constant) else 1
-        costs[let.name] = 1 if _is_long(let) else own + sum(costs.get(n, 0) for n in names_of(let))
+        costs[let.name] = 1 if is_long_value(let) else own + sum(costs.get(n, 0) for n in names_of(let))
     passed: set[str] = set()
     needed = set(used)
     for let in reversed(lets):
         if let.name not in needed:
             continue
-        if let.type is not T.PRED and (_is_long(let) or costs[let.name] > CHEAP):
+        if let.type is not T.PRED and (is_long_value(let) or costs[let.name] > CHEAP):
             passed.add(let.name)
         else:
             needed.update(names_of(let))
     return passed
+
+
+def levels(lets: Sequence[lir.Let]) -> dict[str, int]:
+    """Return the number of long operations on the longest chain up to each value, itself included, by name."""
+    level: dict[str, int] = {}
+    for let in lets:
+        below = max((level.get(n, 0) for n in names_of(let)), default=0)
+        level[let.name] = below + is_long_value(let)
+    return level
+
+
+def are_waiting(lets: Sequence[lir.Let], level: Mapping[str, int]) -> bool:
+    """Check whether the long operations of a loop mostly follow others for which they wait, given their levels."""
+    order = [level[x.name] for x in lets if is_long_value(x)]
+    return sum(a < b for a, b in itertools.pairwise(order)) >= WAITING * len(order)
 
 
 def is_long(op: Opcode) -> bool:
@@ -187,5 +204,6 @@ def is_long(op: Opcode) -> bool:
     return op.has(Trait.EXPENSIVE) and op not in _SINGLE
 
 
-def _is_long(let: lir.Let) -> bool:
+def is_long_value(let: lir.Let) -> bool:
+    """Check whether a value is computed by one long operation, see `is_long`."""
     return isinstance(let.value, lir.Apply) and is_long(let.value.op.opcode)
