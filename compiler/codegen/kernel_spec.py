@@ -45,6 +45,7 @@ class KernelSpec:
         must_alias: pairs of (input, output) positions that must share one buffer.
         grid: number of blocks of the CUDA launch; 0 for C.
         block: threads per block of the CUDA launch; 0 for C.
+        shared_bytes: dynamic shared memory of a block of the CUDA launch.
         flags: position in COMPILER_FLAGS of the flags that the C compiler gets besides those of all kernels.
         chain: operations of a CUDA thread's longest chain, of which each needs the one before, at least; 0 for C.
     """
@@ -62,6 +63,7 @@ class KernelSpec:
     must_alias: tuple[tuple[int, int], ...] = ()
     grid: int = 0
     block: int = 0
+    shared_bytes: int = 0
     flags: int = 0
     chain: int = 0
 
@@ -76,7 +78,7 @@ class KernelSpec:
         return {
             "name": self.name, "kind": self.kind, "language": self.language, "symbol": self.symbol,
             "signature": self.signature, "bytes": self.bytes, "flops": self.flops,
-            "grid": self.grid, "block": self.block,
+            "grid": self.grid, "block": self.block, "shared_bytes": self.shared_bytes,
         }  # fmt: skip
 
 
@@ -281,6 +283,7 @@ def print_spec(
         must_alias=kernel.must_alias,
         grid=printed.grid,
         block=printed.block,
+        shared_bytes=printed.shared_bytes,
         flags=kernel.flags,
         chain=chain_of(kernel.body, printed.block) if printed.block else 0,
     )

@@ -18,11 +18,12 @@ from compiler.errors import UnknownNameError
 
 @dataclass(frozen=True)
 class PrintedKernel:
-    """The source of one kernel and its launch dimensions, which are 0 if kernels are plain functions."""
+    """The source of one kernel, its launch dimensions and dynamic shared memory; 0 if kernels are plain functions."""
 
     source: str
     grid: int = 0
     block: int = 0
+    shared_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,7 @@ def _print_c(kernel: lir.Kernel, symbol: str) -> PrintedKernel:
 
 def _print_cuda(kernel: lir.Kernel, symbol: str) -> PrintedKernel:
     source, launch = print_cuda(kernel, symbol)
-    return PrintedKernel(source, launch.grid, launch.block)
+    return PrintedKernel(source, launch.grid, launch.block, launch.shared_bytes)
 
 
 def _check_cuda(kernel: lir.Kernel, schedule: Schedule) -> None:

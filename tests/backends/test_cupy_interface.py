@@ -62,6 +62,7 @@ INTERFACE = {
         "f", "grid_dim_x", "grid_dim_y", "grid_dim_z", "block_dim_x", "block_dim_y", "block_dim_z",
         "shared_mem_bytes", "stream", "kernel_params", "extra",
     ),
+    "cuda.driver.funcSetAttribute": ("f", "attribute", "value"),
     "cuda.driver.moduleGetFunction": ("module", "funcname"),
     "cuda.driver.moduleLoadData": ("image",),
     "cuda.driver.moduleUnload": ("module",),

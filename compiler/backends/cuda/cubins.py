@@ -36,10 +36,11 @@ class Resources:
 
     Attributes:
         registers: 32-bit registers per thread.
-        shared_bytes: static shared memory per block.
+        shared_bytes: shared memory per block, static and dynamic.
         stack_bytes: local memory per thread, for arrays and calls.
         spill_stores: bytes per thread that are stored because registers ran out.
         spill_loads: bytes per thread that are loaded again.
+        dynamic_bytes: how much of the shared memory is dynamic.
     """
 
     registers: int
@@ -47,6 +48,7 @@ class Resources:
     stack_bytes: int
     spill_stores: int
     spill_loads: int
+    dynamic_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -141,21 +143,22 @@ class _Build:
             image, log = self._compiler.compile(source, (*self._options, *nvrtc.header_options(source)))
         except CodegenError as e:
             raise CodegenError(f"the kernel {kernel.symbol} of %{kernel.name} cannot be compiled: {e}") from None
-        return Cubin(kernel.symbol, self._architecture, image, _resources(log))
+        return Cubin(kernel.symbol, self._architecture, image, _resources(log, kernel.shared_bytes))
 
 
-def _resources(log: str) -> Resources:
-    """Return what the assembler reports in its verbose log; zeros if it reports nothing."""
+def _resources(log: str, dynamic_bytes: int) -> Resources:
+    """Return what the assembler reports in its verbose log, zeros if it reports nothing, and dynamic shared memory."""
 
     def number(pattern: str) -> int:
         return max((int(n) for n in re.findall(pattern, log)), default=0)
 
     return Resources(
         registers=number(r"Used (\d+) registers"),
-        shared_bytes=number(r"(\d+) bytes smem"),
+        shared_bytes=number(r"(\d+) bytes smem") + dynamic_bytes,
         stack_bytes=number(r"(\d+) bytes stack frame"),
         spill_stores=number(r"(\d+) bytes spill stores"),
         spill_loads=number(r"(\d+) bytes spill loads"),
+        dynamic_bytes=dynamic_bytes,
     )
 
 

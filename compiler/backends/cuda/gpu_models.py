@@ -76,6 +76,11 @@ class GpuModel:
     update: float = 1e-9
     launch: float = 1.5e-6
 
+    @property
+    def block_shared_bytes(self) -> int:
+        """Bytes of shared memory that a block may have, if it asks for more than 48 KiB."""
+        return self.shared_bytes - _RESERVED_SHARED
+
 
 # Counts, sizes and rates as NVIDIA's white papers of the architectures state them, clocks as boost clocks; bandwidths
 # of memory are 92% of the nominal ones, which copies reach. Latencies and the bandwidth of the level 2 cache are round

@@ -9,8 +9,15 @@ from contextlib import suppress
 from typing import Any
 
 from compiler.backends.cuda.cubins import Cubin
+from compiler.errors import BackendError
 
 __all__ = ["LoadedKernel", "load_kernel"]
+
+
+MAX_DYNAMIC_SHARED = 8
+"""The attribute of a function that says how much dynamic shared memory its launches may have (CUfunction_attribute)."""
+INVALID_VALUE = 1
+"""The error of the driver where a block cannot have so much."""
 
 
 class LoadedKernel:
@@ -24,6 +31,21 @@ class LoadedKernel:
         module = driver.moduleLoadData(cubin.image)
         weakref.finalize(self, _unload, driver, module).atexit = False
         self.function: int = driver.moduleGetFunction(module, cubin.symbol)
+        if cubin.resources.dynamic_bytes:
+            _allow_shared(driver, self.function, cubin)
+
+
+def _allow_shared(driver: Any, function: int, cubin: Cubin) -> None:
+    """Let a function have its dynamic shared memory, which may be more than it may have unless it asks for it."""
+    try:
+        driver.funcSetAttribute(function, MAX_DYNAMIC_SHARED, cubin.resources.dynamic_bytes)
+    except driver.CUDADriverError as e:
+        if getattr(e, "status", None) != INVALID_VALUE:
+            raise
+        raise BackendError(
+            f"the kernel {cubin.symbol} needs {cubin.resources.shared_bytes} bytes of shared memory per block, more "
+            "than this GPU has"
+        ) from None
 
 
 def _unload(driver: Any, module: int) -> None:

@@ -118,8 +118,8 @@ class Planner(ThunkVisitor[list[Any]]):
         return self._alone(
             t,
             KernelStep(
-                t.name, spec.symbol, self._xp.cuda.driver, self._functions[spec.symbol], spec.grid, spec.block, slots,
-                parameters,
+                t.name, spec.symbol, self._xp.cuda.driver, self._functions[spec.symbol], spec.grid, spec.block,
+                spec.shared_bytes, slots, parameters,
             ),
         )  # fmt: skip
 

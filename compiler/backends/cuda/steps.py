@@ -102,6 +102,7 @@ class KernelStep:
         driver: CuPy's binding of the driver.
         function: handle of the kernel.
         grid, block: blocks, and threads per block.
+        shared_bytes: dynamic shared memory per block.
         slots: its arguments.
         parameters: pointers to these slots, as the driver takes them.
     """
@@ -112,6 +113,7 @@ class KernelStep:
     function: int
     grid: int
     block: int
+    shared_bytes: int
     slots: tuple[int, ...]
     parameters: Any
 
@@ -119,8 +121,9 @@ class KernelStep:
 
     def launch(self, stream: int) -> None:
         self.driver.launchKernel(
-            self.function, self.grid, 1, 1, self.block, 1, 1, 0, stream, ctypes.addressof(self.parameters), 0
-        )
+            self.function, self.grid, 1, 1, self.block, 1, 1, self.shared_bytes, stream,
+            ctypes.addressof(self.parameters), 0,
+        )  # fmt: skip
 
     def __str__(self) -> str:
         return f"the kernel {self.symbol} of %{self.name} ({self.grid} blocks of {self.block} threads)"

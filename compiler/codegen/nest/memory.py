@@ -17,6 +17,7 @@ class Scope(enum.Enum):
     PRIVATE = "private"  # the iteration of the innermost parallel loop, or the CUDA thread
     REGISTER = "register"  # one element per CUDA thread
     SHARED = "shared"  # the threads of a CUDA block
+    DYNAMIC = "dynamic"  # the threads of a CUDA block, in shared memory of a size that the launch says
     KERNEL = "kernel"  # all threads of a kernel on a CPU
 
 

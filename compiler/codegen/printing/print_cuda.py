@@ -13,7 +13,7 @@ from importlib import resources
 from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.loop_ir import LoopKind, Scope
-from compiler.codegen.nest.scalar_ops import identity_of
+from compiler.codegen.nest.scalar_ops import SCALAR_BYTES, identity_of
 from compiler.codegen.nest.tile_attention import TileAttention
 from compiler.codegen.nest.tiles import TileProduct
 from compiler.codegen.nest.traversal import walk
@@ -33,10 +33,11 @@ ENOUGH_REGISTERS = 128
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """The number of blocks of a launch and of threads per block; shared memory is static."""
+    """The number of blocks of a launch and of threads per block, and the bytes of dynamic shared memory of a block."""
 
     grid: int
     block: int
+    shared_bytes: int = 0
 
 
 def preamble() -> str:
@@ -66,8 +67,9 @@ def print_cuda(kernel: lir.Kernel, symbol: str) -> tuple[str, Launch]:
     resident = kernel.resident or _resident(printer.blocks, printer.threads)
     bounds = f"{printer.threads}, {resident}" if resident else str(printer.threads)
     head = f'extern "C" __global__ void __launch_bounds__({bounds}) {symbol}({", ".join(parameters)}) {{'
-    launch = Launch(max(1, min(printer.blocks, MAX_BLOCKS)), printer.threads)
-    return "\n".join([head, *printer.lines, "}", ""]), launch
+    launch = Launch(max(1, min(printer.blocks, MAX_BLOCKS)), printer.threads, printer.shared_bytes)
+    dynamic = ["  extern __shared__ __align__(16) unsigned char dynamic_[];"] if printer.shared_bytes else []
+    return "\n".join([head, *dynamic, *printer.lines, "}", ""]), launch
 
 
 def _resident(blocks: int, threads: int) -> int:
@@ -88,6 +90,7 @@ class _CudaPrinter(Printer):
         super().__init__(kernel)
         self.threads = kernel.threads
         self.blocks = 1
+        self.shared_bytes = 0  # those of dynamic shared memory
         self._in_lane = False
         self._team: lir.Team | None = None  # of the loop around, if it has one
         self._is_whole = True  # whether every team has an iteration of its own
@@ -122,11 +125,11 @@ class _CudaPrinter(Printer):
             self.emit("__syncwarp();" if s.warp else "__syncthreads();")
         elif isinstance(s, TileProduct):
             before, self._in_lane = self._in_lane, True
-            print_tiles.print_product(s, self.emit, self.indented)
+            print_tiles.print_product(s, self.emit, self.indented, self._dynamic)
             self._in_lane = before
         elif isinstance(s, TileAttention):
             before, self._in_lane = self._in_lane, True
-            print_tiles.print_attention(s, self.emit, self.indented)
+            print_tiles.print_attention(s, self.emit, self.indented, self._dynamic)
             self._in_lane = before
         elif isinstance(s, lir.CombineThreads):
             self._combine(s.combined, s.team)
@@ -404,8 +407,16 @@ class _CudaPrinter(Printer):
         if s.name in self._registers:
             self.emit(f"{COMPUTE_TYPES[s.type]} {s.name};")
             return
+        if s.scope is Scope.DYNAMIC:
+            self._dynamic(s.name, COMPUTE_TYPES[s.type], s.size, s.size * SCALAR_BYTES[s.type])
+            return
         where = "__shared__ " if s.scope is Scope.SHARED else ""
         self.emit(f"{where}{COMPUTE_TYPES[s.type]} {s.name}[{s.size}];")
+
+    def _dynamic(self, name: str, t: str, count: int, size: int) -> None:
+        """Print an array of so many elements and bytes in dynamic shared memory."""
+        self.emit(f"{t} (&{name})[{count}] = *({t} (*)[{count}])(dynamic_ + {self.shared_bytes});")
+        self.shared_bytes += -(-size // 16) * 16
 
     def local_element(self, array: str, offset: ix.IndexExpr) -> str:
         return array if array in self._registers else super().local_element(array, offset)

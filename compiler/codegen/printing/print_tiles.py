@@ -14,22 +14,26 @@ from compiler.ir.types import PrimitiveType as T
 
 HEADERS = ("tensor_cuda.h", "products_cuda.h", "attention_cuda.h")
 """The files with the templates, in order."""
+STATIC_BYTES = 48 * 1024
+"""Static shared memory that a block may use on any GPU; larger tiles are in dynamic shared memory."""
+PrintArray: TypeAlias = "Callable[[str, str, int, int], None]"
 PrintBody: TypeAlias = "Callable[[tuple[Any, ...]], None]"
 _WRAPPING = {T.S32: "uint32_t", T.S64: "uint64_t"}
 """Unsigned types for sums that wrap around."""
 
 
-def print_product(s: TileProduct, emit: Callable[[str], None], body: PrintBody) -> None:
+def print_product(s: TileProduct, emit: Callable[[str], None], body: PrintBody, dynamic: PrintArray) -> None:
     """Print the product of a tile.
 
     Args:
         s: the product.
         emit: prints a line.
         body: prints statements that one thread runs for one element.
+        dynamic: prints an array in dynamic shared memory, given its name, type, number of elements and bytes.
     """
     element = STORAGE_TYPES[s.type] if s.uses_tensor_cores else _WRAPPING.get(s.type, COMPUTE_TYPES[s.type])
     word = "uint32_t" if s.uses_tensor_cores else element
-    emit(f"alignas(16) __shared__ {word} shared_tiles[{s.shared_elements}];")
+    _tiles(s, word, emit, dynamic)
     _operand("left_operand", s.lhs, s.row, s.depth, emit, body)
     _operand("right_operand", s.rhs, s.column, s.depth, emit, body)
     emit(f"const auto store_result = [&]({_parameters(s.row, s.column)}, const {COMPUTE_TYPES[s.sums]} {s.result}) {{")
@@ -45,10 +49,18 @@ def print_product(s: TileProduct, emit: Callable[[str], None], body: PrintBody) 
     )
 
 
-def print_attention(s: TileAttention, emit: Callable[[str], None], body: PrintBody) -> None:
+def _tiles(s: TileProduct | TileAttention, word: str, emit: Callable[[str], None], dynamic: PrintArray) -> None:
+    """Print the array of the tiles in shared memory."""
+    if s.shared_bytes > STATIC_BYTES:
+        dynamic("shared_tiles", word, s.shared_elements, s.shared_bytes)
+    else:
+        emit(f"alignas(16) __shared__ {word} shared_tiles[{s.shared_elements}];")
+
+
+def print_attention(s: TileAttention, emit: Callable[[str], None], body: PrintBody, dynamic: PrintArray) -> None:
     """Print the attention of a tile of queries; the arguments are those of `print_product`."""
     word = "uint32_t" if s.uses_tensor_cores else "float"
-    emit(f"alignas(16) __shared__ {word} shared_tiles[{s.shared_elements}];")
+    _tiles(s, word, emit, dynamic)
     _operand("query_operand", s.queries, s.query, s.depth, emit, body)
     _operand("key_operand", s.keys, s.key, s.depth, emit, body)
     _operand("value_operand", s.values, s.feature, s.key, emit, body)

@@ -22,7 +22,7 @@ from compiler.codegen.schedules.cuda_blocks import SHARED_BYTES, bind_whole
 from compiler.codegen.schedules.cuda_flat import FlatNest, is_element
 from compiler.codegen.schedules.cuda_rows import RowNest
 from compiler.codegen.schedules.cuda_scatters import scatter_nest
-from compiler.codegen.schedules.cuda_shapes import COMBINE_BYTES, WARP
+from compiler.codegen.schedules.cuda_shapes import BLOCK_BYTES, COMBINE_BYTES, WARP
 from compiler.codegen.schedules.cuda_tiles import TILE_BYTES, TileNest
 from compiler.codegen.schedules.lanes import column_bytes_bound
 from compiler.codegen.schedules.local_memory import BOUNDED, declared_bytes, reads_along_columns
@@ -36,6 +36,10 @@ from compiler.codegen.schedules.thread_sorts import bind_sorts
 from compiler.errors import UnsupportedError
 
 __all__ = ["SHARED_BYTES", "bind_cuda", "binds_surely"]
+
+
+ROW_BYTES = BLOCK_BYTES - COMBINE_BYTES // 4
+"""Shared memory in which the only nest of a kernel keeps rows; the rest is for its accumulators."""
 
 
 class Nest(Protocol):
@@ -62,7 +66,7 @@ def bind_cuda(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
         UnsupportedError: the nest needs too much local or shared memory, or has no form that a GPU runs.
     """
     if has_tiles(kernel):
-        return bind_tiles(kernel, SHARED_BYTES)
+        return bind_tiles(kernel, BLOCK_BYTES)
     if suits_threads(kernel, schedule):
         return bind_thread_loop(replace(kernel, body=without_dead_code(kernel.body)), schedule)
     if kernel.kind == "scan":
@@ -79,7 +83,8 @@ def bind_cuda(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
     first, parts = _independent(body)
     kernel = replace(kernel, resident=schedule.gpu.resident, in_place=_shared_safely(kernel, body, first, parts))
     room = 0 if any(isinstance(s, lir.Reduce) for s in walk(body)) else TILE_BYTES // max(1, len(parts))
-    nests = [_nest_of(part, kernel, schedule, room) for part in parts]
+    row_room = ROW_BYTES if len(parts) == 1 else 0
+    nests = [_nest_of(part, kernel, schedule, room, row_room) for part in parts]
     if not parts or any(n is None for n in nests):
         if kernel.nests > 1 and any(isinstance(s, lir.Reduce) for s in body):
             raise UnsupportedError(
@@ -159,19 +164,19 @@ def _side_by_side(nests: list[Nest], schedule: Schedule) -> tuple[Body, int]:
     return tuple(n.bind(threads, schedule, may_combine) for n in nests), threads
 
 
-def _nest_of(part: Body, kernel: lir.Kernel, schedule: Schedule, room: int) -> Nest | None:
-    """Return the nest of some statements, whose tiles have so many bytes of shared memory; None for other forms."""
+def _nest_of(part: Body, kernel: lir.Kernel, schedule: Schedule, room: int, row_room: int) -> Nest | None:
+    """Return the nest of some statements, whose tiles and rows have so many bytes of shared memory; None for others."""
     types = {a.name: a.type for a in kernel.arguments}
     if kernel.kind == "scatter":
         return scatter_nest(part, types, schedule)
     if any(isinstance(s, lir.Reduce) for s in part):
-        return RowNest.of(For(Var("whole", 1), LoopKind.INDEPENDENT, part), types)
+        return RowNest.of(For(Var("whole", 1), LoopKind.INDEPENDENT, part), types, row_room)
     if is_element(part):
         return FlatNest.of(For(Var("once", 1), LoopKind.INDEPENDENT, part), types, schedule)
     if len(part) != 1:
         return None
     tiled = TileNest.of(part[0], types, schedule, room)
-    return tiled or FlatNest.of(part[0], types, schedule) or RowNest.of(part[0], types)
+    return tiled or FlatNest.of(part[0], types, schedule) or RowNest.of(part[0], types, row_room)
 
 
 # ---- nests that do not depend on each other

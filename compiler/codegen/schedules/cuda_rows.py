@@ -2,11 +2,13 @@
 
 Each team runs an iteration of the loops around the reductions. If the reduced elements are adjacent, the threads of a
 team are: a part of a warp, a warp or a block. Otherwise adjacent threads belong to adjacent results, and the threads of
-a team are apart. What several sweeps over a row need stays in the registers of the threads if there are enough.
+a team are apart. What several sweeps over a row need stays in the registers of the threads if there are enough, else in
+shared memory.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -58,16 +60,18 @@ class RowNest:
         body: the statements for a result, whose sweeps have one variable each.
         by_columns: whether elements of adjacent results are adjacent.
         types: element types of the arguments of the kernel.
+        room: bytes of dynamic shared memory in which a block may keep elements of a row.
     """
 
     var: Var
     body: Body
     by_columns: bool
     types: Mapping[str, PrimitiveType]
+    room: int
 
     @staticmethod
-    def of(s: lir.Stmt, types: Mapping[str, PrimitiveType]) -> RowNest | None:
-        """Return the nest of a statement, or None if it has another form."""
+    def of(s: lir.Stmt, types: Mapping[str, PrimitiveType], room: int = 0) -> RowNest | None:
+        """Return the nest of a statement with so much dynamic shared memory, or None if it has another form."""
         if not isinstance(s, For):
             return None
         vars_, before = [], list[lir.Stmt]()
@@ -87,7 +91,7 @@ class RowNest:
             return None
         by_columns = _is_by_columns(vars_[-1], body)
         var, body = flattened(tuple(vars_), body)
-        return RowNest(var, body, by_columns, types)
+        return RowNest(var, body, by_columns, types, room)
 
     @property
     def combine_bytes(self) -> int:
@@ -123,7 +127,7 @@ class RowNest:
         level, width = schedule.cache, self._width(team, schedule)
         while True:
             cached = without_dead_code(cache_rows(self.body, level, NO_ROOM))
-            bound = _Sweeps(team, width, self.types).statements(cached)
+            bound = _Sweeps(team, width, self.types, self.room if team.teams == 1 else 0).statements(cached)
             if bound is not None:
                 break
             level -= 1
@@ -218,22 +222,27 @@ class _Sweeps:
         team: the threads.
         width: number of adjacent elements that a thread reduces together.
         types: element types of the arguments of the kernel.
+        room: bytes of shared memory in which elements of the only row of a block may be kept.
     """
 
     team: Team
     width: int
     types: Mapping[str, PrimitiveType]
+    room: int
 
     def statements(self, body: Body) -> Body | None:
-        """Return the bound statements; None if they keep more of a row than a thread has registers for."""
+        """Return the bound statements; None if they keep more of a row than registers and shared memory hold."""
         arrays = [s for s in body if isinstance(s, lir.LocalArray)]
-        if not self._fits(arrays, body):
+        shared = self._in_shared_memory(arrays, body)
+        if shared is None:
             return None
-        kept = {a.name for a in arrays}
+        kept = {a.name: a.name not in shared for a in arrays}
         out: list[lir.Stmt] = []
         for s in body:
             var = _var_of(s)
-            if isinstance(s, lir.LocalArray):
+            if isinstance(s, lir.LocalArray) and s.name in shared:
+                out.append(replace(s, size=self._slots(s.size) * self.team.size, scope=lir.Scope.DYNAMIC))
+            elif isinstance(s, lir.LocalArray):
                 out.append(replace(s, size=self._slots(s.size)))
             elif isinstance(s, lir.Reduce) and var is not None:
                 combined = accumulators.combined_of(s)
@@ -252,6 +261,19 @@ class _Sweeps:
         """Return the number of elements of a thread, rounded up."""
         return -(-(elements // self.width) // self.team.size) * self.width
 
+    def _in_shared_memory(self, arrays: Sequence[lir.LocalArray], body: Body) -> set[str] | None:
+        """Return the arrays for which registers do not suffice, as few as possible; None if they do not fit either.
+
+        A thread accesses its own elements alone, so that there are no barriers.
+        """
+        sizes = {a.name: self._slots(a.size) * self.team.size * SCALAR_BYTES[a.type] for a in arrays}
+        for count in range(len(arrays) + 1):
+            for chosen in itertools.combinations(sizes, count):
+                bytes_needed = sum(sizes[name] for name in chosen)
+                if bytes_needed <= self.room and self._fits([a for a in arrays if a.name not in chosen], body):
+                    return set(chosen)
+        return None
+
     def _fits(self, arrays: Sequence[lir.LocalArray], body: Body) -> bool:
         """Check whether threads have registers for the elements that they keep from one statement to the next.
 
@@ -265,12 +287,12 @@ class _Sweeps:
             most = max(most, sum(words[name] for name in before & after))
         return most <= (REGISTERS if self.team.threads < MAX_THREADS else REGISTERS // 2)
 
-    def _sweep(self, var: Var, body: Body, kept: set[str]) -> list[lir.Stmt]:
-        """Return the loops by which each thread runs over its elements."""
+    def _sweep(self, var: Var, body: Body, kept: Mapping[str, bool]) -> list[lir.Stmt]:
+        """Return the loops by which each thread runs over its elements; `kept` says which arrays are in registers."""
         words, size = var.extent // self.width, self.team.size
         whole, rest = divmod(words, size)
         number, thread = Var(f"{var.name}k", whole), Var(f"{var.name}t", size)
-        in_registers = any(name in kept for name in names_used(body))
+        in_registers = any(kept.get(name, False) for name in names_used(body))
         out: list[lir.Stmt] = []
         if whole:
             loop: lir.Stmt = For(thread, LoopKind.THREAD, self._elements(var, body, ix.of(number), ix.of(thread), kept))
@@ -283,9 +305,13 @@ class _Sweeps:
             out.append(For(thread, LoopKind.THREAD, inner, base=last * size, limit=words))
         return out
 
-    def _elements(self, var: Var, body: Body, number: IndexExpr, thread: IndexExpr, kept: set[str]) -> Body:
-        lane = Lane.of(var, number * self.team.size + thread, self.width)
-        return in_lane(body, lane, self.types, dict.fromkeys(kept, number * self.width))
+    def _elements(self, var: Var, body: Body, number: IndexExpr, thread: IndexExpr, kept: Mapping[str, bool]) -> Body:
+        group = number * self.team.size + thread
+        lane = Lane.of(var, group, self.width)
+        # In shared memory, adjacent threads access adjacent elements.
+        groups = self._slots(var.extent) // self.width * self.team.size
+        slots = {name: (number * self.width, 1) if own else (group, groups) for name, own in kept.items()}
+        return in_lane(body, lane, self.types, slots)
 
     def _unroll(self, body: Body, iterations: int, in_registers: bool) -> int:
         if in_registers:

@@ -21,6 +21,9 @@ ACCESS_BYTES = 16
 """Maximum size of an access by one thread."""
 COMBINE_BYTES = 40 * 1024
 """Maximum shared memory in which the threads of a block combine their accumulators."""
+BLOCK_BYTES = 99 * 1024
+"""Dynamic shared memory that a block may have on every GPU from sm_80 on; on an A100 it may have 163 KiB, on an H100 or
+B200 227 KiB."""
 ELEMENTS = 8
 """Elements of a row that a thread of a team should reduce, so that several loads are under way."""
 SECTOR_BYTES = 32

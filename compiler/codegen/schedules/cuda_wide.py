@@ -165,14 +165,17 @@ def _accesses(body: Body, is_certain: bool = True) -> Iterator[tuple[str, IndexE
                 yield from _accesses(inner, False)
 
 
-def in_lane(body: Body, lane: Lane, types: Mapping[str, PrimitiveType], slots: Mapping[str, IndexExpr]) -> Body:
+def in_lane(
+    body: Body, lane: Lane, types: Mapping[str, PrimitiveType], slots: Mapping[str, tuple[IndexExpr, int]]
+) -> Body:
     """Return the statements of the elements of a group.
 
     Args:
         body: the statements of an element.
         lane: the elements of the group.
         types: element types of the arguments.
-        slots: where the first element of the group is in local arrays that hold the elements of a thread, by array.
+        slots: where the first element of the group is in local arrays of kept elements, and the distance of the next
+            ones, by array.
     """
     placed = tuple(_placed(s, lane, slots) for s in body)
     if lane.width == 1:
@@ -211,10 +214,14 @@ def in_lane(body: Body, lane: Lane, types: Mapping[str, PrimitiveType], slots: M
     return (*before, For(lane.u, LoopKind.SERIAL, own, unroll=lane.width), *after)
 
 
-def _placed(s: lir.Stmt, lane: Lane, slots: Mapping[str, IndexExpr]) -> lir.Stmt:
+def _placed(s: lir.Stmt, lane: Lane, slots: Mapping[str, tuple[IndexExpr, int]]) -> lir.Stmt:
+    def slot(array: str) -> IndexExpr:
+        first, step = slots[array]
+        return first + ix.of(lane.u) * step
+
     if isinstance(s, lir.LocalStore) and s.array in slots:
-        return replace(s, offset=slots[s.array] + ix.of(lane.u))
+        return replace(s, offset=slot(s.array))
     if isinstance(s, lir.Let) and isinstance(s.value, lir.LocalLoad) and s.value.array in slots:
-        return replace(s, value=replace(s.value, offset=slots[s.value.array] + ix.of(lane.u)))
+        return replace(s, value=replace(s.value, offset=slot(s.value.array)))
     (mapped,) = map_indices((s,), lane.place)
     return mapped

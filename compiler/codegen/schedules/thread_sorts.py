@@ -21,6 +21,10 @@ from compiler.codegen.schedules.schedule import Schedule
 from compiler.errors import UnsupportedError
 from compiler.ir.types import PrimitiveType as T
 
+LONGEST_COMPARED = 16384
+"""Elements of the longest row that a block sorts by a comparator."""
+STATIC_SORT = 8192
+"""Element numbers that are in static shared memory."""
 MAX_EACH = 32
 """Maximum number of entries in the registers of a thread."""
 LONGEST_SORT = 8192
@@ -81,10 +85,10 @@ def _compared_rows(s: lir.Stmt, schedule: Schedule) -> tuple[For, int]:
 
 def _threads_of(n: int, schedule: Schedule) -> int:
     """Return the number of threads that sort a row by a comparator."""
-    if n > LONGEST_SORT:
+    if n > LONGEST_COMPARED:
         raise UnsupportedError(
             f"a sort of {n} elements by a comparator has no kernel in this language: a block sorts at most "
-            f"{LONGEST_SORT} elements"
+            f"{LONGEST_COMPARED} elements"
         )
     most = max(WARP, floor_power(schedule.block)) if schedule.block else MAX_THREADS
     return min(most, max(WARP, ceil_power(n) // 2))
@@ -98,7 +102,7 @@ def _compared_row(s: lir.Sort) -> Body:
     moved = map_indices(_of_one_thread(s.body), lambda i: i.substitute(at))
     write: Body = (lir.Let(number, T.S32, lir.LocalLoad(order, ix.of(s.position))), *moved)
     return (
-        lir.LocalArray(order, T.S32, size, Scope.SHARED),
+        lir.LocalArray(order, T.S32, size, Scope.SHARED if size <= STATIC_SORT else Scope.DYNAMIC),
         lir.OrderCompared(s.left, s.right, _of_one_thread(s.compare), s.before, order, size),
         For(s.position, LoopKind.THREAD, write),
         lir.Barrier(),  # the next row of this block overwrites the order

@@ -94,7 +94,7 @@ class EmulatedKernels:
         grid: Extent | None = None,
         block: Extent | None = None,
         max_blocks: int | None = None,
-        shared_bytes: int = 0,
+        shared_bytes: int | None = None,
     ) -> str:
         """Run a kernel and return the first error that was detected, "" if there was none.
 
@@ -107,7 +107,7 @@ class EmulatedKernels:
             grid: the number of blocks; that of the kernel when None.
             block: threads per block; those of the kernel when None.
             max_blocks: launch at most so many blocks along x; kernels that loop over the grid do the same work.
-            shared_bytes: bytes of dynamic shared memory.
+            shared_bytes: bytes of dynamic shared memory; those of the kernel when None.
 
         Raises:
             UnknownNameError: there is no kernel with this symbol.
@@ -124,7 +124,7 @@ class EmulatedKernels:
         pointers: Sequence[int],
         grid: Extent | None = None,
         block: Extent | None = None,
-        shared_bytes: int = 0,
+        shared_bytes: int | None = None,
         l1_bytes: int = L1_BYTES,
         most_accesses: int = MOST_ACCESSES,
     ) -> tuple[KernelCounts, str]:
@@ -162,18 +162,24 @@ class EmulatedKernels:
 
     @contextmanager
     def _prepared(
-        self, symbol: str, pointers: Sequence[int], grid: Extent | None, block: Extent | None, shared_bytes: int
+        self,
+        symbol: str,
+        pointers: Sequence[int],
+        grid: Extent | None,
+        block: Extent | None,
+        shared_bytes: int | None,
     ) -> Iterator[_Launch]:
         """Check and yield a launch; it refers to memory that is freed afterwards."""
         spec = self._spec(symbol)
         blocks, threads = _index(spec.grid if grid is None else grid), _index(spec.block if block is None else block)
         _check(spec, pointers, blocks, threads)
+        dynamic = spec.shared_bytes if shared_bytes is None else shared_bytes
         arguments = (ctypes.c_void_p * max(1, len(pointers)))(*pointers)
         sizes = [s.byte_size for s in (*spec.inputs, *spec.outputs)]
         buffers = (_Buffer * max(1, len(sizes)))(*map(_Buffer, pointers, sizes))
         yield _Launch(
             kernel=self._libraries[symbol].function(f"run_{symbol}"), arguments=ctypes.addressof(arguments),
-            buffers=ctypes.addressof(buffers), buffer_count=len(sizes), dynamic_shared=shared_bytes, grid=blocks,
+            buffers=ctypes.addressof(buffers), buffer_count=len(sizes), dynamic_shared=dynamic, grid=blocks,
             block=threads,
         )  # fmt: skip
 

@@ -82,6 +82,7 @@ class Gpu:
         failure: error code of the failure after which nothing works any more, if there was one.
         failing: error codes by symbol of kernels that are to fail as they run.
         refusing: error codes by symbol of kernels whose launch is to be refused.
+        most_shared: bytes of shared memory that a block may ask for.
     """
 
     heap: Heap
@@ -91,6 +92,7 @@ class Gpu:
     failure: int | None = None
     failing: dict[str, int] = field(default_factory=dict)
     refusing: dict[str, int] = field(default_factory=dict)
+    most_shared: int = 227 << 10
     lock: threading.RLock = field(default_factory=threading.RLock)
     _captures: dict[int, list[Work]] = field(default_factory=dict)
     _capturing_threads: dict[int, int] = field(default_factory=dict)

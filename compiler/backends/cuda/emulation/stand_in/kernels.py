@@ -12,6 +12,7 @@ from compiler.backends.cuda.emulation import emulator
 from compiler.backends.cuda.emulation.stand_in.gpu import CUDADriverError, Gpu, Work
 from compiler.backends.cuda.emulation.stand_in.memory import Access, FaultError
 from compiler.backends.cuda.emulation.stand_in.ordering import Stamp
+from compiler.backends.cuda.modules import MAX_DYNAMIC_SHARED
 from compiler.codegen.kernel_spec import KernelSpec
 from compiler.codegen.printing import print_cuda
 from compiler.ir.shape import Shape
@@ -60,10 +61,15 @@ class Nvrtc:
         del self._sources[prog]
 
 
+STATIC_SHARED = 48 << 10
+"""Shared memory of a block that needs no attribute."""
+
+
 @dataclass
 class _Function:
     spec: KernelSpec
     reads_only: tuple[bool, ...]
+    dynamic_shared: int = STATIC_SHARED
 
 
 @dataclass
@@ -98,6 +104,13 @@ class Driver:
         self._functions[handle] = _parsed(self._modules[module], funcname)
         return handle
 
+    def funcSetAttribute(self, f: int, attribute: int, value: int) -> None:  # noqa: N802
+        """Set how much dynamic shared memory the launches of a function may have."""
+        self.gpu.check_alive()
+        if attribute != MAX_DYNAMIC_SHARED or not 0 <= value <= self.gpu.most_shared:
+            raise CUDADriverError(1)  # invalid value
+        self._functions[f].dynamic_shared = value
+
     def launchKernel(  # noqa: N802
         self, f: int, grid_dim_x: int, grid_dim_y: int, grid_dim_z: int, block_dim_x: int, block_dim_y: int,
         block_dim_z: int, shared_mem_bytes: int, stream: int, kernel_params: int, extra: int,
@@ -109,6 +122,8 @@ class Driver:
         spec = function.spec
         if spec.symbol in self.gpu.refusing:
             raise CUDADriverError(self.gpu.refusing[spec.symbol])
+        if shared_mem_bytes > function.dynamic_shared:
+            raise CUDADriverError(1)  # invalid value
         count = len(spec.inputs) + len(spec.outputs)
         slots = (ctypes.c_void_p * max(1, count)).from_address(kernel_params)
         pointers = [ctypes.c_void_p.from_address(slots[n] or 0).value or 0 for n in range(count)]
