@@ -552,3 +552,21 @@ def test_pooling(seed: int, function: str) -> None:
         x[rng.random(x.shape) < 0.1] = special
         (got,), (want,) = exe(x), evaluate(module, [x])
         np.testing.assert_allclose(got, np.asarray(want), rtol=1e-5)
+
+
+@pytest.mark.parametrize("pad", ["31_0x0_0", "0_31x0_0"])
+@pytest.mark.parametrize("fused", [False, True])
+def test_running_maxima_of_few_rows_stay_with_our_scans(pad: str, fused: bool) -> None:
+    text = f"""HloModule m
+        f {{ a = f32[] parameter(0)
+          b = f32[] parameter(1)
+          ROOT r = f32[] maximum(a, b) }}
+        ENTRY e {{ x = f32[32,80] parameter(0)
+          i = f32[] constant(-inf)
+          ROOT w = f32[32,80] reduce-window(x, i), window={{size=32x1 pad={pad}}}, to_apply=f }}"""
+    module = parse(text)
+    exe = compile(module) if fused else compile(module, fusion_policy="none")
+    assert library_calls(exe) == 0
+    (x,) = numbers(text, 3)
+    (got,), (want,) = exe(x), evaluate(module, [x])
+    np.testing.assert_array_equal(got, np.asarray(want))

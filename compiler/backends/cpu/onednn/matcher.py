@@ -12,7 +12,7 @@ from compiler.backends.cpu.onednn.convolution import describe_convolution, scale
 from compiler.backends.cpu.onednn.description import Description
 from compiler.backends.cpu.onednn.epilogues import describe_epilogue, epilogue_in, product_of
 from compiler.backends.cpu.onednn.library import OneDnn, load_onednn
-from compiler.backends.cpu.onednn.pooling import describe_pooling, suits_rows, suits_slices
+from compiler.backends.cpu.onednn.pooling import describe_pooling, suits_rows, suits_scan, suits_slices
 from compiler.backends.cpu.onednn.products import describe_product, suits_blas, suits_reduction
 from compiler.errors import BackendError, UnsupportedError
 from compiler.ir.instruction import HloInstruction
@@ -56,6 +56,8 @@ def preference_refusal(i: HloInstruction) -> str | None:
         return _epilogue_refusal(i, hero)
     if instruction_flops(i) < (MIN_FLOPS if i.opcode in (Opcode.CONVOLUTION, Opcode.DOT) else MIN_POOLING_FLOPS):
         return f"%{i.name} is too small for a library call"
+    if i.opcode in (Opcode.REDUCE_WINDOW, Opcode.FUSION) and suits_scan(i):
+        return f"%{i.name} is a scan"
     if i.opcode is Opcode.CONVOLUTION and scales_rows(i):
         return f"%{i.name} suits a loop over rows"
     if i.opcode is Opcode.CONVOLUTION and (is_product(i) or suits_tiles(i)):

@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from compiler.backends.cpu.onednn.description import MAX_SPACE, Description, PostOp, Space, Tensor, row_major
+from compiler.codegen.templates.running import running_axis
 from compiler.errors import UnsupportedError
 from compiler.ir.attributes import Window, WindowDim
 from compiler.ir.instruction import HloInstruction
@@ -14,7 +15,7 @@ from compiler.ir.opcodes import Opcode
 from compiler.ir.types import PrimitiveType as T
 
 MAX_ELEMENTS = 64
-"""Windows with more elements are left to our kernels, for example running sums written as windows."""
+"""Windows with more elements are left to our kernels."""
 
 MAX_ROW_MAXIMA = 16
 """Maxima of windows of the last dimensions with at most so many elements are computed along the rows by our kernels."""
@@ -55,6 +56,12 @@ def describe_pooling(i: HloInstruction) -> Description:
     source, result = (_tensor(s, first, last) for s in (sizes, window_op.shape.dimensions))
     posts = () if operation == "max-pool" else (PostOp("linear", alpha=float(math.prod(s.kernel for s in space))),)
     return Description(operation, (source, result), posts=posts, space=space)
+
+
+def suits_scan(i: HloInstruction) -> bool:
+    """Check for a cumulative reduction, or a custom fusion of one: our scan has one step per element, a window many."""
+    window_op = i.attributes["calls"].root if i.opcode is Opcode.FUSION else i
+    return window_op.opcode is Opcode.REDUCE_WINDOW and running_axis(window_op) is not None
 
 
 def suits_rows(i: HloInstruction) -> bool:
