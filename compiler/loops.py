@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Collection, Hashable
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias, runtime_checkable
 
@@ -127,20 +127,23 @@ KnownLoops: TypeAlias = dict[Hashable, bool]
 _MAX_KNOWN = 1000
 
 
-def loop_sites(module: HloModule, known: KnownLoops | None = None, target: BuildTarget | None = None) -> list[LoopSite]:
-    """Return every loop of the module, inner loops first.
+def loop_sites(
+    module: HloModule,
+    known: KnownLoops | None = None,
+    target: BuildTarget | None = None,
+    without: Collection[str] = (),
+) -> list[LoopSite]:
+    """Return the loops of the module, inner loops first.
 
     Args:
         module: the program.
         known: what earlier calls found, for any module and target, and what this one adds; None: nothing.
         target: what kernels are built for; None: C with its defaults.
+        without: the ids of loops that are left out, so that their choices need not be found.
     """
     kernels = _Kernels({} if known is None else known, target or C_TARGET)
-    return [_site(n, view, counter, kernels) for n, (view, counter) in enumerate(_views(Loops(module)))]
-
-
-def _views(loops: Loops) -> list[tuple[LoopView, Induction | None]]:
-    return [(view, induction(view)) for view in loops.views()]
+    views = list(Loops(module).views())
+    return [_site(n, v, induction(v), kernels) for n, v in enumerate(views) if loop_id(v) not in without]
 
 
 def loop_id(view: LoopView) -> str:
@@ -207,11 +210,11 @@ def find_site(
     Raises:
         PlanError: there is none; the message lists the loops of the module.
     """
-    sites = loop_sites(module, known, target)
-    for s in sites:
-        if s.id == site_id:
-            return s
-    raise PlanError(f"there is no loop {site_id!r}; loops: {', '.join(s.id for s in sites) or 'none'}")
+    views = list(Loops(module).views())
+    for n, view in enumerate(views):
+        if loop_id(view) == site_id:
+            return _site(n, view, induction(view), _Kernels({} if known is None else known, target or C_TARGET))
+    raise PlanError(f"there is no loop {site_id!r}; loops: {', '.join(map(loop_id, views)) or 'none'}")
 
 
 def apply_loop_choice(
@@ -229,10 +232,11 @@ def apply_loop_choice(
         PlanError: there is no such loop, or it does not have this choice.
     """
     loops = Loops(module)
-    views = _views(loops)
+    views = list(loops.views())
     if position >= len(views):
         raise PlanError(f"there is no loop at position {position}; the module has {len(views)}")
-    view, counter = views[position]
+    view = views[position]
+    counter = induction(view)
     site = _site(position, view, counter, _Kernels({} if known is None else known, target or C_TARGET))
     if choice not in site.choices:
         raise PlanError(f"loop {site.id!r} cannot be treated as {choice!r}; choices: {', '.join(site.choices)}")

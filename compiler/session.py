@@ -259,7 +259,7 @@ class CompilationSession:
         if self._state is not None:
             return []
         done = {d.id for d in self._decisions if isinstance(d, LoopChoice)}
-        return [s for s in loop_sites(self.module, self._known_loops, self.target) if s.id not in done]
+        return loop_sites(self.module, self._known_loops, self.target, done)
 
     def set_loop(self, site: LoopSite | str, choice: str) -> bool:
         """Decide one loop; return whether the module changed.

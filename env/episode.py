@@ -144,11 +144,11 @@ class _Before:
 
 @dataclass
 class _Unchanged:
-    """What stays as it is while passes change nothing; forks share it.
+    """What stays as it is while passes change nothing, or while kernels are decided.
 
     Attributes:
         facts: of the module, or of one with the same text.
-        shown: its nodes in numbers, if they were asked for.
+        shown: its nodes in numbers, if they were asked for without the candidates of kernels.
         fingerprint: of the module, if it was asked for.
     """
 
@@ -221,8 +221,8 @@ class Episode:
         self._kernel_texts: tuple[str, ...] = ()
         self._kernels: list[KernelSite] | None = None  # None before their phase
         self._decided_kernels = 0
-        self._kernel_facts: ModuleFeatures | None = None
-        self._unchanged: _Unchanged | None = None  # while passes are decided
+        self._unchanged: _Unchanged | None = None  # while passes are decided; forks share it
+        self._fused: _Unchanged | None = None  # while kernels are decided
         self._features: FusionFeatures | None = None
         self._cost_model, self._rows = CostModel(session.device), NodeRows()  # forks share them
         self._undo: list[_Before] = []
@@ -239,7 +239,7 @@ class Episode:
         other = copy.copy(self)
         other.session = self.session.fork()
         other._undo = []
-        other._features = other._kernels = other._kernel_facts = None
+        other._features = other._kernels = other._fused = None
         other._decided_kernels = 0
         other._looked = False
         return other
@@ -255,7 +255,7 @@ class Episode:
 
     def _fingerprint(self) -> str:
         """Return the fingerprint of the module."""
-        known = self._unchanged
+        known = self._unchanged or self._when_fused()
         if known is None:
             return self.session.module.fingerprint()
         if known.fingerprint is None:
@@ -298,12 +298,13 @@ class Episode:
         return self._module_graph()
 
     def _module_graph(self) -> CompactGraph:
+        fused = self._when_fused()
         if self._facts is None:
-            self._facts = self._module_features()
+            self._facts = self._module_features() if fused is None else fused.facts
         extra = self._facts.instructions() if isinstance(self._facts, ModuleFeatures) else ()
         move = self._moves[0] if self._moves else None
         kernel = move.site.features() if isinstance(move, KernelMove) else ()
-        known = self._unchanged
+        known = self._unchanged if self._moves else fused  # the candidates of kernels show more nodes
         shown = None if known is None else known.shown
         if shown is None:
             shown = ShownNodes.of(self._candidates, self._facts, extra)
@@ -368,9 +369,11 @@ class Episode:
         if decision.choice is not None:
             self.session.undo()
         before = self._undo.pop()
+        if before.kernels is not self._kernels:
+            self._fused = None
         self._left, self._kernels, self._decided_kernels = before.left, before.kernels, before.decided_kernels
         self._kernel_texts = before.kernel_texts
-        self._kernel_facts, self._looked = None, False
+        self._looked = False
 
     # ---- the next decision
 
@@ -449,9 +452,9 @@ class Episode:
             site = sites[self._decided_kernels]
             choices = site.shared_offer(MAX_CANDIDATES)
             if len(choices) > 1:
-                if self._kernel_facts is None:
-                    self._kernel_facts = self._module_features()  # these decisions do not change the module
-                return self._offer(KernelMoves(site, choices), kernel_candidates(site, choices), self._kernel_facts)
+                fused = self._when_fused()
+                facts = self._module_features() if fused is None else fused.facts
+                return self._offer(KernelMoves(site, choices), kernel_candidates(site, choices), facts)
             self._decided_kernels += 1
         return False
 
@@ -462,6 +465,12 @@ class Episode:
                 self.session.run_fusion_policy()
             self._kernels = self.session.kernel_sites()
         return self._kernels
+
+    def _when_fused(self) -> _Unchanged | None:
+        """Return what stays as it is while kernels are decided, which does not change the module; None before."""
+        if self._fused is None and self._kernels is not None:
+            self._fused = _Unchanged(self._module_features())
+        return self._fused
 
     def _module_features(self) -> ModuleFeatures:
         return ModuleFeatures(self.session.module, self._cost_model, self._rows)

@@ -63,6 +63,11 @@ class OfferedChoices(Sequence[KernelChoice]):
         """The choices as text, in lines."""
         return "\n".join(map(str, self._choices))
 
+    @cached_property
+    def generated(self) -> frozenset[KernelChoice]:
+        """The choices of generated kernels, of which each was made or checked before it was offered."""
+        return frozenset(c for c in self._choices if c.implementation == GENERATED)
+
 
 _OFFERED: LruDict[Hashable, OfferedChoices] = LruDict(20_000, lambda _, offered: len(offered))
 """What kernels offer, by kernel, target and number, up to so many choices in total."""
@@ -163,6 +168,7 @@ class KernelSite:
         self.sequence, self.name = instruction.parent.name, instruction.name
         self.id = f"{self.sequence}/{self.name}"
         self.instruction, self.target, self.runs = instruction, target, runs
+        self._offered: OfferedChoices | None = None
 
     def __repr__(self) -> str:
         return f"<KernelSite {self.id} for {self.backend}>"
@@ -290,6 +296,7 @@ class KernelSite:
         if found is None:
             found = _OFFERED[key] = OfferedChoices([self.choices[n] for n in self._offered_positions(limit, kernel)])
         self.__dict__.pop("_variants", None)  # many nests, which are rarely asked for again
+        self._offered = found
         return found
 
     def _offered_positions(self, limit: int, kernel: Hashable) -> list[int]:
@@ -359,6 +366,8 @@ class KernelSite:
             chosen = self.choice(choice)
         except PlanError as e:
             return str(e)
+        if self._offered is not None and chosen in self._offered.generated:
+            return None
         if chosen.implementation == GENERATED:
             reason = self._generated_refusal(self.default_schedule.with_values(chosen.schedule))
         else:

@@ -128,6 +128,17 @@ def test_a_measured_episode_is_rewarded_by_the_measured_speedup(suite: Path) -> 
         assert reward == pytest.approx(math.log(expected))
 
 
+@pytest.mark.parametrize("text", [COLUMNS, LOOP])
+def test_a_site_that_has_offered_nothing_accepts_what_another_one_offers(text: str) -> None:
+    session = CompilationSession(parse(text))
+    session.run_loop_policy()
+    for site in session.kernel_sites():
+        fresh = KernelSite(site.instruction, site.target)
+        for choice in site.offered(24):
+            assert fresh.check(choice) is None
+            assert site.bind(choice) == fresh.bind(choice)
+
+
 # ---- large spaces
 
 
