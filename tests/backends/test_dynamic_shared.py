@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from compiler import compile
+from compiler import compile, load
 from compiler.backends.cuda import emulation
 from compiler.backends.cuda.cubins import compile_cubins
 from compiler.backends.cuda.emulation import stand_in
@@ -108,6 +108,15 @@ def test_a_launch_gets_the_memory_that_its_kernel_asks_for() -> None:
     with stand_in.installed():
         for _ in range(3):  # launched, and then captured
             (found,) = executable(x)
+        np.testing.assert_array_equal(found.get(), evaluate(parse(SORT), [x])[0])
+
+
+@needs_emulator
+def test_a_saved_program_has_it_too(tmp_path: Path) -> None:
+    x = np.random.default_rng(0).integers(-9, 9, (2, 9000)).astype(np.float32)
+    compile(SORT, backend="cuda").save(tmp_path / "program")
+    with stand_in.installed():
+        (found,) = load(tmp_path / "program")(x)
         np.testing.assert_array_equal(found.get(), evaluate(parse(SORT), [x])[0])
 
 

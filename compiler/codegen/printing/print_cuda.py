@@ -27,6 +27,7 @@ MAX_BLOCKS = 1 << 20
 """Maximum number of blocks of a launch; grid-stride loops cover the rest."""
 MULTIPROCESSORS, MULTIPROCESSOR_REGISTERS = 132, 1 << 16
 """Those of an H100; an A100 has 108 multiprocessors, a B200 148, with as many registers each."""
+LEAST_MULTIPROCESSORS = 108
 ENOUGH_REGISTERS = 128
 """Registers per thread that hardly any kernel exceeds."""
 
@@ -77,8 +78,11 @@ def _resident(blocks: int, threads: int) -> int:
 
     Left alone, the assembler spills some registers so that more blocks fit, also where there are none. A bound
     of one lets it use so many registers that the other blocks wait for a second wave. For more blocks than have enough
-    registers, it decides.
+    registers, it decides. Blocks of so many threads that they have fewer registers than enough have all of a
+    multiprocessor, also on a GPU with fewer of these.
     """
+    if threads * ENOUGH_REGISTERS > MULTIPROCESSOR_REGISTERS:
+        return 1 if blocks <= LEAST_MULTIPROCESSORS else 0
     each = -(-max(1, min(blocks, MAX_BLOCKS)) // MULTIPROCESSORS)
     return each if each * threads * ENOUGH_REGISTERS <= MULTIPROCESSOR_REGISTERS else 0
 
