@@ -48,6 +48,9 @@ LINES = 4
 MOST_LOADS = 12
 """Loads of such iterations, whose results need registers at the same time; if there are more, iterations are halved."""
 
+LEAST_SHARED = 32 * 1024
+"""Bytes of a row from which on it is kept in shared memory; the level 1 cache holds shorter ones without any stores."""
+
 Sweep = For | lir.Reduce
 
 
@@ -267,8 +270,9 @@ class _Sweeps:
         A thread accesses its own elements alone, so that there are no barriers.
         """
         sizes = {a.name: self._slots(a.size) * self.team.size * SCALAR_BYTES[a.type] for a in arrays}
-        for count in range(len(arrays) + 1):
-            for chosen in itertools.combinations(sizes, count):
+        long = [name for name, size in sizes.items() if size >= LEAST_SHARED]
+        for count in range(len(long) + 1):
+            for chosen in itertools.combinations(long, count):
                 bytes_needed = sum(sizes[name] for name in chosen)
                 if bytes_needed <= self.room and self._fits([a for a in arrays if a.name not in chosen], body):
                     return set(chosen)
