@@ -56,6 +56,22 @@ def test_rows_of_a_few_vectors(dims: str) -> None:
     assert "_block[" not in checked(text, Schedule(stages=0))
 
 
+@pytest.mark.parametrize(("dims", "divided"), [("7,64", False), ("7,640", True)])
+def test_short_loops_that_would_pass_on_many_values_stay_whole(dims: str, divided: bool) -> None:
+    others = [f"m{k} = f32[{dims}] multiply(a, p{k})\n n{k} = f32[{dims}] add(m{k}, a)" for k in range(3)]
+    others += [f"q{k} = f32[{dims}] multiply(n{k}, m{k})" for k in range(3)]
+    sums = [f"u{k + 1} = f32[{dims}] add(u{k}, q{k})" for k in range(3)]
+    rows = [f"p{k} = f32[{dims}] broadcast(r{k}), dimensions={{0}}" for k in range(3)]
+    parameters = [f"r{k} = f32[7] parameter({k + 1})" for k in range(3)]
+    squares = [f"h{k} = f32[{dims}] multiply(q{k}, q{k})" for k in range(3)]
+    text = "\n".join([
+        f"a = f32[{dims}] parameter(0)", *parameters, *rows, *others, *squares,
+        f"g0 = f32[{dims}] add(h0, h1)", f"g = f32[{dims}] add(g0, h2)", f"e = f32[{dims}] exponential(g)",
+        f"t = f32[{dims}] tanh(e)", f"u0 = f32[{dims}] multiply(t, e)", *sums, f"ROOT r = f32[{dims}] negate(u3)",
+    ])  # fmt: skip
+    assert ("_block[" in checked(text, Schedule(stages=1))) == divided
+
+
 @pytest.mark.parametrize("dims", ["40,64", "300,300"])
 def test_columns_that_are_reduced(dims: str) -> None:
     text = f"""

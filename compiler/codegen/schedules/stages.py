@@ -30,6 +30,9 @@ MAX_ARRAYS = 16
 WAITING = 0.5
 """Part of the long operations that follow one of a lower level, for which they probably wait, from which on another
 order is worth it: eight exponentials and the logarithm of their sum hardly wait for each other."""
+MOST_PASSED = 2
+"""Number of values per long operation from which on a short loop, or one that stores into other local arrays, loses more
+by loads and stores than it saves."""
 CHEAP = 4
 """Number of instructions up to which a stage computes a value again instead of loading it."""
 _SINGLE = frozenset({Opcode.DIVIDE, Opcode.SQRT, Opcode.RSQRT, Opcode.REMAINDER})
@@ -88,7 +91,10 @@ def _divided(s: For, depth: int) -> Stages | None:
         earlier = [let for let in lets if of[let.name] < n]
         names |= values_to_pass(earlier, {name for x in now for name in names_of(x)})
     passed = tuple(let for let in lets if let.name in names)
-    return None if len(passed) > MAX_ARRAYS else Stages(of, count, passed)
+    most = MAX_ARRAYS
+    if s.var.extent < SHORT or any(isinstance(x, lir.LocalStore) for x in s.body):
+        most = min(most, MOST_PASSED * sum(map(is_long_value, lets)) - 1)
+    return None if len(passed) > most else Stages(of, count, passed)
 
 
 def bytes_bound(body: Body) -> int:
