@@ -9,6 +9,7 @@ from compiler.expansions import is_kept
 from compiler.fusion.library_fusions import wrap_library_ops
 from compiler.ir import HloInstruction, HloModule, Opcode
 from compiler.loop_packing import inside_kernel_loops, pack_loops
+from compiler.passes.dots.convolution_patches import is_gathered
 from compiler.passes.pipelines.default import (
     expand_transforms,
     group_products,
@@ -48,7 +49,8 @@ def lower_for(module: HloModule, backend: Backend, target: BuildTarget) -> None:
 
     if language.staged:
         expand_transforms(module, keeps)
-    lower(module, keeps)
+    # Patches of activations whose features are last are rows of memory: no kernel transposes them.
+    lower(module, keeps, (lambda i: keeps(i) or is_gathered(i)) if language.tiles else keeps)
     if language.staged:
         inside = inside_kernel_loops(module)
         stage_reductions(module, lambda i: is_kept(i) or i.parent in inside)

@@ -50,6 +50,8 @@ class DeviceModel:
             elements; 0: elements alone count.
         product_tile: elements of a result of which one unit computes a generated product at its full rate, so that few
             tiles of long sums leave units idle; 0: units share all of it. A library divides the sums, too.
+        product_wait: seconds that a thread of a generated product waits for an element that it loads in ops before or
+            after the product: it has many of them and few neighbours that work meanwhile; 0: none.
         serial_slowdown: how much longer expensive functions take one element at a time than in vectors.
         has_convolutions: whether a library computes convolutions; if not, those by themselves are generated, too.
         has_epilogues: whether a call of a library computes a product or convolution with the elementwise ops after it.
@@ -75,6 +77,7 @@ class DeviceModel:
     lanes: int = 0
     element_work: int = 0
     product_tile: int = 0
+    product_wait: float = 0.0
     serial_slowdown: float = 1.0
     has_convolutions: bool = True
     has_epilogues: bool = False
@@ -102,7 +105,7 @@ def gpu(units: int = 108) -> DeviceModel:
         name=f"gpu-{units}", units=units, flops_per_unit=1e11, loop_flops_per_unit=1e11, gemm_flops_per_unit=4e11,
         memory_bandwidth=2e12, cache_bandwidth=4e10, cache_bytes=4e7,
         launch=3e-6, parallel_launch=0.0, grain=1024, loop_iteration=5e-6, counted_iteration=0.0, lanes=256,
-        product_tile=4096, has_convolutions=False,
+        product_tile=4096, product_wait=6e-8, has_convolutions=False,
     )  # fmt: skip
 
 
@@ -139,6 +142,12 @@ _FREE = frozenset(
 
 SMALLEST_TILE = 0.25
 """Share of its rate at which a unit multiplies at least, with the smallest tile of a result."""
+THREAD_ELEMENTS = 16
+"""Elements of its result that a thread of a generated product computes."""
+SUM_THREADS = 4
+"""Threads that divide the sums of a generated product where it has few results."""
+UNIT_THREADS = 512
+"""Threads of generated products that run on a unit at the same time: each needs many registers."""
 _MAX_KNOWN = 100_000
 """Number of instruction costs that a cost model caches."""
 _MAX_SUMMARIES = 10_000
@@ -194,7 +203,16 @@ class CostModel:
             # What one nest computes does not overlap with what another one accesses, and units are started for each.
             seconds = self._combined(compute + memory, 0.0, units)
             seconds += (nests - 1) * (d.nest_launch + (d.parallel_launch if units > 1 else 0.0))
+        if summary.template is Opcode.DOT and d.product_wait:
+            seconds = max(seconds, d.launch + self._product_wait(summary))
         return seconds
+
+    def _product_wait(self, summary: KernelSummary) -> float:
+        """Return the seconds that the threads of a generated product wait for what is loaded around it."""
+        most = self.device.units * UNIT_THREADS
+        threads = summary.elements / THREAD_ELEMENTS
+        threads = min(most, max(threads, min(SUM_THREADS * threads, most / 4)))
+        return summary.loads * self.device.product_wait / max(1.0, threads)
 
     def _keeps_block(self, summary: KernelSummary) -> bool:
         """Check whether a block along columns is still in the cache when it is read again.

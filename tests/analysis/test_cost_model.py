@@ -429,6 +429,26 @@ def test_few_tiles_of_a_generated_product_take_as_long_as_their_depth_on_a_gpu()
     assert seconds(64, 8192) > 1.5 * seconds(64, 4096)
 
 
+def test_a_generated_product_on_a_gpu_waits_for_what_is_loaded_around_it() -> None:
+    def seconds(arrays: int) -> float:
+        a, b, r = "f32[4096,512]", "f32[512,64]", "f32[4096,64]"
+        names = [f"a{n}" for n in range(arrays)]
+        sums = [f"  %s{n} = {a} add(%{f's{n - 1}' if n > 1 else 'a0'}, %a{n})\n" for n in range(1, arrays)]
+        given = "".join(f"  %{x} = {a} parameter({n})\n" for n, x in enumerate(names))
+        text = (
+            f"%f ({''.join(f'{x}: {a}, ' for x in names)}b: {b}) -> {r} {{\n{given}  %b = {b} parameter({arrays})\n"
+            f"{''.join(sums)}  ROOT %d = {r} dot(%s{arrays - 1}, %b), lhs_contracting_dims={{1}}, "
+            f"rhs_contracting_dims={{0}}\n}}\n"
+            f"ENTRY %main ({''.join(f'{x}: {a}, ' for x in names)}b: {b}) -> {r} {{\n{given}"
+            f"  %b = {b} parameter({arrays})\n"
+            f"  ROOT %y = {r} fusion({''.join(f'%{x}, ' for x in names)}%b), kind=kLoop, calls=%f\n}}"
+        )
+        return CostModel(gpu()).instruction(parse(text).entry.root) - gpu().launch
+
+    # Each array adds more than reading it once takes all threads of the device.
+    assert seconds(8) - seconds(4) > 4 * 4096 * 512 * 4 / gpu().memory_bandwidth
+
+
 BATCHED = """
 HloModule m
 

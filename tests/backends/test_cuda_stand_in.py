@@ -12,6 +12,7 @@ import pytest
 from compiler import compile
 from compiler.backends.cuda.emulation import available, stand_in
 from compiler.interpreter import evaluate
+from compiler.ir import Opcode
 from compiler.text import parse
 from env.comparison import difference
 from env.reference import Reference, drawn_reference
@@ -76,3 +77,38 @@ def test_the_stand_in_is_gone_after_the_block() -> None:
     with stand_in.installed():
         assert sys.modules["cupy"] is not before
     assert sys.modules.get("cupy") is before
+
+
+CONVOLUTIONS = """HloModule m
+max { a = f32[] parameter(0) b = f32[] parameter(1) ROOT s = f32[] maximum(a, b) }
+ENTRY e {
+  x = f32[2,3,8,6] parameter(0)
+  v = f32[5,3,3,3] parameter(1)
+  w = f32[4,5,3,3] parameter(2)
+  d = f32[2,4,8,6] parameter(3)
+  bias = f32[5] parameter(4)
+  zero = f32[] constant(0)
+  c = f32[2,5,8,6] convolution(x, v), window={size=3x3 pad=1_1x1_1}, dim_labels=bf01_oi01->bf01
+  b = f32[2,5,8,6] broadcast(bias), dimensions={1}
+  s = f32[2,5,8,6] add(c, b)
+  z = f32[2,5,8,6] broadcast(zero), dimensions={}
+  h = f32[2,5,8,6] maximum(s, z)
+  y = f32[2,4,8,6] convolution(h, w), window={size=3x3 pad=1_1x1_1}, dim_labels=bf01_oi01->bf01
+  g = f32[4,5,3,3] convolution(h, d), window={size=8x6 pad=1_1x1_1}, dim_labels=fb01_io01->fb01
+  ROOT t = (f32[2,4,8,6], f32[4,5,3,3]) tuple(y, g)
+}"""
+
+
+def test_activations_between_convolutions_keep_their_features_last() -> None:
+    module = parse(CONVOLUTIONS)
+    rng = np.random.default_rng(0)
+    args = [rng.normal(size=s.dimensions).astype(np.float32) for s in module.parameter_shapes]
+    wanted = evaluate(module, args)
+    with stand_in.installed():
+        executable = compile(module, backend="cuda")
+        outputs = [np.asarray(r.get()) for r in executable(*args)]
+    for output, want in zip(outputs, wanted, strict=True):
+        np.testing.assert_allclose(output, want, rtol=1e-4, atol=1e-4)
+    everywhere = [i for c in executable.module.computations for i in c.instructions]
+    moved = [i.name for i in everywhere if i.opcode is Opcode.TRANSPOSE and i.shape.num_elements == 2 * 5 * 8 * 6]
+    assert moved == []

@@ -42,6 +42,11 @@ TRANSPOSES = {
     "bf16": _transpose("130,70", "70,130", "1,0", "bf16"),
     "s8": _transpose("64,128", "128,64", "1,0", "s8"),
     "narrow": _transpose("300,5", "5,300", "1,0"),
+    "merged source": _transpose("40,6,3,3", "3,3,6,40", "2,3,1,0"),
+    "merged result": _transpose("3,3,20,33", "33,20,3,3", "3,2,0,1"),
+    "short source": _transpose("20,21,3,3", "3,3,20,21", "2,3,0,1"),
+    "short result": _transpose("2,3,10,9", "2,10,9,3", "0,2,3,1"),
+    "three groups": _transpose("18,5,7,20", "20,5,7,18", "3,1,2,0"),
 }
 
 
@@ -72,16 +77,30 @@ def test_transposes_match_the_interpreter(tile: int, block: int, tmp_path: Path)
         name: running.case_of(f, running.random_args(f.parameter_shapes, rng), "cuda", schedule)
         for name, f in TRANSPOSES.items()
     }
-    assert {c.spec.kind for c in cases.values()} == ({"loop", "transpose"} if tile else {"loop"})
+    assert {c.spec.kind for c in cases.values()} == ({"transpose"} if tile else {"loop"})
     assert _problems(cases, tmp_path) == {}
 
 
 def test_a_tiled_transpose_is_coalesced_both_ways_without_bank_conflicts() -> None:
-    f = TRANSPOSES["whole tiles"]
+    f = _transpose("1024,1024", "1024,1024", "1,0")
     tiled, plain = _counts(f), _counts(f, gpu_tile=0)
     assert tiled.coalescing == 1.0
     assert tiled.bank_conflicts == 0.0
     assert plain.coalescing < 0.5
+
+
+@pytest.mark.parametrize(
+    ("dims", "result", "order"),
+    [
+        ("64,32,3,3", "3,3,32,64", "2,3,1,0"),
+        ("3,3,64,32", "32,64,3,3", "3,2,0,1"),
+        ("96,96,3,3", "3,3,96,96", "2,3,0,1"),
+    ],
+)
+def test_kernels_of_convolutions_are_transposed_in_whole_sectors(dims: str, result: str, order: str) -> None:
+    f = _transpose(dims, result, order)
+    assert _counts(f).coalescing > 0.95
+    assert _counts(f, gpu_tile=0).coalescing < 0.5
 
 
 SLOW = [pytest.param(n, marks=pytest.mark.slow) for n in ("elementwise", "layer_norm", "full_sum", "column_batch")]

@@ -143,3 +143,42 @@ ENTRY main {
   ROOT c = f32[1,4,5,5] convolution(x, k), window={size=3x3 pad=1_1x1_1}, dim_labels=bf01_01io->bf01
 }"""
     assert not make_pass("convolution-to-patches{max_elements=100}").run(parse(text))
+
+
+@pytest.mark.parametrize(
+    ("window", "size"),
+    [
+        ("size=6x7 pad=1_1x1_1", "3,3"),
+        ("size=3x4 pad=1_0x0_1 rhs_dilate=2x2", "3,2"),
+        ("size=6x7 pad=1_1x1_1 rhs_reversal=1x0", "3,3"),
+    ],
+)
+def test_gradients_of_weights_read_activations_with_the_features_last_as_they_are(window: str, size: str) -> None:
+    kernel = "3,4" if "3x4" in window else "6,7"
+    module = parse(f"""
+HloModule m
+ENTRY main {{
+  x = f32[4,6,7,3] parameter(0)
+  k = f32[4,{kernel},5] parameter(1)
+  ROOT c = f32[{size},3,5] convolution(x, k), window={{{window}}}, dim_labels=f01b_i01o->01bf
+}}""")
+    opcodes = expanded_opcodes(module, "")
+    assert opcodes.count(Opcode.DOT) == 1
+    assert Opcode.TRANSPOSE not in opcodes
+
+
+def test_a_layer_and_the_gradient_of_its_weights_share_their_patches() -> None:
+    module = parse("""
+HloModule m
+ENTRY main {
+  x = f32[4,6,7,3] parameter(0)
+  w = f32[3,3,3,5] parameter(1)
+  d = f32[4,6,7,5] parameter(2)
+  y = f32[4,6,7,5] convolution(x, w), window={size=3x3 pad=1_1x1_1}, dim_labels=b01f_01io->b01f
+  g = f32[3,3,3,5] convolution(x, d), window={size=6x7 pad=1_1x1_1}, dim_labels=f01b_i01o->01bf
+  ROOT t = (f32[4,6,7,5], f32[3,3,3,5]) tuple(y, g)
+}""")
+    assert Opcode.CONVOLUTION not in expanded_opcodes(module, "")
+    make_pass("cse").run(module)
+    make_pass("dce").run(module)
+    assert [i.opcode for i in module.entry.instructions].count(Opcode.CONCATENATE) == 1

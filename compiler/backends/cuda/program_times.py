@@ -22,7 +22,6 @@ from compiler.runtime.thunks import (
     Thunk,
     ThunkVisitor,
     WhileThunk,
-    kernels_of,
 )
 
 __all__ = ["PredictedTimes", "ProgramTime"]
@@ -90,7 +89,11 @@ class PredictedTimes(ThunkVisitor[float]):
 
         Errors are those of `work`.
         """
-        self.work(kernels_of(list(thunks)))
+        specs = {(t.spec.symbol, t.spec.signature): t.spec for t in thunks if isinstance(t, KernelThunk)}
+        while specs:  # equal kernels may have arguments of different shapes: each of them in a round of its own
+            once = {symbol: s for (symbol, _), s in specs.items()}
+            self.work(list(once.values()))
+            specs = {key: s for key, s in specs.items() if s is not once[key[0]]}
         steps = tuple((t.name, t.executions, t.accept(self)) for t in thunks)
         return ProgramTime(sum(n * s for _, n, s in steps), tuple(step for step in steps if step[2] > 0))
 

@@ -1,8 +1,9 @@
 """Loops on a GPU that read and write along different dimensions: tiles pass through shared memory.
 
 Adjacent threads first read elements that are adjacent in memory into a tile in shared memory, and then take elements
-from it that are adjacent in the results. Rows of a tile are one element longer than its edge, so that threads access
-different banks both ways.
+from it that are adjacent in the results. Rows of a tile have an odd length, so that threads access different banks both
+ways. Tiles may be as wide as a short loop is long, and several loops over adjacent elements count as one, such as those
+of the positions and features of a kernel of a convolution.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from compiler.codegen.nest.loop_ir import Body, For, LoopKind, Scope, Team
 from compiler.codegen.nest.scalar_ops import SCALAR_BYTES, binary
 from compiler.codegen.nest.traversal import map_indices, names_defined
 from compiler.codegen.schedules.cuda_flat import is_element
-from compiler.codegen.schedules.cuda_shapes import blocks_of, most_threads
+from compiler.codegen.schedules.cuda_shapes import MULTIPROCESSORS, blocks_of, floor_power, most_threads
 from compiler.codegen.schedules.loop_transforms import flat_nest
 from compiler.codegen.schedules.schedule import Schedule
 from compiler.ir.opcodes import Opcode
@@ -28,21 +29,23 @@ TILE_BYTES = 40 * 1024
 """Maximum shared memory of the tiles of a kernel."""
 LEAST_EDGE = 16
 """Minimum edge of a tile: so many elements of 4 bytes are two whole sectors of memory."""
+MOST_TILES = 4 * MULTIPROCESSORS
+"""Tiles from which on they are as large as they may be."""
 THREADS = 256
 """Threads of a block by default."""
 
 
 @dataclass(frozen=True)
 class TileNest:
-    """A nest of independent loops over single elements, some of which are read along another loop than the last.
+    """A nest of independent loops over single elements, some of which are read along other loops than the last ones.
 
     Attributes:
         others: variables of the loops besides the two.
-        across: variable of the loop along which the tiles are read.
-        along: variable of the last loop, along which results are adjacent.
+        across: variable of the loop along which the tiles are read; several loops that read adjacent elements are one.
+        along: variable of the last loop, along which results are adjacent; it may be several loops, too.
         body: the statements of an element.
         staged: the definitions that read through tiles.
-        edge: edge of the tiles.
+        edges: edges of the tiles across and along.
     """
 
     others: tuple[Var, ...]
@@ -50,7 +53,7 @@ class TileNest:
     along: Var
     body: Body
     staged: tuple[lir.Let, ...]
-    edge: int
+    edges: tuple[int, int]
 
     combine_bytes = 0
 
@@ -60,20 +63,29 @@ class TileNest:
         found = flat_nest(s) if isinstance(s, For) else None
         if not schedule.gpu.tile or found is None or len(found[0]) < 2 or not is_element(found[1]):
             return None
-        (*outer, along), body = found
-        candidates = [(v, _staged(body, v, along)) for v in outer]
-        across, staged = max(candidates, key=lambda c: len(c[1]))
-        stored = [x for x in body if isinstance(x, lir.Store)]
-        if not staged or not any(x.offset.coefficient(along) == 1 for x in stored):
+        loads = [x for x in found[1] if isinstance(x, lir.Let) and isinstance(x.value, lir.Load)]
+        pairs = {_pair(found[0], x.value.offset): None for x in loads if isinstance(x.value, lir.Load)}
+        nests = [_with_pair(*found, *pair) for pair in pairs if pair is not None]
+        if not nests:
+            return None
+        vars_, body, staged = max(nests, key=lambda n: len(n[2]))
+        *others, across, along = vars_
+        stored = [x for x in body if isinstance(x, lir.Store) and x.offset.coefficient(along) == 1]
+        if not staged or not stored:
             return None
         narrow = all(types[x.value.buffer].byte_size <= 2 for x in staged if isinstance(x.value, lir.Load))
-        edge = schedule.gpu.tile * (2 if narrow else 1)
         size = sum(SCALAR_BYTES[x.type] for x in staged)
-        while edge > LEAST_EDGE and (size * edge * (edge + 1) > room or min(across.extent, along.extent) <= edge // 2):
-            edge //= 2
-        if size * edge * (edge + 1) > room or min(across.extent, along.extent) < LEAST_EDGE:
-            return None
-        return TileNest(tuple(v for v in outer if v != across), across, along, body, staged, edge)
+        # Short loops are whole edges of tiles if the next elements follow them in memory.
+        shorts = (
+            across.extent < LEAST_EDGE and all(_follows(x.value, along, across) for x in staged),
+            along.extent < LEAST_EDGE and all(x.offset.coefficient(across) == along.extent for x in stored),
+        )
+        edge = schedule.gpu.tile * (2 if narrow else 1)
+        elements = math.prod(v.extent for v in vars_)
+        while edge > LEAST_EDGE and elements < MOST_TILES * edge * edge:
+            edge //= 2  # a thread would wait for one element after another while multiprocessors are idle
+        edges = _edges(across.extent, along.extent, shorts, edge, room // size)
+        return edges and TileNest(tuple(others), across, along, body, staged, edges)
 
     def threads(self, schedule: Schedule) -> int:
         """Return the preferred number of threads of a block."""
@@ -82,33 +94,32 @@ class TileNest:
     def bind(self, threads: int, schedule: Schedule, may_combine: bool) -> For:
         """Return the bound nest for blocks of so many threads."""
         del may_combine
-        edge, name = self.edge, self.along.name
-        a_tiles, b_tiles = (-(-v.extent // edge) for v in (self.across, self.along))
-        dims = [*(v.extent for v in self.others), a_tiles, b_tiles]
+        (a_edge, b_edge), name = self.edges, self.along.name
+        stride, points = a_edge | 1, a_edge * b_edge
+        dims = [*(v.extent for v in self.others), -(-self.across.extent // a_edge), -(-self.along.extent // b_edge)]
         number = Var(f"{name}b", math.prod(dims))
         *outside, a_tile, b_tile = ix.delinearize(ix.of(number), dims)
         around: dict[IndexSymbol, IndexExpr] = dict(zip(self.others, outside, strict=True))
-        a_first, b_first = a_tile * edge, b_tile * edge
 
         def phase(body: Body, label: str, reads: bool) -> list[lir.Stmt]:
             """Return a loop over the points of a tile, adjacent threads along the loop in which it is read or not."""
-            thread, item = Var(f"{name}{label}t", threads), Var(f"{name}{label}k", -(-edge * edge // threads))
+            thread, item = Var(f"{name}{label}t", threads), Var(f"{name}{label}k", -(-points // threads))
             base = ix.of(item) * threads
             point = base + ix.of(thread)
-            slow, fast = point.floordiv(edge), point.mod(edge)
+            slow, fast = point.floordiv(a_edge if reads else b_edge), point.mod(a_edge if reads else b_edge)
             a_in, b_in = (fast, slow) if reads else (slow, fast)
-            a, b = a_first + a_in, b_first + b_in
-            inside = _in_tile(body, b_in * (edge + 1) + a_in)
+            a, b = a_tile * a_edge + a_in, b_tile * b_edge + b_in
+            inside = _in_tile(body, b_in * stride + a_in)
             inside = map_indices(inside, lambda i: i.substitute({**around, self.across: a, self.along: b}))
-            inside = _within(inside, [(a, self.across.extent), (b, self.along.extent)], edge, f"{name}{label}")
-            loop = For(thread, LoopKind.THREAD, inside)
-            if edge * edge % threads:
-                loop = replace(loop, base=base, limit=edge * edge)
+            ends = [(a, self.across.extent, a_edge), (b, self.along.extent, b_edge)]
+            loop = For(thread, LoopKind.THREAD, _within(inside, ends, f"{name}{label}"))
+            if points % threads:
+                loop = replace(loop, base=base, limit=points)
             if item.extent == 1:
                 return [loop]
             return [For(item, LoopKind.SERIAL, (loop,), unroll=item.extent)]
 
-        arrays = [lir.LocalArray(_tile_of(x), x.type, edge * (edge + 1), Scope.SHARED) for x in self.staged]
+        arrays = [lir.LocalArray(_tile_of(x), x.type, b_edge * stride, Scope.SHARED) for x in self.staged]
         loads = [s for x in self.staged for s in (x, lir.LocalStore(_tile_of(x), ix.of(_POINT), x.name))]
         tiled = {x.name for x in self.staged}
         rest = tuple(
@@ -140,6 +151,73 @@ def _in_tile(body: Body, place: IndexExpr) -> Body:
     return map_indices(body, lambda i: place if i == ix.of(_POINT) else i)
 
 
+def _pair(vars_: Sequence[Var], read: IndexExpr) -> tuple[tuple[Var, ...], tuple[Var, ...]] | None:
+    """Return the loops along which a load reads adjacent elements, and the last loops, along which others are stored.
+
+    None if there are none. Loops before the last one belong to the last ones if that is short.
+    """
+    first = next((v for v in vars_ if read.coefficient(v) == 1 and v.extent > 1), None)
+    if first is None or first == vars_[-1]:
+        return None
+    along = [vars_[-1]]
+    for v in reversed(vars_[:-1]):
+        if v == first or math.prod(x.extent for x in along) >= LEAST_EDGE:
+            break
+        along.insert(0, v)
+    across, run = [first], first.extent
+    while (outer := next((v for v in vars_ if read.coefficient(v) == run and v not in along), None)) is not None:
+        across.insert(0, outer)
+        run *= outer.extent
+    return tuple(across), tuple(along)
+
+
+def _with_pair(
+    vars_: Sequence[Var], body: Body, across: tuple[Var, ...], along: tuple[Var, ...]
+) -> tuple[tuple[Var, ...], Body, tuple[lir.Let, ...]]:
+    """Return the loops of a nest, with two groups as one each at the end, its body, and the loads through tiles."""
+    merged = [v[0] if len(v) == 1 else Var(f"{v[-1].name}m", math.prod(x.extent for x in v)) for v in (across, along)]
+    parts: dict[IndexSymbol, IndexExpr] = {}
+    for v, group in zip(merged, (across, along), strict=True):
+        if len(group) > 1:
+            parts.update(zip(group, ix.delinearize(ix.of(v), [x.extent for x in group]), strict=True))
+    body = map_indices(body, lambda i: i.substitute(parts)) if parts else body
+    others = (v for v in vars_ if v not in (*across, *along))
+    return (*others, *merged), body, _staged(body, *merged)
+
+
+def _follows(value: object, along: Var, across: Var) -> bool:
+    """Check whether the elements of a load at the next iteration of a loop follow those of the whole other loop."""
+    return isinstance(value, lir.Load) and value.offset.coefficient(along) == across.extent
+
+
+def _edges(a: int, b: int, shorts: tuple[bool, bool], edge: int, room: int) -> tuple[int, int] | None:
+    """Return the edges of tiles of loops of these extents that fit into room for so many elements; None for no tiles.
+
+    Args:
+        a: extent across.
+        b: extent along.
+        shorts: which of them are whole edges.
+        edge: the edge of a square tile.
+        room: maximum number of elements.
+    """
+    if all(shorts) or any(n < LEAST_EDGE and not short for n, short in zip((a, b), shorts, strict=True)):
+        return None
+    while True:
+        if shorts[0]:
+            edges = a, max(LEAST_EDGE, floor_power(edge * edge // a))
+        elif shorts[1]:
+            edges = max(LEAST_EDGE, floor_power(edge * edge // b)), b
+        else:
+            edges = edge, edge
+        fits = edges[1] * (edges[0] | 1) <= room
+        whole = any(shorts) or min(a, b) > edge // 2
+        if fits and (whole or edge <= LEAST_EDGE):
+            return edges
+        if edge <= LEAST_EDGE:
+            return None
+        edge //= 2
+
+
 def _staged(body: Body, across: Var, along: Var) -> tuple[lir.Let, ...]:
     """Return the loads that are contiguous along one loop and far apart along another; branches are left out."""
     defined = set(names_defined(body))
@@ -149,18 +227,15 @@ def _staged(body: Body, across: Var, along: Var) -> tuple[lir.Let, ...]:
             i = s.value.offset
             rest = i - ix.of(across) - ix.of(along) * i.coefficient(along)
             names = {v.name for v in rest.variables()}
-            if (
-                i.coefficient(across) == 1
-                and abs(i.coefficient(along)) > 1
-                and names.isdisjoint({across.name, along.name} | defined)
-            ):
+            is_far = abs(i.coefficient(along)) > 1 or (i.coefficient(along) == 0 and along.name in names)
+            if i.coefficient(across) == 1 and is_far and names.isdisjoint({across.name} | defined):
                 found.append(s)
     return tuple(found)
 
 
-def _within(body: Body, places: Sequence[tuple[IndexExpr, int]], edge: int, name: str) -> Body:
-    """Return the statements behind a branch if a tile may reach beyond the loops."""
-    tests = [(i, extent) for i, extent in places if extent % edge]
+def _within(body: Body, places: Sequence[tuple[IndexExpr, int, int]], name: str) -> Body:
+    """Return the statements behind a branch if a tile may reach beyond the loops, by place, extent and edge."""
+    tests = [(i, extent) for i, extent, edge in places if extent % edge]
     if not tests:
         return body
     out: list[lir.Stmt] = []

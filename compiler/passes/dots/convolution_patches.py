@@ -70,7 +70,9 @@ class ConvolutionToPatches(RewritePass):
             return None
         if not form.is_tiled and form.patch_elements > self.max_elements:
             return self._divided(form, b)
-        return form.product_of_tiles(b) if form.is_tiled and form.has_features_first else form.product(b)
+        if form.is_tiled:
+            return form.product_of_tiles(b) if form.has_features_first else form.product(b)
+        return form.product_over_rows(b) if form.has_contracted_first else form.product(b)
 
     def _divided(self, form: _Form, b: Builder) -> HloInstruction | None:
         """Return the convolutions of parts of the batch or of the positions, concatenated, each with few elements."""
@@ -107,6 +109,13 @@ def depthwise_sum(i: HloInstruction, b: Builder) -> HloInstruction | None:
     wide = [b.convert(o, PrimitiveType.F32) for o in i.operands]
     made = b.with_operands(i, wide, Shape(PrimitiveType.F32, i.shape.dimensions))
     return b.convert(replace(form, instruction=made).scaled_and_added(b), t)
+
+
+def is_gathered(i: HloInstruction) -> bool:
+    """Check for a convolution that becomes a product over patches, which is neither depthwise nor one over tiles."""
+    types = {o.shape.element_type for o in (*i.operands, i)}
+    form = _Form.of(i)
+    return form is not None and len(types) == 1 and types <= _TYPES and form.groups == 1 and not form.is_tiled
 
 
 def suits_tiles(i: HloInstruction) -> bool:
@@ -191,6 +200,17 @@ class _Form:
         return self.groups == 1 and all(lhs.index("f") < lhs.index(c) for c in self._digits)
 
     @property
+    def has_contracted_first(self) -> bool:
+        """Whether the input has what is contracted first and the batch last.
+
+        The gradient of weights has it where the activations have their features last: the layer's features are its
+        batch, and the layer's batch is contracted like features.
+        """
+        lhs = self._labels.lhs
+        first = lhs[0] == "f" and lhs[-1] == "b"
+        return self.groups == 1 and first and math.prod(self.kernel) > math.prod(self.positions)
+
+    @property
     def patch_elements(self) -> int:
         """Number of elements of all patches."""
         return self.groups * self.batch * math.prod(self.positions) * math.prod(self.kernel) * self.features
@@ -212,6 +232,32 @@ class _Form:
         inner = range(1, 2 + len(self.space))
         made = b.transpose(made, (*inner, 0, len(inner) + 1))
         return self._as_result(b.reshape(made, (self.batch, *self.positions, self.groups * self.outputs)), b)
+
+    def product_over_rows(self, b: Builder) -> HloInstruction:
+        """Build the patches with what is contracted as rows, and their product with the kernel.
+
+        The slices of the input are concatenated as they are. Those of a gradient of weights are the patches of the
+        layer itself, which then exist once.
+        """
+        whole, none = SliceDim(0, 1), PadDim(0, 0)
+        x = b.transpose(self.instruction.operands[0], [self._labels.lhs.index(c) for c in f"f{self._digits}b"])
+        x = b.reshape(x, (1, self.features, *self.space, self.batch))
+        x = b.pad(x, b.scalar(0, self._type), (none, none, *edges(self.window), none))
+        parts = [
+            b.slice(x, (whole, SliceDim(0, self.features), *at_position(at, self.window), SliceDim(0, self.batch)))
+            for at in itertools.product(*map(range, self.positions))
+        ]
+        rows, columns = self.features * math.prod(self.kernel), math.prod(self.positions) * self.batch
+        patches = b.reshape(b.concatenate(parts, x.shape.rank - 1), (rows, columns))
+        kernel = b.transpose(self.instruction.operands[1], [self._labels.rhs.index(c) for c in f"i{self._digits}o"])
+        turned = tuple(d + 1 for d, w in enumerate(self.window) if w.reversal)
+        kernel = b.add(Opcode.REVERSE, kernel, dimensions=turned) if turned else kernel
+        kernel = b.reshape(kernel, (rows, self.outputs))
+        precision = {k: v for k, v in self.instruction.attributes.items() if k == "operand_precision"}
+        dims = DotDims((0,), (0,)).attributes()
+        made = b.add(Opcode.DOT, patches, kernel, shape=Shape(self._type), **dims, **precision)
+        made = b.reshape(made, (*self.positions, self.batch, self.outputs))
+        return b.transpose(made, [f"{self._digits}bf".index(c) for c in self._labels.out])
 
     def product_of_tiles(self, b: Builder) -> HloInstruction:
         """Build the tiles with the features first, and their product with the kernel in this order.
