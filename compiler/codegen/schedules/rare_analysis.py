@@ -74,7 +74,22 @@ class Graph:
                 self.users.setdefault(name, []).append(n)
         stored = {x.array for x in walk(s.body) if isinstance(x, lir.LocalStore)}
         self.pure = [isinstance(x, lir.Let) and self._is_pure(x.value, stored) for x in s.body]
-        self.total = sum(map(self._cost, range(len(s.body))))
+        self._costs = [self._cost_of(x) for x in s.body]
+        self.total = sum(self._costs)
+        # By the predicate without its negations: each select, what it yields where that holds, and where not.
+        self._selects: dict[str, dict[str, tuple[str, str]]] = {}
+        for x in s.body:
+            if isinstance(x, lir.Let) and isinstance(x.value, lir.Apply) and x.value.op.opcode is Opcode.SELECT:
+                by, then, otherwise = x.value.args
+                root, positive = self._root(by)
+                yields = (then, otherwise) if positive else (otherwise, then)
+                self._selects.setdefault(root, {})[x.name] = yields
+        # The statements that may be moved, the last one first, and the users of their values.
+        self._movable = [
+            (n, x.name, self.users[x.name])
+            for n, x in reversed(list(enumerate(s.body)))
+            if isinstance(x, lir.Let) and self.pure[n] and x.name in self.users
+        ]
 
     def _is_pure(self, value: lir.Expr, stored: set[str]) -> bool:
         """Check whether an expression has the same value wherever in the loop it is computed."""
@@ -89,43 +104,31 @@ class Graph:
         s = None if n is None else self.statements[n]
         return s if isinstance(s, lir.Let) else None
 
-    def root(self, predicate: str, holds: bool) -> tuple[str, bool]:
-        """Return a predicate without its negations."""
-        s = self.let(predicate)
+    def _root(self, predicate: str) -> tuple[str, bool]:
+        """Return a predicate without its negations, and whether it is the predicate itself and not its negation."""
+        s, holds = self.let(predicate), True
         while s is not None and isinstance(s.value, lir.Apply) and s.value.op.opcode is Opcode.NOT:
             predicate, holds = s.value.args[0], not holds
             s = self.let(predicate)
         return predicate, holds
 
-    def select(self, name: str, predicate: str, holds: bool) -> tuple[str, str] | None:
-        """Return the operands that a select yields where the predicate holds and where not; None for other values."""
-        s = self.let(name)
-        if s is None or not isinstance(s.value, lir.Apply) or s.value.op.opcode is not Opcode.SELECT:
-            return None
-        by, then, otherwise = s.value.args
-        root, positive = self.root(by, True)
-        if root != predicate:
-            return None
-        return (then, otherwise) if positive == holds else (otherwise, then)
+    def selects(self, predicate: str, holds: bool) -> dict[str, tuple[str, str]]:
+        """Return the selects by a predicate: the operands that they yield where it is `holds`, and where not."""
+        found = self._selects.get(predicate, {})
+        return dict(found) if holds else {x: (b, a) for x, (a, b) in found.items()}
 
     def predicates(self) -> list[tuple[str, bool]]:
         """Return the predicates of selects that the loop computes, at most MAX_PREDICATES, and their negations."""
-        found: dict[str, None] = {}
-        for name in self.lets:
-            s = self.let(name)
-            if s is not None and isinstance(s.value, lir.Apply) and s.value.op.opcode is Opcode.SELECT:
-                root, _ = self.root(s.value.args[0], True)
-                if root in self.lets:
-                    found[root] = None
-        return [(p, holds) for p in list(found)[:MAX_PREDICATES] for holds in (True, False)]
+        found = [p for p in self._selects if p in self.lets]
+        return [(p, holds) for p in found[:MAX_PREDICATES] for holds in (True, False)]
 
     def rare(self, predicate: str, holds: bool) -> RareWork | None:
         """Return the work that is needed only where `predicate` is `holds`; None if it is cheap or cannot be moved."""
-        selects = {x: found for x in self.lets if (found := self.select(x, predicate, holds)) is not None}
+        selects = self.selects(predicate, holds)
         while True:
             moved = self._only_for(selects)
             outputs = [x for x, (a, _) in selects.items() if self.lets.get(a) in moved and self.lets[x] not in moved]
-            cost = sum(self._cost(n) for n in moved)
+            cost = sum(self._costs[n] for n in moved)
             if cost < MIN_COST:
                 return None
             stores, late = self._after(outputs)
@@ -141,11 +144,11 @@ class Graph:
     def _only_for(self, selects: dict[str, tuple[str, str]]) -> set[int]:
         """Return the statements whose values are used only where a select yields its first operand."""
         moved: set[int] = set()
-        for n in range(len(self.statements) - 1, -1, -1):
-            s = self.statements[n]
-            if not isinstance(s, lir.Let) or not self.pure[n] or s.name not in self.users:
-                continue
-            if all(u in moved or self._is_first(u, s.name, selects) for u in self.users[s.name]):
+        for n, name, users in self._movable:
+            for u in users:
+                if u not in moved and not self._is_first(u, name, selects):
+                    break
+            else:
                 moved.add(n)
         return moved
 
@@ -199,8 +202,8 @@ class Graph:
     def _is_after_store(self, load: int, array: str) -> bool:
         return any(isinstance(s, lir.LocalStore) and s.array == array for s in self.statements[:load])
 
-    def _cost(self, n: int) -> int:
-        s = self.statements[n]
+    @staticmethod
+    def _cost_of(s: lir.Stmt) -> int:
         return max(1, s.value.op.flops) if isinstance(s, lir.Let) and isinstance(s.value, lir.Apply) else 0
 
     def recomputed(self, name: str) -> set[int] | None:

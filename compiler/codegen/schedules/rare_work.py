@@ -154,8 +154,7 @@ class _Splitter:
         # The values that the first loop passes to the others through arrays, by the order of their definitions.
         self.passed: dict[str, str] = {}
         self.types = {x.name: x.type for x in s.body if isinstance(x, lir.Let)}
-        selects = {x: self.graph.select(x, rare.predicate, rare.holds) for x in self.types}
-        self.operands = {x: found for x, found in selects.items() if found is not None}
+        self.operands = self.graph.selects(rare.predicate, rare.holds)
         self.others = {x: other_operand(x, self.operands, rare.outputs) for x in rare.outputs}
 
     def split(self) -> Split:

@@ -184,7 +184,7 @@ def _branched(rare: RareWork, tag: str) -> tuple[Body, Body, Body]:
     """Return the statements before a branch, the branch with what it assigns, and the statements after it."""
     graph, statements = rare.graph, rare.graph.statements
     lets = {s.name: s for s in statements if isinstance(s, lir.Let)}
-    selects = {x: found for x in lets if (found := graph.select(x, rare.predicate, rare.holds)) is not None}
+    selects = graph.selects(rare.predicate, rare.holds)
     last = rare.moved | rare.stores | rare.late
     first = tuple(
         s for n, s in enumerate(statements)
