@@ -44,7 +44,7 @@ def _series(order: int, t: T) -> tuple[tuple[float, ...], tuple[float, ...]]:
     )  # type: ignore[return-value]
 
 
-def _evaluate(b: TorchBuilder, s: H, coefficients: tuple[float, ...]) -> H:
+def evaluate_series(b: TorchBuilder, s: H, coefficients: tuple[float, ...]) -> H:
     """Evaluate a Chebyshev series at `s`, from -1 to 1, by Clenshaw's recurrence."""
     t = s.shape.element_type
     twice = b.binary(Opcode.ADD, s, s, t)
@@ -62,11 +62,11 @@ def _scaled(b: TorchBuilder, x: H, order: int) -> tuple[H, H]:
     size = b.add(Opcode.ABS, x)
     near, far = _series(order, t)
     s = b.binary(Opcode.SUBTRACT, b.binary(Opcode.MULTIPLY, size, 2 / _NEAR, t), 1, t)
-    first = _evaluate(b, s, near)
+    first = evaluate_series(b, s, near)
     if order:
         first = b.binary(Opcode.MULTIPLY, first, size, t)
     s = b.binary(Opcode.SUBTRACT, b.binary(Opcode.DIVIDE, 2 * _NEAR, size, t), 1, t)
-    second = b.binary(Opcode.DIVIDE, _evaluate(b, s, far), b.add(Opcode.SQRT, size), t)
+    second = b.binary(Opcode.DIVIDE, evaluate_series(b, s, far), b.add(Opcode.SQRT, size), t)
     result = b.select(b.compare(size, _NEAR, "GT"), second, first, t)
     if order:
         result = b.select(b.compare(x, 0, "LT"), b.add(Opcode.NEGATE, result), result, t)

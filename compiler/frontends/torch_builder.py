@@ -249,6 +249,44 @@ class TorchBuilder:
         )
         return [self.add(Opcode.GET_TUPLE_ELEMENT, loop, index=i + 1) for i in range(len(carried))]
 
+    def repeat_until(
+        self,
+        active: HloInstruction,
+        carried: Sequence[HloInstruction],
+        step: Callable[..., tuple[HloInstruction, Sequence[HloInstruction]]],
+        most: int,
+        name: str,
+    ) -> list[HloInstruction]:
+        """Add a loop that runs, at most `most` times, until no element is active; return the last values.
+
+        `step(builder, number, *carried)` returns which elements stay active, and the next values, which inactive
+        elements do not take.
+        """
+        start = self.add(Opcode.TUPLE, self.constant(0, T.S32), active, *carried)
+        condition, body = HloComputation(f"{name}_condition"), HloComputation(f"{name}_body")
+        state = condition.add_parameter(0, start.shape)
+        number, alive = (condition.add(Opcode.GET_TUPLE_ELEMENT, [state], attributes={"index": i}) for i in (0, 1))
+        inside = self.inside(condition)
+        some = inside.reduce(Opcode.OR, alive, range(active.shape.rank), False)
+        condition.root = inside.add(Opcode.AND, inside.compare(number, inside.constant(most, T.S32), "LT"), some)
+        state = body.add_parameter(0, start.shape)
+        number, alive, *values = (
+            body.add(Opcode.GET_TUPLE_ELEMENT, [state], attributes={"index": i}) for i in range(len(carried) + 2)
+        )
+        inside = self.inside(body)
+        inside.result, inside.what = self.result, self.what
+        still, found = step(inside, number, *values)
+        kept = [
+            old if new is old else inside.add(Opcode.SELECT, alive, new, old)
+            for new, old in zip(found, values, strict=True)
+        ]
+        still = inside.add(Opcode.AND, alive, still)
+        body.root = inside.add(Opcode.TUPLE, inside.binary(Opcode.ADD, number, 1, T.S32), still, *kept)
+        loop = self.add(
+            Opcode.WHILE, start, shape=start.shape, condition=self.module.add(condition), body=self.module.add(body)
+        )
+        return [self.add(Opcode.GET_TUPLE_ELEMENT, loop, index=i + 2) for i in range(len(carried))]
+
     def keep_dims(self, x: HloInstruction, of: Shape, dims: Sequence[int]) -> HloInstruction:
         """Reshape a reduction of `of` over `dims` such that those dimensions have size one."""
         return self.reshape(x, [1 if d in dims else n for d, n in enumerate(of.dimensions)])

@@ -12,11 +12,13 @@ from compiler.frontends import (
     torch_bessel,
     torch_counting,
     torch_embedding,
+    torch_gamma_integrals,
     torch_indexing,
     torch_lapack,
     torch_linalg,
     torch_movement,
     torch_networks,
+    torch_normal,
     torch_numbers,
     torch_pointwise,
     torch_pooling,
@@ -27,6 +29,7 @@ from compiler.frontends import (
     torch_reductions,
     torch_resampling,
     torch_special,
+    torch_zeta,
 )
 from compiler.frontends.names import set_argument_name, set_result_names
 from compiler.frontends.torch_builder import Registry, TorchBuilder, element_type, to_numpy
@@ -45,6 +48,9 @@ LOWERINGS: Registry = {
     **torch_lapack.LOWERINGS,
     **torch_special.LOWERINGS,
     **torch_bessel.LOWERINGS,
+    **torch_gamma_integrals.LOWERINGS,
+    **torch_normal.LOWERINGS,
+    **torch_zeta.LOWERINGS,
     **torch_numbers.LOWERINGS,
     **torch_counting.LOWERINGS,
     **torch_embedding.LOWERINGS,

@@ -23,7 +23,7 @@ _LANCZOS = (
 )  # fmt: skip
 
 
-def _horner(b: TorchBuilder, x: H, coefficients: Sequence[float]) -> H:
+def horner(b: TorchBuilder, x: H, coefficients: Sequence[float]) -> H:
     """Evaluate a polynomial, given the coefficient of the highest power first."""
     total: Any = coefficients[0]
     for c in coefficients[1:]:
@@ -64,8 +64,11 @@ def _log_base(b: TorchBuilder, z: H) -> H:
 @LOWERINGS.op("lgamma")
 @in_single_precision
 def _lgamma(b: TorchBuilder, x: H) -> H:
-    """Return log|gamma(x)|."""
-    x = b.convert(x, b.type)
+    return log_gamma(b, b.convert(x, b.type))
+
+
+def log_gamma(b: TorchBuilder, x: H) -> H:
+    """Return log|gamma(x)| in the type of `x`."""
     t = x.shape.element_type
     reflect, z = _mirrored(b, x)
     total, _ = _lanczos_sum(b, z)
@@ -89,8 +92,11 @@ def _lgamma(b: TorchBuilder, x: H) -> H:
 @LOWERINGS.op("digamma")
 @in_single_precision
 def _digamma(b: TorchBuilder, x: H) -> H:
-    """Return the derivative of log(gamma(x))."""
-    x = b.convert(x, b.type)
+    return digamma(b, b.convert(x, b.type))
+
+
+def digamma(b: TorchBuilder, x: H) -> H:
+    """Return the derivative of log(gamma(x)) in the type of `x`."""
     t = x.shape.element_type
     reflect, z = _mirrored(b, x)
     total, derivative = _lanczos_sum(b, z, squared=True)
@@ -111,15 +117,8 @@ def _digamma(b: TorchBuilder, x: H) -> H:
     return b.select(zero, b.add(Opcode.NEGATE, b.binary(Opcode.DIVIDE, 1, x, t)), result, t)
 
 
-@LOWERINGS.op("polygamma")
-@in_single_precision
-def _polygamma(b: TorchBuilder, order: int, x: H) -> H:
-    """Return a derivative of digamma; the first is computed by recurrence and asymptotic series."""
-    if order == 0:
-        return _digamma(b, x)
-    if order > 1:
-        raise b.unsupported(f"polygamma of order {order}")
-    x = b.convert(x, b.type)
+def trigamma(b: TorchBuilder, x: H) -> H:
+    """Return the derivative of digamma in the type of `x`, by recurrence and asymptotic series."""
     t = x.shape.element_type
     reflect = b.compare(x, 0.5, "LT")
     z = b.select(reflect, b.binary(Opcode.SUBTRACT, 1, x, t), x, t)
@@ -128,7 +127,7 @@ def _polygamma(b: TorchBuilder, order: int, x: H) -> H:
         total = b.binary(Opcode.ADD, total, b.binary(Opcode.DIVIDE, 1, b.add(Opcode.MULTIPLY, z, z), t), t)
         z = b.binary(Opcode.ADD, z, 1, t)
     square = b.binary(Opcode.DIVIDE, 1, b.add(Opcode.MULTIPLY, z, z), t)
-    series = _horner(b, square, (-691 / 2730, 5 / 66, -1 / 30, 1 / 42, -1 / 30, 1 / 6, 1))
+    series = horner(b, square, (-691 / 2730, 5 / 66, -1 / 30, 1 / 42, -1 / 30, 1 / 6, 1))
     series = b.binary(Opcode.ADD, series, b.binary(Opcode.DIVIDE, 0.5, z, t), t)
     total = b.binary(Opcode.ADD, total, b.binary(Opcode.DIVIDE, series, z, t), t)
     sine = b.add(Opcode.SINE, b.binary(Opcode.MULTIPLY, x, math.pi, t))
@@ -169,15 +168,15 @@ def erfc_tail(b: TorchBuilder, size: H, scale: H | None) -> H:
     """Return erfc of numbers from 1 on, given their exp(-x^2); None: the quotient of erfc and that factor."""
     t = size.shape.element_type
     if t is T.F64:
-        near = b.binary(Opcode.DIVIDE, _horner(b, size, _ERFC_P), _horner(b, size, _ERFC_Q), t)
-        far = b.binary(Opcode.DIVIDE, _horner(b, size, _ERFC_R), _horner(b, size, _ERFC_S), t)
+        near = b.binary(Opcode.DIVIDE, horner(b, size, _ERFC_P), horner(b, size, _ERFC_Q), t)
+        far = b.binary(Opcode.DIVIDE, horner(b, size, _ERFC_R), horner(b, size, _ERFC_S), t)
         series = b.select(b.compare(size, 8, "LT"), near, far, t)
         if scale is not None:
             return b.binary(Opcode.MULTIPLY, scale, series, t)
         limit = b.binary(Opcode.DIVIDE, 1 / math.sqrt(math.pi), size, t)
         return b.select(b.compare(size, 1e10, "GT"), limit, series, t)
     inverse = b.binary(Opcode.DIVIDE, 1, b.add(Opcode.MULTIPLY, size, size), t)
-    near, far = _horner(b, inverse, _ERFC_NEAR), _horner(b, inverse, _ERFC_FAR)
+    near, far = horner(b, inverse, _ERFC_NEAR), horner(b, inverse, _ERFC_FAR)
     series = b.select(b.compare(size, 2, "LT"), near, far, t)
     return b.binary(Opcode.MULTIPLY, b.binary(Opcode.DIVIDE, 1 if scale is None else scale, size, t), series, t)
 
@@ -185,8 +184,11 @@ def erfc_tail(b: TorchBuilder, size: H, scale: H | None) -> H:
 @LOWERINGS.op("erfc", "special_erfc")
 @in_single_precision
 def _erfc(b: TorchBuilder, x: H) -> H:
-    """Return 1 - erf(x) without cancellation for large `x`."""
-    x = b.convert(x, b.type)
+    return complementary_erf(b, b.convert(x, b.type))
+
+
+def complementary_erf(b: TorchBuilder, x: H) -> H:
+    """Return 1 - erf(x) in the type of `x`, without cancellation for large `x`."""
     t = x.shape.element_type
     size = b.binary(Opcode.MAXIMUM, b.add(Opcode.ABS, x), 1, t)
     scale = b.add(Opcode.EXPONENTIAL, b.add(Opcode.NEGATE, b.add(Opcode.MULTIPLY, size, size)))
@@ -217,8 +219,8 @@ def _inverse_erf(b: TorchBuilder, x: H) -> H:
     t = x.shape.element_type
     square = b.add(Opcode.MULTIPLY, x, x)
     w = b.add(Opcode.NEGATE, b.add(Opcode.LOG_PLUS_ONE, b.add(Opcode.NEGATE, square)))
-    middle = _horner(b, b.binary(Opcode.SUBTRACT, w, 2.5, t), _ERFINV_MIDDLE)
-    tail = _horner(b, b.binary(Opcode.SUBTRACT, b.add(Opcode.SQRT, w), 3, t), _ERFINV_TAIL)
+    middle = horner(b, b.binary(Opcode.SUBTRACT, w, 2.5, t), _ERFINV_MIDDLE)
+    tail = horner(b, b.binary(Opcode.SUBTRACT, b.add(Opcode.SQRT, w), 3, t), _ERFINV_TAIL)
     result = b.binary(Opcode.MULTIPLY, b.select(b.compare(w, 5, "LT"), middle, tail, t), x, t)
     for _ in range(2 if t is T.F64 else 0):
         slope = b.add(Opcode.EXPONENTIAL, b.add(Opcode.NEGATE, b.add(Opcode.MULTIPLY, result, result)))

@@ -100,6 +100,62 @@ def test_special_functions(dtype: Any, tolerance: float) -> None:
             np.testing.assert_allclose(got, reference(value.astype(np.float64)), rtol=tolerance, atol=near_zero)
 
 
+def compared(program: Any, reference: Any, *args: Any, rtol: float) -> None:
+    """Compare the kernels of a program with a reference in double precision."""
+    args = tuple(np.ascontiguousarray(a) for a in args)
+    (result,) = compile(lower(program, *map(torch.from_numpy, args)), "cpu")(*args)
+    wanted = reference(*(a.astype(np.float64) for a in args))
+    np.testing.assert_allclose(result, wanted, rtol=rtol, atol=1e-30 if args[0].dtype == np.float32 else 1e-290)
+
+
+PRECISIONS = pytest.mark.parametrize(("dtype", "rtol"), [(np.float32, 3e-5), (np.float64, 1e-11)])
+
+
+@PRECISIONS
+@pytest.mark.parametrize("name", ["gammainc", "gammaincc"])
+def test_incomplete_gamma_functions_at_small_and_large_arguments(name: str, dtype: Any, rtol: float) -> None:
+    rng = np.random.default_rng(0)
+    a = np.concatenate([10 ** rng.uniform(-6, 6, 400), rng.uniform(0, 40, 400), 10 ** rng.uniform(0, 5, 400)])
+    near = a[800:] * (1 + rng.normal(size=400) * 2 / np.sqrt(a[800:] + 4)).clip(0.1)
+    x = np.concatenate([10 ** rng.uniform(-6, 6, 400), rng.uniform(0, 40, 400), near])
+    compared(getattr(torch.special, name), getattr(special, name), a.astype(dtype), x.astype(dtype), rtol=rtol)
+
+
+@pytest.mark.parametrize("function", [torch.special.gammainc, torch.special.gammaincc])
+def test_incomplete_gamma_functions_at_their_limits(function: Any) -> None:
+    ends = torch.tensor([0.0, 1.0, np.inf, -1.0])
+    args = torch.cartesian_prod(ends, ends).unbind(1)
+    np.testing.assert_allclose(found(function, *args), function(*args).numpy(), rtol=1e-6)
+    ends = torch.tensor([1.0, np.nan])
+    assert np.isnan(found(function, *torch.cartesian_prod(ends, ends).unbind(1))[1:]).all()
+
+
+@PRECISIONS
+def test_zeta_and_the_derivatives_of_digamma(dtype: Any, rtol: float) -> None:
+    rng = np.random.default_rng(0)
+    s, q = rng.uniform(1.01, 12, 500).astype(dtype), (10 ** rng.uniform(-2, 3, 500)).astype(dtype)
+    compared(torch.special.zeta, special.zeta, s, q, rtol=rtol)
+    # Whole exponents allow negative numbers; those here are not near zeros of the function.
+    negative = np.concatenate([np.arange(-20, 0) + f for f in (0.2, 0.3, 0.7)]).astype(dtype)
+    compared(torch.special.zeta, special.zeta, np.full(60, 4, dtype), negative, rtol=rtol)
+    for order in (2, 5):
+        wanted = lambda v, n=order: (-1) ** (n + 1) * special.factorial(n) * special.zeta(n + 1, v)  # noqa: E731
+        compared(lambda v, n=order: torch.polygamma(n, v), wanted, np.concatenate([q, negative]), rtol=rtol)
+
+
+def test_zeta_at_poles_and_where_it_is_undefined() -> None:
+    s, q = torch.tensor([1.0, 0.5, 2.0, 3.0, 2.5, 2.5, 2.0]), torch.tensor([2.0, 2.0, 0.0, -3.0, -1.0, -1.5, np.nan])
+    same(torch.special.zeta, s, q)
+
+
+@PRECISIONS
+def test_normal_quantiles(dtype: Any, rtol: float) -> None:
+    tiny = float(np.finfo(dtype).tiny)
+    p = np.concatenate([np.linspace(0, 1, 200), np.geomspace(tiny, 0.1, 400), 1 - np.geomspace(1e-7, 0.1, 100)])
+    compared(torch.special.ndtri, special.ndtri, p.astype(dtype), rtol=rtol)
+    assert np.isnan(found(torch.special.ndtri, torch.tensor([-0.1, 1.1, np.nan]))).all()
+
+
 def test_draws_with_replacement_follow_the_weights() -> None:
     weights = torch.tensor([[0.1, 0.2, 0.7], [0.5, 0.0, 0.5]])
     program = lambda w: torch.multinomial(w, 4000, replacement=True)  # noqa: E731
