@@ -40,6 +40,18 @@ def _logistic(x: Array) -> Array:
     return np.asarray(one / (one + np.exp(-x)))
 
 
+def _log_plus_one(x: Array) -> Array:
+    """Return log(1 + x); NumPy's loses the digits of small complex numbers."""
+    if not np.iscomplexobj(x):
+        return np.asarray(np.log1p(x))
+    re, im = x.real.astype(np.float64), x.imag.astype(np.float64)
+    near = (np.abs(re) < 0.5) & (np.abs(im) < 0.5)
+    size = np.where(near, np.log1p(np.where(near, re * (re + 2) + im * im, 0)) / 2, np.log(np.hypot(re + 1, im)))
+    out = np.empty_like(x)
+    out.real, out.imag = size, np.arctan2(im, re + 1)
+    return out
+
+
 def _rsqrt(x: Array) -> Array:
     return np.asarray(x.dtype.type(1) / np.sqrt(x))
 
@@ -74,7 +86,7 @@ _FLOAT: dict[Opcode, Function] = {
     Opcode.EXPONENTIAL_MINUS_ONE: np.expm1,
     Opcode.FLOOR: np.floor,
     Opcode.LOG: np.log,
-    Opcode.LOG_PLUS_ONE: np.log1p,
+    Opcode.LOG_PLUS_ONE: _log_plus_one,
     Opcode.LOGISTIC: _logistic,
     Opcode.NEGATE: np.negative,
     Opcode.ROUND_NEAREST_AFZ: _round_away,

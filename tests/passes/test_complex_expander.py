@@ -244,3 +244,52 @@ def test_quotients_of_special_numbers() -> None:
         (wanted,) = evaluate(parse(text), [x, y])
     for a, b in ((found.real, wanted.real), (found.imag, wanted.imag)):
         np.testing.assert_allclose(a, b, rtol=1e-5)
+
+
+FUNCTIONS = (
+    "exponential", "exponential-minus-one", "log", "log-plus-one", "sqrt", "rsqrt", "sine", "cosine", "tanh", "tan",
+    "sign",
+)  # fmt: skip
+
+
+def _spread(n: int, seed: int) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    parts = rng.standard_normal((n, 2)) * 10 ** rng.uniform(-4, 1, (n, 2))
+    return parts.astype(np.float32).copy().view(np.complex64).ravel()
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_elementary_functions_are_computed_in_kernels(name: str) -> None:
+    text = f"ENTRY e {{ x = c64[2000] parameter(0) ROOT r = c64[2000] {name}(x) }}"
+    x = _spread(2000, 0)
+    exe = compile(text)
+    assert not [t for t in exe.thunks if isinstance(t, HostThunk)]
+    # Against double precision.
+    (wanted,) = evaluate(parse(text.replace("c64", "c128")), [x.astype(np.complex128)])
+    (found,) = exe(x)
+    assert (np.abs(found - wanted) <= 1e-6 * np.abs(wanted)).all()
+
+
+def test_powers_are_computed_in_kernels() -> None:
+    text = "ENTRY e { x = c64[2000] parameter(0) y = c64[2000] parameter(1) ROOT r = c64[2000] power(x, y) }"
+    x, y = _spread(2000, 0), _spread(2000, 1)
+    y[:3], x[1:4] = [0, 0, 2], [0, 1j, 0]
+    y /= np.maximum(1, np.abs(y) / 4)
+    exe = compile(text)
+    assert not [t for t in exe.thunks if isinstance(t, HostThunk)]
+    (wanted,) = evaluate(parse(text.replace("c64", "c128")), [x.astype(np.complex128), y.astype(np.complex128)])
+    np.testing.assert_allclose(exe(x, y)[0], wanted, rtol=1e-5, equal_nan=True)
+
+
+@pytest.mark.parametrize("name", ["exponential", "log", "sqrt", "tanh", "tan", "sine", "cosine"])
+def test_elementary_functions_of_special_numbers(name: str) -> None:
+    parts = np.array([0.0, -0.0, 1.0, -3.0, 80.0, -89.0, 1e-30, 2e30, np.inf, -np.inf, np.nan], np.float32)
+    x = np.stack(np.meshgrid(parts, parts), axis=-1).reshape(-1, 2).copy().view(np.complex64).ravel()
+    if name in ("sine", "cosine"):
+        x = x[np.isfinite(x.real) | np.isfinite(x.imag)]
+    text = f"ENTRY e {{ x = c64[{x.size}] parameter(0) ROOT r = c64[{x.size}] {name}(x) }}"
+    (found,) = compile(text)(x)
+    with np.errstate(all="ignore"):
+        (wanted,) = evaluate(parse(text), [x])
+    for a, b in ((found.real, wanted.real), (found.imag, wanted.imag)):
+        np.testing.assert_allclose(a, b, rtol=1e-4)

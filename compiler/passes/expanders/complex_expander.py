@@ -9,6 +9,7 @@ from typing import ClassVar
 from compiler.analysis.while_loop import LoopView
 from compiler.interpreter.scalars import binary_opcode
 from compiler.ir import HloComputation, HloInstruction, HloModule, Opcode, PrimitiveType, Shape
+from compiler.passes.expanders.complex_functions import FUNCTIONS, Reals, power
 from compiler.passes.infrastructure.builder import Builder
 from compiler.passes.infrastructure.registry import register
 from compiler.passes.infrastructure.rewrite_limits import pinned, treatable
@@ -35,8 +36,8 @@ class ComplexExpander:
 
     Connected ops are expanded together, if that saves more complex ops than it adds where their values come from other
     complex ops or go to them. Arithmetic of c64 is always expanded, because kernels read and make the parts of a c64.
-    So are absolute values, comparisons, sums and matrix products. A loop carries the two parts of an element on which
-    such ops work.
+    So are absolute values, elementary functions, comparisons, sums and matrix products. A loop carries the two parts of
+    an element on which such ops work.
     """
 
     name: ClassVar[str] = "complex-expander"
@@ -113,8 +114,8 @@ def _split_elements(view: LoopView, found: list[int]) -> None:
     edit.discard()
 
 
-def _parts_of(b: Builder, x: HloInstruction) -> list[HloInstruction]:
-    return [b.add(Opcode.REAL, x), b.add(Opcode.IMAG, x)]
+def _parts_of(b: Builder, x: HloInstruction) -> tuple[HloInstruction, HloInstruction]:
+    return b.add(Opcode.REAL, x), b.add(Opcode.IMAG, x)
 
 
 # ---- sequences
@@ -142,7 +143,7 @@ def _has_parts(i: HloInstruction) -> bool:
 
 
 def _absolute_value(b: Builder, i: HloInstruction, _: HloModule) -> HloInstruction:
-    return _size(b, i.operand(0))
+    return Reals(b, i.shape).size(*_parts_of(b, i.operand(0)))
 
 
 def _comparison(b: Builder, i: HloInstruction, _: HloModule) -> HloInstruction:
@@ -178,31 +179,21 @@ def _matrix_product(b: Builder, i: HloInstruction, _: HloModule) -> HloInstructi
     )
 
 
+def _function(b: Builder, i: HloInstruction, _: HloModule) -> HloInstruction:
+    """Return an elementary function, or a power."""
+    r = Reals(b, Shape(_PARTS[i.shape.element_type], i.shape.dimensions))
+    parts = [_parts_of(b, o) for o in i.operands]
+    made = power(r, *parts) if i.opcode is Opcode.POWER else FUNCTIONS[i.opcode](r, *parts[0])
+    return b.add(Opcode.COMPLEX, *made)
+
+
 _SINGLE_OPS: dict[Opcode, Callable[[Builder, HloInstruction, HloModule], HloInstruction | None]] = {
     Opcode.ABS: _absolute_value,
     Opcode.COMPARE: _comparison,
     Opcode.REDUCE: _sum,
     Opcode.DOT: _matrix_product,
+    **dict.fromkeys((*FUNCTIONS, Opcode.POWER), _function),
 }
-
-
-def _size(b: Builder, x: HloInstruction) -> HloInstruction:
-    """Return |x| as m sqrt(1 + (n / m)^2) with the larger part m and the smaller part n, which does not overflow.
-
-    An infinite part makes the result infinite even where the other part is NaN.
-    """
-    parts = [b.add(Opcode.ABS, p) for p in _parts_of(b, x)]
-    large, small = b.add(Opcode.MAXIMUM, *parts), b.add(Opcode.MINIMUM, *parts)
-    shape = large.shape
-    zero, one, infinity = (b.splat(value, shape) for value in (0.0, 1.0, float("inf")))
-    ratio = b.add(Opcode.DIVIDE, small, large)
-    size = b.add(
-        Opcode.MULTIPLY, large, b.add(Opcode.SQRT, b.add(Opcode.ADD, one, b.add(Opcode.MULTIPLY, ratio, ratio)))
-    )
-    is_zero = b.add(Opcode.COMPARE, large, zero, direction="EQ")
-    infinite = [b.add(Opcode.COMPARE, p, infinity, direction="EQ") for p in parts]
-    size = b.add(Opcode.SELECT, is_zero, zero, size)
-    return b.add(Opcode.SELECT, b.add(Opcode.OR, *infinite), infinity, size)
 
 
 def _expand(computation: HloComputation) -> bool:
