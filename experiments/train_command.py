@@ -67,7 +67,7 @@ def start_or_resume(
             error_console.print(f"run {done.name} is finished", soft_wrap=True)
             _give(done, output, as_json, None)
             return done
-        error_console.print("there is no run to resume; starting a new one")
+        error_console.print(what_starts(runs, name), soft_wrap=True)
     if run is None:
         # Check names, programs, folders and servers before creating the run's folder.
         check_writable(runs)
@@ -99,6 +99,15 @@ def start_or_resume(
         raise
     _give(run, output, as_json, watch.why_noisy() if measured else None)
     return run
+
+
+def what_starts(runs: Path, name: str | None) -> str:
+    """Return that nothing was found to resume, with a run that could be, because a name may be misspelt."""
+    if name is None:
+        return "there is no run to resume; starting a new one"
+    newest = unfinished_run(runs, None)
+    listed = f" (the newest unfinished one is {newest.name!r})" if newest is not None else ""
+    return f"there is no run {name!r} to resume in {runs}{listed}; starting it as a new one"
 
 
 def _how_to_resume(run: RunFolder) -> str:

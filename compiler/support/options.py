@@ -88,6 +88,8 @@ def _parse(what: str, kind: Any, text: str) -> Any:
         if not _FLOAT.fullmatch(text) or not math.isfinite(float(text)):
             raise OptionError(f"{what} takes a number, got {short_repr(text)}")
         return float(text)
+    if re.fullmatch(r"[+-]?[0-9]{19,}", text):
+        raise OptionError(f"{what} is out of range: {short_repr(text)}")
     if not _INT.fullmatch(text):
         raise OptionError(f"{what} takes a number (int), got {short_repr(text)}")
     return int(text)

@@ -19,6 +19,7 @@ from env.suites import load_suite
 from experiments.config import TrainConfig
 from experiments.policy_arguments import find_policy
 from experiments.run_folder import RunFolder, new_run
+from experiments.train_command import what_starts
 from experiments.validation_results import Outcome, ValidationResult, read_validation
 from tests.env.small_programs import write_suite
 from tests.experiments.shell import Shell
@@ -56,6 +57,14 @@ def first(hlogym: Shell) -> RunFolder:
     """Return a finished run; the first test that asks for it trains it."""
     train(hlogym, "--resume", "--json")
     return RunFolder(Path("runs/first"))
+
+
+def test_resuming_a_run_that_does_not_exist_says_which_one_does(tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    new_run(runs, "measured", TrainConfig())
+    said = what_starts(runs, "mesured")
+    assert "'mesured'" in said
+    assert "'measured'" in said
 
 
 def test_a_run_ends_with_before_and_after_and_the_next_command(hlogym: Shell) -> None:

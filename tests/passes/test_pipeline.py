@@ -48,6 +48,8 @@ def test_wrong_names_and_options_say_what_there_is() -> None:
         make_pass("while-loop-unroller{by=4}")
     with pytest.raises(OptionError, match="takes a number"):
         make_pass("while-loop-unroller{factor=four}")
+    with pytest.raises(OptionError, match="out of range: '1000"):
+        make_pass(f"while-loop-unroller{{factor={10**21}}}")
     with pytest.raises(OptionError, match="true or false"):
         make_pass("while-loop-unroller{full=4}")
 
