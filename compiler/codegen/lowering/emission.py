@@ -315,6 +315,11 @@ class EmissionState(ABC):
             return ix.of(self.runtime(name, 0, high))
 
     def _clamped(self, raw: str, t: T, high: int) -> str:
+        if t.is_integer and (t.bits < 32 or t is T.S32) and high < 2**31:  # vectors of it have twice as many elements
+            narrow = raw if t is T.S32 else self.apply(scalar_ops.conversion(t, T.S32), raw)
+            limits = self.constant(0, T.S32), self.constant(high, T.S32)
+            clamped = self.apply(scalar_ops.binary(Opcode.CLAMP, T.S32), limits[0], narrow, limits[1])
+            return self.apply(scalar_ops.conversion(T.S32, T.S64), clamped)
         if t is T.U64:  # large values become negative numbers of s64
             raw = self.apply(scalar_ops.binary(Opcode.MINIMUM, t), raw, self.constant(high, t))
         wide = raw if t is T.S64 else self.apply(scalar_ops.conversion(t, T.S64), raw)

@@ -37,6 +37,7 @@ from compiler.codegen.schedules.near_angles import select_near_angles
 from compiler.codegen.schedules.observed import BindStage, bind_in_stages
 from compiler.codegen.schedules.pairs import pair_elements
 from compiler.codegen.schedules.rare_work import separate_rare_work
+from compiler.codegen.schedules.repeated_rows import divide_repeats
 from compiler.codegen.schedules.row_cache import cache_rows
 from compiler.codegen.schedules.scans import expand_scans
 from compiler.codegen.schedules.scatter_parts import split_scatters
@@ -130,7 +131,9 @@ def _with_separate_cases(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
 
 
 def _with_short_rows(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
-    body = unroll_short_loops(kernel.body, schedule.short) if schedule.vector else kernel.body
+    body = kernel.body
+    if schedule.vector:
+        body = divide_repeats(unroll_short_loops(body, schedule.short), schedule.short)
     return replace(kernel, body=split_rows(body) if schedule.stages and schedule.vector else body)
 
 

@@ -128,5 +128,5 @@ def _is_number(s: lir.Stmt) -> bool:
     if not isinstance(s, lir.Let):
         return False
     if isinstance(s.value, lir.Apply):
-        return s.type in (T.S64, T.PRED) and s.value.op.opcode not in (Opcode.DIVIDE, Opcode.REMAINDER)
+        return s.type in (T.S32, T.S64, T.PRED) and s.value.op.opcode not in (Opcode.DIVIDE, Opcode.REMAINDER)
     return isinstance(s.value, lir.Constant | lir.IndexValue | lir.IndexTest)

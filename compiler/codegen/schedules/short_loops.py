@@ -54,7 +54,7 @@ def _unrolled(s: lir.Stmt, short: int) -> lir.Stmt:
         return s
     out: list[lir.Stmt] = []
     for x in s.body:
-        out += [x] if not isinstance(x, For) else _Copies(x.var).of(x.body)
+        out += [x] if not isinstance(x, For) else Copies(x.var).of(x.body)
     return replace(s, body=tuple(out))
 
 
@@ -69,7 +69,7 @@ def unroll_short_reductions(body: Body, most: int) -> Body:
 
 def _written_out(s: lir.Reduce) -> list[lir.Stmt]:
     (v,) = s.vars
-    copies = _Copies(v)
+    copies = Copies(v)
     out = copies.of(s.body)
     for r in s.reductions:
         before = copies.names[0].get(r.value, r.value)
@@ -114,7 +114,7 @@ def _merged(s: lir.Stmt, short: int) -> Sequence[lir.Stmt]:
         return [s]
     (reduce,) = reductions
     at = s.body.index(reduce)
-    outside, inside = _Copies(s.var), _Copies(s.var)
+    outside, inside = Copies(s.var), Copies(s.var)
     before = outside.of(s.body[:at])
     inside.names = [dict(n) for n in outside.names]
     values = inside.of(reduce.body)
@@ -141,7 +141,7 @@ def _around_merged(s: For, merged: For) -> For:
 
 
 @dataclass
-class _Copies:
+class Copies:
     """Copies of statements for each value of a variable; those that do not depend on it are shared.
 
     Attributes:
