@@ -23,6 +23,10 @@ LOOP_FROM = 17
 """Reductions over at least this many elements run as loops; smaller ones are unrolled."""
 SHARED_FROM = 8
 """Shorter reductions, such as pools of 2x2, are no work that cores share beyond that of their results."""
+SPLIT_FROM = 32
+"""Loops over rows of at least this many elements are split where the operands of a concatenation meet."""
+MOST_ROLLED = 0.1
+"""Share of a rolled array that comes from the other end at most."""
 CONTEXT_LIMIT = 64
 """Largest number of contexts of one value; further ones are merged into one."""
 
@@ -516,7 +520,7 @@ def _broadcast_share(i: HloInstruction) -> float:
 
 _STATIC = ("dimensions", "slice", "padding")
 _CALLING = (Opcode.REDUCE, Opcode.MAP)
-_SPECIFIC = frozenset((*_CALLING, Opcode.GATHER))
+_SPECIFIC = frozenset((*_CALLING, Opcode.CONCATENATE, Opcode.GATHER))
 """Opcodes whose operations per element depend on more than the opcode."""
 
 
@@ -564,7 +568,25 @@ def flops_per_element(i: HloInstruction) -> float:
         return _callee_flops(i)
     if i.opcode is Opcode.GATHER:
         return _FLOPS[i.opcode] / min(LONGEST_RUN, max(1, _gathered_run(i)))
+    if i.opcode is Opcode.CONCATENATE:
+        return _FLOPS[i.opcode] * _tested(i)
     return _FLOPS[i.opcode]
+
+
+def _tested(concatenate: HloInstruction) -> float:
+    """Return the share of the elements of a concatenation that are computed with tests of where they come from.
+
+    Loops over long rows are split where the operands meet. In an array that is rolled, nearly all elements are then in
+    the loop over the longest part. Only an array that is given counts, because a computed one is computed in each loop.
+    """
+    largest = max(concatenate.operands, key=lambda o: o.shape.num_elements)
+    rest = 1.0 - largest.shape.num_elements / max(1, concatenate.shape.num_elements)
+    if largest.opcode is not Opcode.SLICE or rest > MOST_ROLLED or largest.shape.dimensions[-1] < SPLIT_FROM:
+        return 1.0
+    rolled = largest.operands[0]
+    if rolled.opcode is Opcode.GET_TUPLE_ELEMENT:  # of the state of a loop
+        rolled = rolled.operands[0]
+    return rest if rolled.opcode is Opcode.PARAMETER else 1.0
 
 
 def _gathered_run(gather: HloInstruction) -> int:

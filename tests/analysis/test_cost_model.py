@@ -387,6 +387,27 @@ def test_elements_of_a_gathered_row_share_an_index(n: int, wide: int, shared: in
     assert summarize(gather).flops == pytest.approx(summarize(alone).flops * elements / shared)
 
 
+@pytest.mark.parametrize(
+    ("given", "n", "shift", "tested"),
+    [(True, 256, 1, 1 / 256), (True, 256, 200, 1.0), (True, 16, 1, 1.0), (False, 256, 1, 1.0)],
+    ids=["rolled", "half from each end", "short rows", "computed"],
+)
+def test_few_elements_of_a_given_array_that_is_rolled_are_tested(
+    given: bool, n: int, shift: int, tested: float
+) -> None:
+    text = f"""ENTRY %main {{
+  %x = f32[256,{n}] parameter(0)
+  %y = f32[256,{n}] {"copy" if given else "negate"}(%x)
+  %a = f32[{256 - shift},{n}] slice({"%x" if given else "%y"}), slice={{[{shift}:256], [0:{n}]}}
+  %b = f32[{shift},{n}] slice(%x), slice={{[0:{shift}], [0:{n}]}}
+  ROOT %r = f32[256,{n}] concatenate(%a, %b), dimensions={{0}}
+}}
+"""
+    joined = _root(f"  ROOT %y = f32[512,{n}] concatenate(%x, %x), dimensions={{0}}", f"x: f32[256,{n}]")
+    each = summarize(joined).flops / joined.shape.num_elements
+    assert summarize(parse(text).entry.root).flops == pytest.approx(each * 256 * n * tested)
+
+
 def test_gathers_of_different_rows_have_prices_of_their_own() -> None:
     text = """HloModule m
 ENTRY %main (x: f32[40,8,4], i: s32[60,1], j: s32[60,8,1]) -> (f32[60,8,4], f32[60,8,4]) {

@@ -93,3 +93,21 @@ def test_stored_summands_do_not_overwrite_what_is_read_again() -> None:
     ROOT r = (f32[32], f32[32], f32[50,32]) tuple(s, m, e)
     """
     checked(text, Schedule(threads=0), SUMS)
+
+
+@pytest.mark.parametrize(("n", "loops"), [(127, {64, 32, 16, 8, 4, 3}), (254, {192, 32, 16, 8, 4, 2}), (70, {70})])
+def test_rows_of_bytes_beside_floats_end_with_narrower_vectors(n: int, loops: set[int]) -> None:
+    text = f"""
+    a = f32[9,{n}] parameter(0)
+    m = pred[9,{n}] parameter(1)
+    k = s8[9,{n}] parameter(2)
+    b = f32[{n}] parameter(3)
+    w = f32[9,{n}] broadcast(b), dimensions={{1}}
+    f = f32[9,{n}] convert(k)
+    c = f32[9,{n}] multiply(a, f)
+    d = f32[9,{n}] add(c, w)
+    e = f32[9,{n}] subtract(d, f)
+    ROOT s = f32[9,{n}] select(m, e, a)
+    """
+    source = checked(text, Schedule(threads=0))
+    assert {int(x) for x in re.findall(r"simd\n +for \(.*?< (\d+);", source)} == loops

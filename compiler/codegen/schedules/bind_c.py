@@ -149,7 +149,8 @@ def _with_loop_kinds(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
 def _with_vectors(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
     body = kernel.body
     if schedule.narrow and schedule.vector == FIELD_RANGES["vector"][-1]:
-        body = split_tails(body, schedule.vector // 8 // LANE_BYTES)
+        narrow = frozenset(a.name for a in kernel.arguments if SCALAR_BYTES.get(a.type) == 1)
+        body = split_tails(body, schedule.vector // 8 // LANE_BYTES, narrow)
     has_vectors = any(s.kind.is_vector if isinstance(s, For) else isinstance(s, lir.MatrixProduct) for s in walk(body))
     bits = _vector_bits(body, schedule) if has_vectors else 0
     flags = schedule.flags if has_loop(body) else 0  # a few scalars are not worth a choice

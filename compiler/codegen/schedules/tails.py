@@ -6,6 +6,7 @@ as long for one element as for a vector, so that in rows of 36 elements the last
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from compiler.codegen.nest import index as ix
@@ -19,35 +20,52 @@ LEAST_LANES = 4
 """Lanes of the narrowest vector; fewer elements are computed one by one."""
 MAX_VECTORS = 64
 """Number of vectors in a loop from which on the elements that remain over do not matter."""
+LEAST_BYTES, LEAST_WORK = 8, 8
+"""Elements that remain over after a half vector of bytes, and statements of a loop, from which on it is divided."""
+LANES_OF_BYTES, MAX_BYTES = 4, 2048
+"""How many times as many lanes the vectors of a loop over bytes have, and its elements from which on those that remain
+over do not matter."""
 MAX_STATEMENTS = 150
 """Maximum number of statements of a loop that is repeated for its rest, because repetitions take time to compile."""
 _SHORT = frozenset({Opcode.DIVIDE, Opcode.SQRT, Opcode.RSQRT})
 """Expensive operations that are few instructions."""
 
 
-def split_tails(body: Body, lanes: int) -> Body:
-    """Return bound statements in which vector loops with long functions end with narrower vectors.
+def split_tails(body: Body, lanes: int, narrow: frozenset[str] = frozenset()) -> Body:
+    """Return bound statements in which vector loops with long functions, or that read bytes, end with narrower vectors.
 
     Args:
         body: the statements of a kernel, with all loops bound.
-        lanes: elements of a whole vector.
+        lanes: elements of 32 bits of a whole vector.
+        narrow: names of the arguments whose elements are bytes.
     """
     out: list[lir.Stmt] = []
     for s in body:
         if isinstance(s, For) and s.kind is LoopKind.VECTOR:
-            out += _parts(s, lanes) if _is_split(s, lanes) else [s]
+            out += _parts(s, _lanes(s, lanes, narrow))
         else:
-            out.append(map_bodies(s, lambda inner: split_tails(inner, lanes)))
+            out.append(map_bodies(s, lambda inner: split_tails(inner, lanes, narrow)))
     return tuple(out)
 
 
-def _is_split(s: For, lanes: int) -> bool:
-    rest = s.var.extent % lanes
-    # The C compiler takes one half vector on its own.
-    if s.combined or s.base is not None or rest % (lanes // 2) < LEAST_LANES or s.var.extent >= MAX_VECTORS * lanes:
-        return False
+def _lanes(s: For, lanes: int, narrow: frozenset[str]) -> int:
+    """Return the lanes of the vectors with which a loop is divided to begin with, or 0 if it is not."""
     statements = list(walk(s.body))
-    return len(statements) <= MAX_STATEMENTS and any(_is_long(x) for x in statements)
+    if s.combined or s.base is not None or len(statements) > MAX_STATEMENTS:
+        return 0
+    # The C compiler takes one half vector on its own.
+    if any(map(_is_long, statements)):
+        return lanes if s.var.extent % (lanes // 2) >= LEAST_LANES and s.var.extent < MAX_VECTORS * lanes else 0
+    many = LANES_OF_BYTES * lanes
+    is_divided = len(statements) >= LEAST_WORK and s.var.extent % (many // 2) >= LEAST_BYTES
+    return many if is_divided and s.var.extent < MAX_BYTES and _reads_bytes(statements, narrow) else 0
+
+
+def _reads_bytes(statements: Sequence[lir.Stmt], narrow: frozenset[str]) -> bool:
+    """Check whether statements read bytes and compute with 32 bits, so that vectors have the lanes of bytes."""
+    lets = [x for x in statements if isinstance(x, lir.Let)]
+    bytes_read = any(isinstance(x.value, lir.Load) and x.value.buffer in narrow for x in lets)
+    return bytes_read and any(isinstance(x.value, lir.Apply) and x.type.bits == 32 for x in lets)
 
 
 def _is_long(s: lir.Stmt) -> bool:
@@ -58,6 +76,8 @@ def _is_long(s: lir.Stmt) -> bool:
 
 
 def _parts(s: For, lanes: int) -> list[lir.Stmt]:
+    if not lanes:
+        return [s]
     out: list[lir.Stmt] = []
     start, width = 0, lanes
     while start < s.var.extent:
