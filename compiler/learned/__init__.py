@@ -1,1 +1,1 @@
-"""Learned policies: features, networks and policy folders, in numpy alone."""
+"""Learned policies: features, networks, trees and policy folders, in numpy alone."""

@@ -1,8 +1,9 @@
 """A learned cost model of kernels on a CPU: the time of a kernel with a choice, with an uncertainty, in numpy.
 
 The prediction has two parts. A linear part prices the counts of the bound loop nest: so many seconds per division, per
-strided load and so on, none of them negative. An ensemble of small networks corrects it from all features. The members
-differ in their initial weights and in the kernels that they saw, so they disagree where the data says little.
+strided load and so on, none of them negative. An ensemble of boosted trees corrects it from all features and from the
+shares that the counts have in the linear part. The members saw different kernels, so they disagree where the data says
+little.
 """
 
 from __future__ import annotations
@@ -12,19 +13,21 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from compiler.codegen.schedules.kernel_choice import KernelChoice
 from compiler.errors import PolicyError
+from compiler.learned.boosted_trees import BoostedTrees
 from compiler.learned.features.kernel_costs import COST_FEATURE_VERSION, COST_FEATURES, cost_features
 from compiler.learned.policy_folder import read_policy_folder, write_policy_folder
+from compiler.learned.tree_nodes import TreeNodes
 from compiler.runtime.kernel_sites import KernelSite
 
-__all__ = ["KernelPrediction", "LearnedKernelCost", "correction_terms", "on_threads", "priced_amounts",
-           "shipped_kernel_cost"]  # fmt: skip
+__all__ = ["INPUTS", "PRICED", "KernelPrediction", "LearnedKernelCost", "correction_terms", "model_inputs",
+           "on_threads", "priced_amounts", "shipped_kernel_cost"]  # fmt: skip
 
 FORMAT = "hlogym-kernel-cost"
 SHIPPED = Path(__file__).parent / "kernel_cost_model"
@@ -32,8 +35,6 @@ MIN_SECONDS = 1e-9
 """Least time of the linear part, which is 0 for a kernel that does nothing it prices."""
 Floats = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
-Layers: TypeAlias = tuple[tuple[Floats, Floats], ...]
-"""The layers of one network: weights of inputs x outputs, and bias of outputs."""
 
 _NOT_PRICED = ("deepest loop", "longest body", "longest chain", "statements", "expensive statements",
                "largest argument")  # fmt: skip
@@ -43,6 +44,14 @@ _LIBRARY, _BYTES = COST_FEATURES.index("log library flops"), COST_FEATURES.index
 _OTHERS = [n for n, name in enumerate(COST_FEATURES) if name.startswith("implementation: ")]
 PRICED = ("call", *(COST_FEATURES[n] for n in _NEST), "library flops", "library bytes")
 """What the linear part prices."""
+_LINEAR = "log linear"
+INPUTS = (
+    *COST_FEATURES,
+    _LINEAR,
+    *(f"share: {name}" for name in PRICED),
+    *(f"relative {COST_FEATURES[n]}" for n in _NEST),
+)
+"""What the trees look at, see `model_inputs`."""
 
 
 @dataclass(frozen=True)
@@ -68,17 +77,16 @@ class LearnedKernelCost:
 
     Attributes:
         prices: seconds for each of PRICED.
-        mean, scale: of the features; a feature whose scale is 0 did not vary in training and is ignored.
-        members: the layers of each network, as (weights of inputs x outputs, bias of outputs).
+        varied: 1 for each of COST_FEATURES that varied in training, else 0.
+        members: the trees of each member of the ensemble, over INPUTS.
         threads: greatest number of threads that the training data has; times on more threads are extrapolated.
         provenance: what it was trained on.
         correction: coefficients of `correction_terms`, of the calibration to another machine; None for none.
     """
 
     prices: Floats
-    mean: Floats
-    scale: Floats
-    members: tuple[Layers, ...]
+    varied: Floats
+    members: tuple[BoostedTrees, ...]
     threads: int = 1
     provenance: Mapping[str, Any] = field(default_factory=dict)
     correction: Doubles | None = None
@@ -95,44 +103,21 @@ class LearnedKernelCost:
         if not isinstance(names, list) or not set(map(str, names)) <= set(COST_FEATURES):
             raise PolicyError(f"the cost model in {folder} was learned on other features; train it again")
         try:
-            weights = _placed(weights, names)
-            members: list[Layers] = []
-            while f"{len(members)}.0.weight" in weights:
-                m = len(members)
-                layers: list[tuple[Floats, Floats]] = []
-                while f"{m}.{len(layers)}.weight" in weights:
-                    k = len(layers)
-                    layers.append((weights[f"{m}.{k}.weight"], weights[f"{m}.{k}.bias"]))
-                members.append(tuple(layers))
-            threads = int(description["threads"])
-            model = LearnedKernelCost(
-                weights["prices"], weights["mean"], weights["scale"], tuple(members), threads,
-                description["provenance"],
-            )  # fmt: skip
+            threads, provenance = int(description["threads"]), description["provenance"]
+            prices, varied, members = _placed(weights, names)
         except (KeyError, TypeError, ValueError) as e:
             raise PolicyError(f"the cost model in {folder} is incomplete: {e}") from e
-        model._check(folder)
-        return model
-
-    def _check(self, where: str | Path) -> None:
-        width = len(COST_FEATURES)
-        fits = [a.shape == (width,) for a in (self.mean, self.scale)] + [self.prices.shape == (len(PRICED),)]
-        fits.append(bool(self.members) and self.threads >= 1)
-        for layers in self.members:
-            inputs = width + 1
-            for weight, bias in layers:
-                fits.append(weight.ndim == 2 and weight.shape[0] == inputs and bias.shape == weight.shape[1:])
-                inputs = weight.shape[-1]
-            fits.append(inputs == 1)
-        if not all(fits):
-            raise PolicyError(f"the weights in {where} have other shapes than those of a cost model of kernels")
+        except PolicyError as e:
+            raise PolicyError(f"the cost model in {folder} cannot be used: {e}") from e
+        if threads < 1 or not members:
+            raise PolicyError(f"the cost model in {folder} has {threads} threads and {len(members)} members")
+        return LearnedKernelCost(prices, varied, members, threads, provenance)
 
     def save(self, folder: str | Path) -> None:
         """Write the model, without its calibration; raise PolicyError if the folder cannot be written."""
-        weights = {"prices": self.prices, "mean": self.mean, "scale": self.scale}
-        for m, layers in enumerate(self.members):
-            for k, (weight, bias) in enumerate(layers):
-                weights[f"{m}.{k}.weight"], weights[f"{m}.{k}.bias"] = weight, bias
+        weights = {"prices": self.prices, "varied": self.varied}
+        for m, trees in enumerate(self.members):
+            weights.update({f"{m}.{name}": array for name, array in trees.to_arrays().items()})
         description = {
             "format": FORMAT, "feature_version": COST_FEATURE_VERSION, "features": list(COST_FEATURES),
             "threads": self.threads, "provenance": dict(self.provenance),
@@ -170,10 +155,21 @@ class LearnedKernelCost:
 
     def log_seconds(self, features: Floats) -> Doubles:
         """Return the natural logarithm of the seconds of rows of features, members x rows."""
-        linear = np.log(np.maximum(priced_amounts(features) @ self.prices.astype(np.float64), MIN_SECONDS))
-        x = self.inputs(features, linear)
-        out = np.stack([linear + _network(layers, x) for layers in self.members])
+        linear, inputs = model_inputs(features, self.prices)
+        nodes, value, starts = self._trees
+        added = np.add.reduceat(value[nodes.leaves(inputs.astype(np.float64))], starts, axis=1)
+        out = linear + np.asarray(added.T, np.float64)
         return out if self.correction is None else out + correction_terms(features, out.mean(0)) @ self.correction
+
+    @functools.cached_property
+    def _trees(self) -> tuple[TreeNodes, Doubles, npt.NDArray[np.int64]]:
+        """The trees of all members, what their leaves add, and the first tree of each member."""
+        starts = np.cumsum([0, *(len(m.nodes.roots) for m in self.members[:-1])])
+        return (
+            TreeNodes.joined([m.nodes for m in self.members]),
+            np.concatenate([m.value for m in self.members]),
+            starts,
+        )
 
     def rank(self, site: KernelSite, choices: Sequence[KernelChoice]) -> Sequence[float]:
         """Return numbers of which the least belongs to the choice that is expected to be fastest."""
@@ -184,18 +180,15 @@ class LearnedKernelCost:
         columns = [n for n, name in enumerate(COST_FEATURES) if name == f"field: {field}"]
         if field == "flags":
             columns = [n for n, name in enumerate(COST_FEATURES) if name.startswith("flags: ")]
-        return bool((self.scale[columns] > 0).any())
+        return bool((self.varied[columns] > 0).any())
 
     @functools.cached_property
     def digest(self) -> str:
         """Identifies the weights."""
         digest = hashlib.sha256()
-        arrays = [
-            self.prices,
-            self.mean,
-            self.scale,
-            *(a for layers in self.members for layer in layers for a in layer),
-        ]
+        arrays = [self.prices, self.varied]
+        for trees in self.members:
+            arrays += trees.to_arrays().values()
         for array in arrays:
             digest.update(np.ascontiguousarray(array, "<f4").tobytes())
         return digest.hexdigest()[:24]
@@ -205,36 +198,46 @@ class LearnedKernelCost:
         """Number of coefficients of a calibration."""
         return int(correction_terms(np.zeros((1, len(COST_FEATURES)), np.float32), np.zeros(1)).shape[1])
 
-    def inputs(self, features: Floats, linear: Doubles) -> Floats:
-        """Return the inputs of the networks: the scaled features and the logarithm of the linear part."""
-        used = self.scale > 0
-        scaled = np.where(used, (features - self.mean) / np.where(used, self.scale, 1.0), 0.0)
-        return np.concatenate([np.clip(scaled, -6, 6), (linear[:, None] + 12) / 4], axis=1, dtype=np.float32)
 
+def _placed(weights: Mapping[str, Floats], names: Sequence[str]) -> tuple[Floats, Floats, tuple[BoostedTrees, ...]]:
+    """Return prices, what varied, and trees for the features of this version; a model ignores those that it never saw.
 
-def _placed(weights: Mapping[str, Floats], names: list[str]) -> dict[str, Floats]:
-    """Return weights for the features of this version: those that the model was learned without are ignored.
+    Args:
+        weights: as in the file.
+        names: the features that the model was learned on, in their order.
 
     Raises:
-        ValueError: the weights do not fit the names.
+        KeyError, ValueError: the weights do not fit the names.
+        PolicyError: some are not those of trees.
     """
-    if names == list(COST_FEATURES):
-        return dict(weights)
+    priced = [n for n, name in enumerate(PRICED) if name in names or name not in COST_FEATURES]
     places = [COST_FEATURES.index(n) for n in names]
-    priced = [PRICED.index(n) for n in ("call", *(n for n in names if n in PRICED), *PRICED[-2:])]
-    found = dict(weights)
-    for name in weights:
-        if name == "prices":
-            found[name] = np.zeros(len(PRICED), np.float32)
-            found[name][priced] = weights[name]
-        elif name in ("mean", "scale"):
-            found[name] = np.zeros(len(COST_FEATURES), np.float32)
-            found[name][places] = weights[name]
-        elif name.endswith(".0.weight"):
-            wide = np.zeros((len(COST_FEATURES) + 1, weights[name].shape[-1]), np.float32)
-            wide[[*places, len(COST_FEATURES)]] = weights[name]
-            found[name] = wide
-    return found
+    prices, varied = np.zeros(len(PRICED), np.float32), np.zeros(len(COST_FEATURES), np.float32)
+    if weights["prices"].shape != (len(priced),) or weights["varied"].shape != (len(places),):
+        raise ValueError("its weights have other shapes than its features")
+    prices[priced], varied[places] = weights["prices"], weights["varied"]
+    kept = {*names, _LINEAR, *(PRICED[n] for n in priced)}
+    known = [n for n, name in enumerate(INPUTS) if name.removeprefix("share: ").removeprefix("relative ") in kept]
+    members: list[BoostedTrees] = []
+    while any(name.startswith(prefix := f"{len(members)}.") for name in weights):
+        arrays = {name.removeprefix(prefix): a for name, a in weights.items() if name.startswith(prefix)}
+        trees = BoostedTrees.from_arrays(arrays, len(known))
+        members.append(trees if len(known) == len(INPUTS) else trees.with_features(known))
+    return prices, varied, tuple(members)
+
+
+def model_inputs(features: Floats, prices: Floats) -> tuple[Doubles, Floats]:
+    """Return the logarithm of the linear part for rows of features, and INPUTS.
+
+    Beside the features these are the linear part, the share of each of PRICED in it, and how the counts of the nest
+    compare with it: trees split one number at a time, so that ratios have to be numbers of their own.
+    """
+    parts = priced_amounts(features) * prices.astype(np.float64)
+    total = np.maximum(parts.sum(1), MIN_SECONDS)
+    linear = np.log(total)
+    relative = features[:, _NEST] - np.log2(total)[:, None]
+    columns = (features, linear[:, None], parts / total[:, None], relative)
+    return np.asarray(linear, np.float64), np.concatenate(columns, axis=1, dtype=np.float32)
 
 
 def priced_amounts(features: Floats) -> Doubles:
@@ -243,13 +246,6 @@ def priced_amounts(features: Floats) -> Doubles:
     other = features[:, _OTHERS].max(1).astype(np.float64)
     flops = (np.exp2(features[:, _LIBRARY].astype(np.float64)) - 1) * other
     return np.column_stack([np.ones(len(features)), counts, flops, _array_bytes(features) * other])
-
-
-def _network(layers: Sequence[tuple[Floats, Floats]], x: Floats) -> Doubles:
-    for weight, bias in layers[:-1]:
-        x = np.maximum(x @ weight + bias, 0)
-    weight, bias = layers[-1]
-    return np.asarray((x @ weight + bias)[:, 0], np.float64)
 
 
 _PARALLEL, _SERIAL = COST_FEATURES.index("nest: parallel work"), COST_FEATURES.index("nest: serial work")

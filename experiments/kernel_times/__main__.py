@@ -48,7 +48,7 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 def _train(o: argparse.Namespace) -> None:
     header, kernels, matrix, training = _rows(o)
-    options = TrainingOptions(members=o.members, epochs=o.epochs, seed=o.seed)
+    options = TrainingOptions(members=o.members, trees=o.trees, seed=o.seed)
     families = sorted({k.family for k in kernels if k.split == "train"})
     facts = {
         "command": "python -m experiments.kernel_times train", "data": {n: header.get(n) for n in _FACTS},
@@ -125,9 +125,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add("--out", type=Path, required=True, help="folder of the model")
     add("--threads", default="1", help="numbers of threads whose times are used (default: %(default)s)")
     add("--noise", type=float, default=MOST_NOISE, help="times with more noise are ignored (default: %(default)s)")
-    add("--members", type=int, default=TrainingOptions.members, help="networks (default: %(default)s)")
-    add("--epochs", type=int, default=TrainingOptions.epochs, help="passes over the data (default: %(default)s)")
-    add("--seed", type=int, default=0, help="seed of weights and batches (default: %(default)s)")
+    add("--members", type=int, default=TrainingOptions.members, help="members of the ensemble (default: %(default)s)")
+    add("--trees", type=int, default=TrainingOptions.trees, help="trees of each member (default: %(default)s)")
+    add("--seed", type=int, default=0, help="seed of all draws (default: %(default)s)")
     command.set_defaults(run=_train)
     command = commands.add_parser("report", help="write how good a model is on kernels of validation programs")
     add = command.add_argument

@@ -1,22 +1,25 @@
-"""Training of the cost model of kernels on a dataset of measured times."""
+"""Training of the cost model of kernels on a dataset of measured times, by LightGBM."""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from compiler.learned.kernel_model import LearnedKernelCost, priced_amounts
+from compiler.learned.boosted_trees import BoostedTrees
+from compiler.learned.kernel_model import LearnedKernelCost, model_inputs, priced_amounts
+from compiler.learned.tree_nodes import TreeNodes
 from experiments.kernel_times.matrices import TimesMatrix
 
 __all__ = ["TrainingOptions", "fit_prices", "train"]
 
 NOISE = 0.05
 """Noise of a time that halves its weight."""
+HUBER = 0.1
+"""Error of a logarithm from which the loss grows linearly."""
 Floats = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
 
@@ -26,26 +29,26 @@ class TrainingOptions:
     """The hyperparameters.
 
     Attributes:
-        members: number of networks.
-        hidden: units of each of two hidden layers.
-        epochs: passes over the rows.
-        batch: rows of a step.
-        learning_rate: of AdamW at the start; it falls to 0 along a cosine.
-        weight_decay: of AdamW.
-        dropout: share of hidden units that a step leaves out.
-        ratio_weight: weight of the error of the ratio to the default, relative to that of the time itself.
-        sampled: share of the kernels that each member sees.
-        seed: of weights, samples and batches.
+        members: number of members of the ensemble.
+        trees: boosted trees of a member.
+        leaves: most leaves of a tree.
+        depth: most nodes above a leaf.
+        least: least number of times in a leaf.
+        learning_rate: share of its error that a tree corrects.
+        columns: share of the inputs that a tree looks at.
+        rows: share of the times that a tree sees.
+        sampled: share of the kernels that a member sees.
+        seed: of all draws.
     """
 
-    members: int = 4
-    hidden: int = 96
-    epochs: int = 80
-    batch: int = 512
-    learning_rate: float = 3e-3
-    weight_decay: float = 0.05
-    dropout: float = 0.2
-    ratio_weight: float = 3.0
+    members: int = 3
+    trees: int = 600
+    leaves: int = 31
+    depth: int = 10
+    least: int = 10
+    learning_rate: float = 0.06
+    columns: float = 0.3
+    rows: float = 0.7
     sampled: float = 0.85
     seed: int = 0
 
@@ -61,28 +64,11 @@ def train(
     if not len(data.log_seconds):
         raise ValueError("there is nothing to train on")
     prices = fit_prices(data)
-    mean, deviation = data.features.mean(0), data.features.std(0)
-    scale = np.where(deviation > 1e-6, deviation, 0.0).astype(np.float32)
-    empty = LearnedKernelCost(prices, mean.astype(np.float32), scale, (), threads)
-    linear = np.log(np.maximum(priced_amounts(data.features) @ prices.astype(np.float64), 1e-9))
-    inputs = empty.inputs(data.features, linear)
-    with _one_thread():
-        members = tuple(_member(data, inputs, linear, options, options.seed + m) for m in range(options.members))
+    linear, inputs = model_inputs(data.features, prices)
+    members = tuple(_member(data, inputs, linear, options, options.seed + m) for m in range(options.members))
+    varied = (np.ptp(data.features, axis=0) > 0).astype(np.float32)
     facts = {**provenance, "rows": len(data.log_seconds), "options": asdict(options)}
-    return LearnedKernelCost(prices, empty.mean, scale, members, threads, facts)
-
-
-@contextlib.contextmanager
-def _one_thread() -> Iterator[None]:
-    """Let torch compute on one thread: the networks are too small to be worth more."""
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+    return LearnedKernelCost(prices, varied, members, threads, facts)
 
 
 def fit_prices(data: TimesMatrix) -> Floats:
@@ -96,54 +82,45 @@ def fit_prices(data: TimesMatrix) -> Floats:
     return np.asarray(found / largest, np.float32)
 
 
-def _member(
-    data: TimesMatrix, inputs: Floats, linear: Doubles, options: TrainingOptions, seed: int
-) -> tuple[tuple[Floats, Floats], ...]:
-    """Return the layers of one network, trained on a sample of the kernels."""
-    import torch
-    from torch import nn
+def _member(data: TimesMatrix, inputs: Floats, linear: Doubles, options: TrainingOptions, seed: int) -> BoostedTrees:
+    """Return boosted trees for the error of the linear part, trained on a sample of the kernels."""
+    import lightgbm
 
     rng = np.random.default_rng(seed)
     kernels = np.unique(data.kernel)
     seen = np.isin(data.kernel, kernels[rng.random(len(kernels)) < options.sampled] if len(kernels) > 4 else kernels)
-    rows = np.flatnonzero(seen)
-    generator = torch.Generator().manual_seed(seed)
-    x = torch.from_numpy(inputs)
-    y = torch.from_numpy((data.log_seconds - linear).astype(np.float32))
-    ratio = torch.from_numpy((data.log_seconds - data.log_seconds[data.default]).astype(np.float32))
-    shift = torch.from_numpy((linear - linear[data.default]).astype(np.float32))
-    default = torch.from_numpy(data.default)
-    weight, trust = (
-        torch.from_numpy(1.0 / (1.0 + (n / NOISE) ** 2)) for n in (data.noise, data.noise + data.noise[data.default])
+    parameters = {
+        "objective": "huber", "alpha": HUBER, "learning_rate": options.learning_rate,
+        "num_leaves": options.leaves, "max_depth": options.depth, "min_data_in_leaf": options.least,
+        "feature_fraction": options.columns, "bagging_fraction": options.rows, "bagging_freq": 1,
+        "seed": seed, "num_threads": 1, "deterministic": True, "force_row_wise": True, "verbosity": -1,
+    }  # fmt: skip
+    weight = 1.0 / (1.0 + (data.noise[seen] / NOISE) ** 2)
+    rows = lightgbm.Dataset(inputs[seen], (data.log_seconds - linear)[seen], weight=weight)
+    return _trees_of(lightgbm.train(parameters, rows, options.trees).dump_model())
+
+
+def _trees_of(dumped: Mapping[str, Any]) -> BoostedTrees:
+    """Return the trees of a model as LightGBM describes it."""
+    nodes: list[list[float]] = []
+
+    def place(node: Mapping[str, Any]) -> int:
+        at = len(nodes)
+        nodes.append([-1, 0.0, at, at, float(node.get("leaf_value", 0.0))])
+        if "split_feature" in node:
+            left, right = place(node["left_child"]), place(node["right_child"])
+            nodes[at] = [int(node["split_feature"]), _rounded_down(float(node["threshold"])), left, right, 0.0]
+        return at
+
+    roots = [place(tree["tree_structure"]) for tree in dumped["tree_info"]]
+    feature, threshold, left, right, value = np.array(nodes, np.float64).T
+    found = TreeNodes(
+        np.array(roots, np.int64), feature.astype(np.int64), threshold, left.astype(np.int64), right.astype(np.int64)
     )
-    width = options.hidden
-    with torch.random.fork_rng(devices=()):
-        torch.manual_seed(seed)
-        layers = [nn.Linear(x.shape[1], width), nn.Linear(width, width), nn.Linear(width, 1)]
-        first, second, last = layers
-        nn.init.zeros_(last.weight)
-        nn.init.zeros_(last.bias)
-        parameters = [p for layer in layers for p in layer.parameters()]
-        optimizer = torch.optim.AdamW(parameters, options.learning_rate, weight_decay=options.weight_decay)
-        steps = options.epochs * max(1, -(-len(rows) // options.batch))
-        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
-        drop = nn.Dropout(options.dropout)
+    return BoostedTrees(found, value.astype(np.float32).astype(np.float64))
 
-        def network(values: torch.Tensor) -> torch.Tensor:
-            out: torch.Tensor = last(drop(torch.relu(second(drop(torch.relu(first(values)))))))
-            return out[:, 0]
 
-        for _ in range(options.epochs):
-            order = torch.from_numpy(rows)[torch.randperm(len(rows), generator=generator)]
-            for at in torch.split(order, options.batch):
-                both = network(torch.cat([x[at], x[default[at]]]))
-                own, of_default = both[: len(at)], both[len(at) :]
-                absolute = nn.functional.smooth_l1_loss(own, y[at], reduction="none", beta=0.2)
-                relative = own - of_default + shift[at]
-                error = nn.functional.smooth_l1_loss(relative, ratio[at], reduction="none", beta=0.1)
-                loss = (weight[at] * absolute + options.ratio_weight * trust[at] * error).mean()
-                optimizer.zero_grad()
-                torch.autograd.backward(loss)
-                optimizer.step()
-                schedule.step()
-    return tuple((layer.weight.detach().numpy().T.copy(), layer.bias.detach().numpy().copy()) for layer in layers)
+def _rounded_down(threshold: float) -> float:
+    """Return the greatest float32 that is not above a threshold: inputs are float32, so that it separates the same."""
+    near = np.float32(threshold)
+    return float(near if float(near) <= threshold else np.nextafter(near, np.float32(-np.inf)))

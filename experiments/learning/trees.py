@@ -11,6 +11,7 @@ import numpy.typing as npt
 from sklearn.tree import DecisionTreeRegressor
 
 from compiler.learned.forest import Forest
+from compiler.learned.tree_nodes import TreeNodes
 
 __all__ = ["Grown", "Leaf", "grow_forest", "grow_tree", "leaves", "merged_leaves"]
 
@@ -188,7 +189,8 @@ class _Flat:
     def forest(self, rows: Floats) -> Forest:
         table = np.array(self.nodes)
         column = [table[:, n] for n in range(table.shape[1])]
-        return Forest(
+        nodes = TreeNodes(
             np.array(self.roots, np.int64), column[0].astype(np.int64), column[1], column[2].astype(np.int64),
-            column[3].astype(np.int64), column[4], column[5], rows.min(axis=0), rows.max(axis=0),
+            column[3].astype(np.int64),
         )  # fmt: skip
+        return Forest(nodes, column[4], column[5], rows.min(axis=0), rows.max(axis=0))

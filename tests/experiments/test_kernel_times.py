@@ -231,11 +231,11 @@ def test_prices_are_found_from_times() -> None:
 
 
 def test_training_learns_what_the_linear_part_cannot() -> None:
-    options = TrainingOptions(members=2, hidden=16, epochs=40, batch=32, dropout=0.0)
+    options = TrainingOptions(members=2, trees=400, leaves=7, columns=1.0, rows=1.0)
     model = train(_matrix(), options, {"kernels": 60})
     unseen = _matrix(seed=1)
     found = quality(unseen, model.log_seconds(unseen.features), 0.03, 1.0)
-    untrained = train(_matrix(), dataclasses.replace(options, epochs=0), {})
+    untrained = train(_matrix(), dataclasses.replace(options, trees=1), {})
     before = quality(unseen, untrained.log_seconds(unseen.features), 0.03, 1.0)
     assert found.error < 0.5 * before.error
     assert found.loss < 0.5 * found.default_loss
@@ -285,7 +285,7 @@ def test_ranks_of_equal_values() -> None:
 
 
 def test_a_slower_machine_is_calibrated_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = train(_matrix(), TrainingOptions(members=2, epochs=40), {})
+    model = train(_matrix(), TrainingOptions(members=2, trees=100), {})
     here = _matrix(seed=1)
     slow = dataclasses.replace(here, log_seconds=model.log_seconds(here.features).mean(0) + np.log(3.0))
     seconds = np.exp(slow.log_seconds).tolist()
@@ -306,7 +306,7 @@ def test_train_and_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     data, model, page = tmp_path / "times.jsonl", tmp_path / "model", tmp_path / "page.md"
     validation = dataclasses.replace(_kernel("validation", 3e-5), fingerprint="another")
     append_lines(data, [{"format": 1, "commit": "c"}, _kernel().to_json(), validation.to_json()])
-    main(["train", str(data), "--out", str(model), "--epochs", "2", "--members", "2"])
+    main(["train", str(data), "--out", str(model), "--trees", "2", "--members", "2"])
     assert LearnedKernelCost.load(model).provenance["families"] == ["train"]
     main(["report", str(data), str(model), "--out", str(page)])
     assert "| validation families | 2 |" in page.read_text()
@@ -316,7 +316,7 @@ def test_train_and_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
 def test_a_machine_is_calibrated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HLOGYM_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(calibration, "calibration_programs", lambda: iter([TRANSPOSE, DOT]))
-    model = train(_matrix(), TrainingOptions(members=1, epochs=1), {})
+    model = train(_matrix(), TrainingOptions(members=1, trees=1), {})
     model.save(tmp_path / "model")
     site = fused(TRANSPOSE).kernel_sites()[0]
     times = [ChoiceTime(KernelChoice(schedule={"tile": 8 * n}), 1, 1e-3, 0.0) for n in range(1, 9)]

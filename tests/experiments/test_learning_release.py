@@ -14,6 +14,7 @@ from compiler.learned.change_choosers import UNCHANGED, ChangeForest
 from compiler.learned.features.fusion_changes import CHANGE_FEATURES, CHANGED_COLUMNS, Change
 from compiler.learned.forest import Forest
 from compiler.learned.fusion_changes import read_changes
+from compiler.learned.tree_nodes import TreeNodes
 from compiler.learned.whole_folder import SHIPPED, read_whole
 from compiler.policy import resolve_policy
 from experiments.learning import release
@@ -27,10 +28,10 @@ SETTINGS = RuleSettings(leaf=3, folds=3)
 def _forest() -> ChangeForest:
     """Return what expects a gain of 0.3 from values above 100 elements and a loss of 0.2 from others."""
     none, bounds = np.zeros(3), np.full(len(CHANGE_FEATURES), 1e30)
-    forest = Forest(
-        np.array([0]), np.array([SIZE, -1, -1]), np.array([100.0, 0, 0]), np.array([1, 1, 2]), np.array([2, 1, 2]),
-        np.array([0, -0.2, 0.3]), none, -bounds, bounds,
-    )  # fmt: skip
+    nodes = TreeNodes(
+        np.array([0]), np.array([SIZE, -1, -1]), np.array([100.0, 0, 0]), np.array([1, 1, 2]), np.array([2, 1, 2])
+    )
+    forest = Forest(nodes, np.array([0, -0.2, 0.3]), none, -bounds, bounds)
     return ChangeForest(forest, 0.07, 0.0, 2, "costs")
 
 

@@ -8,6 +8,7 @@ from compiler.learned.features.sites import EXPANSION_FEATURES, LOOP_FEATURES
 from compiler.learned.forest import Forest
 from compiler.learned.rule_list import Condition, Rule, RuleList
 from compiler.learned.site_policy import PHASE_FEATURES, Bandit, SitePhase, save_bandit
+from compiler.learned.tree_nodes import TreeNodes
 from compiler.learned.whole_folder import write_whole
 
 
@@ -21,11 +22,13 @@ def bandit(phase: SitePhase, choice: str, default: str, gain: float, deviation: 
     width = len(PHASE_FEATURES[phase])
     at = column(phase, f"choice is {choice}")
     forest = Forest(
-        roots=np.array([0]),
-        feature=np.array([at, -1, -1]),
-        threshold=np.array([0.5, 0, 0]),
-        left=np.array([1, 1, 2]),
-        right=np.array([2, 1, 2]),
+        nodes=TreeNodes(
+            roots=np.array([0]),
+            feature=np.array([at, -1, -1]),
+            threshold=np.array([0.5, 0, 0]),
+            left=np.array([1, 1, 2]),
+            right=np.array([2, 1, 2]),
+        ),
         mean=np.array([0, -1.0, np.log(gain)]),
         variance=np.array([0, deviation**2, deviation**2]),
         low=np.full(width, -1.0),

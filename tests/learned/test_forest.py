@@ -8,6 +8,7 @@ import pytest
 
 from compiler.errors import PolicyError
 from compiler.learned.forest import Forest
+from compiler.learned.tree_nodes import TreeNodes
 from experiments.learning.trees import grow_forest, grow_tree, leaves
 
 FLOAT = np.float64
@@ -16,11 +17,13 @@ FLOAT = np.float64
 def stumps() -> Forest:
     """Two trees over two features: one splits the first at 4 into 1 and 3, the other is always 5."""
     return Forest(
-        roots=np.array([0, 3]),
-        feature=np.array([0, -1, -1, -1]),
-        threshold=np.array([4.0, 0, 0, 0]),
-        left=np.array([1, 1, 2, 3]),
-        right=np.array([2, 1, 2, 3]),
+        nodes=TreeNodes(
+            roots=np.array([0, 3]),
+            feature=np.array([0, -1, -1, -1]),
+            threshold=np.array([4.0, 0, 0, 0]),
+            left=np.array([1, 1, 2, 3]),
+            right=np.array([2, 1, 2, 3]),
+        ),
         mean=np.array([0, 1.0, 3.0, 5.0]),
         variance=np.array([0, 0.0, 2.0, 0.0]),
         low=np.array([0.0, -1.0]),
@@ -102,7 +105,8 @@ def test_forests_are_reproducible_and_generalise() -> None:
     targets = np.where(rows[:, 1] > 50, 0.5, -0.5)
     groups = [f"program {n // 4}" for n in range(200)]
     first, second = (grow_forest(rows, targets, np.ones(200), groups, 8, depth=4, least=4, seed=3) for _ in range(2))
-    assert all(np.array_equal(getattr(first, n), getattr(second, n)) for n in ("feature", "threshold", "mean"))
+    arrays = first.to_arrays(), second.to_arrays()
+    assert all(np.array_equal(arrays[0][name], arrays[1][name]) for name in ("feature", "threshold", "mean"))
     mean, _ = first.predict([[50, 20, 50], [50, 80, 50]])
     assert mean[0] < -0.2 < 0.2 < mean[1]
     assert Forest.from_arrays(first.to_arrays(), 3).features == 3

@@ -17,6 +17,7 @@ from compiler.learned.forest import Forest
 from compiler.learned.fusion_changes import LearnedChanges, load_changes, read_changes, save_changes
 from compiler.learned.kernel_model import LearnedKernelCost, shipped_kernel_cost
 from compiler.learned.rule_list import Condition, Rule, RuleList
+from compiler.learned.tree_nodes import TreeNodes
 from compiler.policy import Policy
 from compiler.session import CompilationSession
 from compiler.text import parse
@@ -47,7 +48,8 @@ def _chooser(log: float, margin: float = 0.02, steps: int = 2) -> ChangeForest:
     width = len(CHANGE_FEATURES)
     leaf = np.zeros(1, np.int64)
     bounds = np.full(width, 1e30)
-    forest = Forest(leaf, leaf - 1, np.zeros(1), leaf, leaf, np.array([log]), np.zeros(1), -bounds, bounds)
+    nodes = TreeNodes(leaf, leaf - 1, np.zeros(1), leaf, leaf)
+    forest = Forest(nodes, np.array([log]), np.zeros(1), -bounds, bounds)
     return ChangeForest(forest, margin, 0.0, steps, _model().digest)
 
 

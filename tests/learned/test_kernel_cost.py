@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,12 +17,14 @@ from compiler.backends import measured_kernels
 from compiler.backends.measured_kernels import MeasuredKernels
 from compiler.codegen.schedules.kernel_choice import KernelChoice
 from compiler.errors import PolicyError
+from compiler.learned.boosted_trees import BoostedTrees
 from compiler.learned.features.kernel_costs import COST_FEATURE_VERSION, COST_FEATURES, cost_features
 from compiler.learned.kernel_calibration import calibrated, calibration_file, fit_calibration, store_calibration
 from compiler.learned.kernel_cost import LearnedKernelCost, LearnedKernels
-from compiler.learned.kernel_model import FORMAT, PRICED, correction_terms
+from compiler.learned.kernel_model import FORMAT, INPUTS, PRICED, correction_terms, model_inputs
 from compiler.learned.learned_costs import LearnedCosts
 from compiler.learned.policy_folder import read_policy_folder, write_policy_folder
+from compiler.learned.tree_nodes import TreeNodes
 from compiler.runtime.kernel_selector import most_promising
 from compiler.runtime.kernel_sites import KernelSite
 from tests.session.test_kernel_sites import TRANSPOSE, fused
@@ -55,17 +56,32 @@ def _counts(site: KernelSite, choice: KernelChoice | None = None, prefix: str = 
     }
 
 
+STEP = 0.25
+
+
 def _model(*members: dict[str, float], call: float = 1e-5) -> LearnedKernelCost:
-    """Return a model of linear members: each adds weights times features to the logarithm of the time of a call."""
+    """Return a model whose members add weights times features, in steps, to the logarithm of the time of a call."""
     prices = np.zeros(len(PRICED), np.float32)
     prices[PRICED.index("call")] = call
-    layers = []
-    for weights in members or ({},):
-        weight = np.zeros((WIDTH + 1, 1), np.float32)
-        for name, value in weights.items():
-            weight[COST_FEATURES.index(name), 0] = value
-        layers.append(((weight, np.zeros(1, np.float32)),))
-    return LearnedKernelCost(prices, np.zeros(WIDTH, np.float32), np.ones(WIDTH, np.float32), tuple(layers))
+    trees = tuple(_stairs(weights) for weights in members or ({},))
+    return LearnedKernelCost(prices, np.ones(WIDTH, np.float32), trees)
+
+
+def _stairs(weights: dict[str, float]) -> BoostedTrees:
+    """Return trees of one split: each adds a weight times STEP where a feature is above its bound, at most 12."""
+    splits = [(COST_FEATURES.index(f), n * STEP, w * STEP) for f, w in weights.items() for n in range(int(12 / STEP))]
+    nodes = [
+        row
+        for n, (feature, bound, value) in enumerate(splits)
+        for row in (
+            (feature, bound, 3 * n + 1, 3 * n + 2, 0.0), (-1, 0.0, 3 * n + 1, 3 * n + 1, 0.0),
+            (-1, 0.0, 3 * n + 2, 3 * n + 2, value),
+        )
+    ] or [(-1, 0.0, 0, 0, 0.0)]  # fmt: skip
+    feature, threshold, left, right, value = np.array(nodes, np.float32).astype(np.float64).T
+    roots = 3 * np.arange(max(1, len(splits)))
+    whole = [a.astype(np.int64) for a in (roots, feature, left, right)]
+    return BoostedTrees(TreeNodes(whole[0], whole[1], threshold, whole[2], whole[3]), value)
 
 
 # ---- features
@@ -126,7 +142,7 @@ def test_members_give_the_mean_and_the_spread() -> None:
     unrolled = KernelChoice(schedule={"unroll": 4})
     model = _model({"field: unroll": -0.1}, {"field: unroll": -0.3})
     predicted = model.predict(_site(ADD), [KernelChoice(), unrolled])
-    change = math.log2(5) - math.log2(2)
+    change = 2.5 - 1.0  # log2(1 + 4) and log2(1 + 1) in steps
     assert predicted.log_ratio == pytest.approx([0, -0.2 * change], abs=1e-6)
     assert predicted.ratio_spread == pytest.approx([0, 0.1 * change], abs=1e-6)
 
@@ -172,7 +188,7 @@ def _edit(folder: Path, name: str, value: object) -> None:
         ("feature_version", 0, "feature version"),
         ("features", ["another"], "other features"),
         ("threads", "many", "incomplete"),
-        ("threads", 0, "other shapes"),
+        ("threads", 0, "0 threads"),
         ("format", "hlogym-fusion", "instead of"),
     ],
 )
@@ -187,15 +203,17 @@ def test_a_model_from_before_a_field_ignores_it(tmp_path: Path) -> None:
     model = _model({"field: unroll": -0.1})
     model.save(tmp_path)
     description, weights = read_policy_folder(tmp_path, FORMAT, COST_FEATURE_VERSION)
-    kept = [n for n, name in enumerate(COST_FEATURES) if name not in ("field: tile", "nest: vector divide")]
-    weights["mean"], weights["scale"] = weights["mean"][kept], weights["scale"][kept]
-    weights["0.0.weight"] = weights["0.0.weight"][[*kept, WIDTH]]
+    unknown = ("field: tile", "nest: vector divide")
+    kept = [n for n, name in enumerate(COST_FEATURES) if name not in unknown]
+    weights["varied"] = weights["varied"][kept]
+    columns = weights["0.feature"]
+    columns[columns >= 0] = [[COST_FEATURES[n] for n in kept].index("field: unroll")] * int((columns >= 0).sum())
     weights["prices"] = np.delete(weights["prices"], PRICED.index("nest: vector divide"))
     description["features"] = [COST_FEATURES[n] for n in kept]
     write_policy_folder(tmp_path, description, weights)
     loaded = LearnedKernelCost.load(tmp_path)
     rows = cost_features(_site(), [KernelChoice(), KernelChoice(schedule={"unroll": 4})], [1, 1])
-    assert np.allclose(loaded.log_seconds(rows), model.log_seconds(rows))
+    assert np.array_equal(loaded.log_seconds(rows), model.log_seconds(rows))
     assert loaded.knows("unroll")
     assert loaded.knows("flags")
     assert not loaded.knows("tile")
@@ -206,6 +224,34 @@ def test_weights_of_other_shapes_are_refused(tmp_path: Path) -> None:
     dataclasses.replace(_model(), prices=np.zeros(3, np.float32)).save(tmp_path)
     with pytest.raises(PolicyError, match="other shapes"):
         LearnedKernelCost.load(tmp_path)
+
+
+def test_weights_that_are_no_trees_are_refused(tmp_path: Path) -> None:
+    _model({"field: tile": 0.5}).save(tmp_path)
+    description, weights = read_policy_folder(tmp_path, FORMAT, COST_FEATURE_VERSION)
+    weights["0.left"][0] = 0  # a node that is its own child
+    write_policy_folder(tmp_path, description, weights)
+    with pytest.raises(PolicyError, match="do not form trees"):
+        LearnedKernelCost.load(tmp_path)
+
+
+def test_a_model_without_members_is_refused(tmp_path: Path) -> None:
+    dataclasses.replace(_model(), members=()).save(tmp_path)
+    with pytest.raises(PolicyError, match="0 members"):
+        LearnedKernelCost.load(tmp_path)
+
+
+def test_the_inputs_of_the_trees_tell_shares() -> None:
+    rows = cost_features(_site(ADD), [KernelChoice()], [1])
+    prices = np.zeros(len(PRICED), np.float32)
+    prices[PRICED.index("call")], prices[PRICED.index("nest: vector load next")] = 1e-6, 1.5e-9
+    linear, inputs = model_inputs(rows, prices)
+    named = dict(zip(INPUTS, inputs[0], strict=True))
+    assert np.exp(linear) == pytest.approx([4e-6])
+    assert named["log linear"] == pytest.approx(np.log(4e-6))
+    assert named["share: call"] == pytest.approx(0.25)
+    assert named["share: nest: vector load next"] == pytest.approx(0.75)
+    assert named["relative nest: vector simple"] == pytest.approx(np.log2(1001 / 4e-6))
 
 
 # ---- choosing
