@@ -18,8 +18,6 @@ __all__ = ["TrainingOptions", "fit_prices", "train"]
 
 NOISE = 0.05
 """Noise of a time that halves its weight."""
-HUBER = 0.1
-"""Error of a logarithm from which the loss grows linearly."""
 Floats = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
 
@@ -90,7 +88,7 @@ def _member(data: TimesMatrix, inputs: Floats, linear: Doubles, options: Trainin
     kernels = np.unique(data.kernel)
     seen = np.isin(data.kernel, kernels[rng.random(len(kernels)) < options.sampled] if len(kernels) > 4 else kernels)
     parameters = {
-        "objective": "huber", "alpha": HUBER, "learning_rate": options.learning_rate,
+        "objective": "regression_l1", "learning_rate": options.learning_rate,
         "num_leaves": options.leaves, "max_depth": options.depth, "min_data_in_leaf": options.least,
         "feature_fraction": options.columns, "bagging_fraction": options.rows, "bagging_freq": 1,
         "seed": seed, "num_threads": 1, "deterministic": True, "force_row_wise": True, "verbosity": -1,
