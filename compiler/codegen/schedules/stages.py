@@ -31,8 +31,8 @@ WAITING = 0.5
 """Part of the long operations that follow one of a lower level, for which they probably wait, from which on another
 order is worth it: eight exponentials and the logarithm of their sum hardly wait for each other."""
 MOST_PASSED = 2
-"""Number of values per long operation from which on a short loop, or one that stores into other local arrays, loses more
-by loads and stores than it saves."""
+"""Number of values per long operation from which on a short loop, or one that stores into other local arrays, loses
+more by loads and stores than it saves."""
 CHEAP = 4
 """Number of instructions up to which a stage computes a value again instead of loading it."""
 _SINGLE = frozenset({Opcode.DIVIDE, Opcode.SQRT, Opcode.RSQRT, Opcode.REMAINDER})
