@@ -213,7 +213,7 @@ def test_fitting_is_reproducible() -> None:
     assert first is not None
     assert second is not None
     assert first.rules == second.rules
-    assert np.array_equal(first.forest.threshold, second.forest.threshold)
+    assert np.array_equal(first.forest.nodes.threshold, second.forest.nodes.threshold)
 
 
 def rows_of(samples: list[Sample]) -> list[dict[str, object]]:
