@@ -84,6 +84,8 @@ class _CPrinter(Printer):
         self._constants: dict[str, str] = {}  # and the values of the literals among them
         self._in_vectors = False  # whether a loop is printed that gcc vectorizes; it does not with a sum of bools
         self._varying: frozenset[str] | None = None  # the names that a long vector loop defines
+        self._integers: dict[str, int] = {}  # constants
+        self._parities: set[str] = set()  # remainders by 2 and lowest bits
         self._counts = 0  # numbers of iterations that have names, which differ: loops may share their variable
         self._narrow = narrow_values(kernel)
         self._widened: dict[str, str] = {}  # elements of arrays, by the names of the loads that they replace
@@ -103,6 +105,10 @@ class _CPrinter(Printer):
             self._types[s.name] = COMPUTE_TYPES[s.type]
         if isinstance(s, lir.Let) and isinstance(s.value, lir.Constant):
             self._constants[s.name] = constant_text(s.value.value, s.type)
+            if s.type.is_integer:
+                self._integers[s.name] = int(s.value.value)
+        if isinstance(s, lir.Let) and isinstance(s.value, lir.Apply) and self._is_parity(s.value):
+            self._parities.add(s.name)
 
     def store(self, s: lir.Store) -> None:
         t = self.types[s.buffer]
@@ -134,6 +140,12 @@ class _CPrinter(Printer):
             return f"({COMPUTE_TYPES[let.type]}){self._widened[let.name]}"
         if isinstance(value, lir.Apply) and converts_small_floats(value.op):
             self.helpers["small_floats.h"] = None
+        if self._in_vectors and isinstance(value, lir.Apply) and self._tests_parity(value):
+            # gcc makes a bool of one bit of a parity and does not vectorize that; of twice the parity it makes none.
+            x, y = (
+                f"((uint64_t){a} << 1)" if value.op.type.bits == 64 else f"((uint32_t){a} << 1)" for a in value.args
+            )
+            return f"({x} {'==' if value.op.direction == 'EQ' else '!='} {y})"
         if self._in_vectors and isinstance(value, lir.Apply) and self._divides_vectors(value):
             self.helpers["division.h"] = None
             return f"{_DIVISIONS[value.op.opcode]}_{value.op.type.text}({', '.join(value.args)})"
@@ -151,6 +163,21 @@ class _CPrinter(Printer):
         if self._varying is None or value.op.opcode is not Opcode.SELECT or t is T.PRED:
             return False
         return value.args[0] not in self._varying
+
+    def _is_parity(self, value: lir.Apply) -> bool:
+        """Check for an integer of -1, 0 or 1: a remainder by 2, or the lowest bit."""
+        if not value.op.type.is_integer or len(value.args) != 2:
+            return False
+        x, y = (self._integers.get(a) for a in value.args)
+        return (value.op.opcode is Opcode.REMAINDER and y in (2, -2)) or (value.op.opcode is Opcode.AND and 1 in (x, y))
+
+    def _tests_parity(self, value: lir.Apply) -> bool:
+        """Check for a comparison of a parity with another one or with a constant, whose doubles do not overflow."""
+        if value.op.opcode is not Opcode.COMPARE or value.op.direction not in ("EQ", "NE"):
+            return False
+        return any(a in self._parities for a in value.args) and all(
+            a in self._parities or self._integers.get(a) in (-1, 0, 1) for a in value.args
+        )
 
     def _divides_vectors(self, value: lir.Apply) -> bool:
         """Check for a division of integers of up to 32 bits; gcc multiplies instead of dividing by a constant."""
