@@ -36,7 +36,7 @@ from experiments.mlflow_store import check_store
 from experiments.natives.peers import NATIVE_SUITES, NativePeer, native_difference
 from experiments.noise import LoadWatch, print_noise, style_of
 from experiments.peak_memory import peak_memory
-from experiments.peers import PEERS, Contestant, make_peer
+from experiments.peers import Contestant, check_peer, make_peer
 from experiments.provenance import provenance
 from experiments.results import check_output, rich_table, write_text
 from experiments.run import WrongResultError, compile_program
@@ -81,8 +81,7 @@ def bench_programs(
 ) -> None:
     """Run `hlogym bench`; see its `--help`. The MLflow store of the folder `tracked`, if given, records the results."""
     for peer in against:
-        if peer not in PEERS:
-            raise UnknownNameError("peer", peer, PEERS)
+        check_peer(peer)
     backend = find_backend(backend).name
     resolve_policy(policy, backend)  # before any program is timed, so that a policy that cannot be used is one error
     for file in (json_file, markdown_file):

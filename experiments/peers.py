@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,9 +15,10 @@ from compiler.errors import BackendError, UnknownNameError
 from compiler.ir import HloModule
 from experiments.sampling import warm_sample
 
-__all__ = ["PEERS", "Contestant", "make_peer"]
+__all__ = ["PEERS", "Contestant", "check_peer", "make_peer"]
 
 PEERS = ("xla", "inductor", "eager")
+XLA_MISSING = "XLA is not installed here; pip install 'hlogym[jax]'"
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,19 @@ class Contestant:
     sample: Callable[[int], float]
 
 
+def check_peer(name: str) -> None:
+    """Raise an error if there is no such peer, or if it is not installed; compiles nothing.
+
+    Raises:
+        UnknownNameError: there is no such peer.
+        BackendError: the peer is not installed.
+    """
+    if name not in PEERS:
+        raise UnknownNameError("peer", name, PEERS)
+    if name == "xla" and importlib.util.find_spec("jaxlib") is None:
+        raise BackendError(XLA_MISSING)
+
+
 def make_peer(name: str, module: HloModule, arrays: Sequence[npt.NDArray[Any]]) -> Contestant:
     """Compile a program with another compiler for the given arguments.
 
@@ -41,8 +56,7 @@ def make_peer(name: str, module: HloModule, arrays: Sequence[npt.NDArray[Any]]) 
         UnknownNameError: there is no such peer.
         BackendError: the peer is not installed, or cannot run this program.
     """
-    if name not in PEERS:
-        raise UnknownNameError("peer", name, PEERS)
+    check_peer(name)
     if name == "xla":
         return _xla(module, arrays)
     return _torch(name, module, arrays)
@@ -54,7 +68,7 @@ def _xla(module: HloModule, arrays: Sequence[npt.NDArray[Any]]) -> Contestant:
         from jax._src import xla_bridge
         from jax._src.lib import _jax, hlo  # type: ignore[attr-defined]  # no public name compiles HLO text
     except ImportError as error:
-        raise BackendError("XLA is not installed here; pip install 'hlogym[jax]'") from error
+        raise BackendError(XLA_MISSING) from error
     # Without this, programs that call LAPACK crash the process.
     importlib.import_module("jaxlib.cpu._lapack").initialize()
     client: Any = xla_bridge.get_backend("cpu")

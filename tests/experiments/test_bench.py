@@ -1,5 +1,6 @@
 """The rows and the table of `hlogym bench`, with peers whose times and outputs are given."""
 
+import importlib.util
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -169,6 +170,17 @@ def test_a_native_peer_with_other_outputs_is_not_timed(hlogym: Shell, monkeypatc
     reply = hlogym("bench", "row_sums_128x256", "--against", "xla", "--rounds", "2")
     assert reply.status == 1
     assert "xla left out: its outputs differ: output 0: 128 of 128" in reply.err
+
+
+def test_a_peer_that_is_not_installed_is_an_error_before_anything_is_timed(
+    hlogym: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr("importlib.util.find_spec", lambda name, *more: None if name == "jaxlib" else find(name, *more))
+    reply = hlogym("bench", "row_sums_128x256", "softmax_128x256", "--against", "xla", "--rounds", "2")
+    assert reply.status == 1
+    assert reply.err.strip() == "error: XLA is not installed here; pip install 'hlogym[jax]'"
+    assert reply.out == ""
 
 
 def test_programs_of_the_native_suites_are_held_out_from_training() -> None:
