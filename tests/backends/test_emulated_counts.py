@@ -145,6 +145,24 @@ def test_long_launches_are_extrapolated() -> None:
     assert counts.requests == 20000
 
 
+def test_what_long_launches_touch_is_extrapolated_and_their_barriers_are_not() -> None:
+    x = numbers(1 << 15)
+    text = """
+      float sum = 0;
+      for (int k = 0; k < 1024; k++) {
+        sum += __shfl_xor_sync(~0u, x[k * 32 + threadIdx.x], 1);
+        __syncthreads();
+      }
+      out[threadIdx.x] = sum;"""
+    out = zeros(32)
+    spec = spec_of(text, [x], [out])
+    counts, error = emulation.build([spec]).count(spec.symbol, [x.ctypes.data, out.ctypes.data], most_accesses=3280)
+    assert error == ""
+    assert counts.truncated
+    assert counts.barriers == counts.exchanges["shuffle"] == 1024
+    assert counts.arrays[0].loaded_bytes == pytest.approx(x.nbytes, rel=0.01)
+
+
 def test_samples_have_blocks_from_both_ends() -> None:
     assert sample_windows(9) == [(0, 9)]
     assert sample_windows(1000) == [(0, 3), (498, 3), (997, 3)]

@@ -165,17 +165,21 @@ def sample_windows(grid: int, neighbors: int = 3) -> list[tuple[int, int]]:
 def counts_of(
     counts: CCounts, buffers: Any, sizes: list[int], grid: int, block: int, windows: list[tuple[int, int]]
 ) -> KernelCounts:
-    """Return the counts of a whole launch from those of its sampled blocks."""
-    sampled = max(1, counts.blocks)
-    scale = grid / sampled * (counts.accesses / counts.counted_accesses if counts.counted_accesses else 1.0)
-    arrays = tuple(_array(b, size, grid, scale, windows) for b, size in zip(buffers, sizes, strict=True))
+    """Return the counts of a whole launch from those of its sampled blocks.
+
+    Barriers and exchanges of the sampled blocks are all counted, their accesses only up to a number.
+    """
+    repeats = grid / max(1, counts.blocks)
+    length = counts.accesses / counts.counted_accesses if counts.counted_accesses else 1.0
+    scale = repeats * length
+    arrays = tuple(_array(b, size, grid, (scale, length), windows) for b, size in zip(buffers, sizes, strict=True))
     # An address that blocks far from each other update is updated by all of them.
     shared_by_all = counts.most_updates_windows == len(windows)
     return KernelCounts(
         grid=grid, block=block, sampled_blocks=counts.blocks, arrays=arrays, requests=counts.requests * scale,
         active_lanes=counts.active_lanes / counts.requests if counts.requests else 32.0,
-        barriers=counts.barriers * scale,
-        exchanges={n: c * scale for n, c in zip(WARP_OPERATIONS, counts.exchanges, strict=True) if c},
+        barriers=counts.barriers * repeats,
+        exchanges={n: c * repeats for n, c in zip(WARP_OPERATIONS, counts.exchanges, strict=True) if c},
         shared_requests=counts.shared_requests * scale, shared_turns=counts.shared_turns * scale,
         shared_ideal=counts.shared_ideal * scale,
         most_updates=counts.most_updates * (scale if shared_by_all else 1.0),
@@ -183,10 +187,13 @@ def counts_of(
     )  # fmt: skip
 
 
-def _array(b: Any, size: int, grid: int, scale: float, windows: list[tuple[int, int]]) -> ArrayCounts:
+def _array(
+    b: Any, size: int, grid: int, scales: tuple[float, float], windows: list[tuple[int, int]]
+) -> ArrayCounts:
     load, store, update = b.kinds
-    loaded, reloaded = _unique(b.loaded, size, grid, windows)
-    stored, _ = _unique(b.stored, size, grid, windows)
+    scale, length = scales
+    loaded, reloaded = _unique(b.loaded, size, grid, length, windows)
+    stored, _ = _unique(b.stored, size, grid, length, windows)
     return ArrayCounts(
         size=size,
         load_requests=load.requests * scale, load_sectors=load.sectors * scale, load_ideal=load.ideal * scale,
@@ -197,18 +204,19 @@ def _array(b: Any, size: int, grid: int, scale: float, windows: list[tuple[int, 
     )  # fmt: skip
 
 
-def _unique(u: Any, size: int, grid: int, windows: list[tuple[int, int]]) -> tuple[float, float]:
+def _unique(u: Any, size: int, grid: int, length: float, windows: list[tuple[int, int]]) -> tuple[float, float]:
     """Return the bytes of distinct sectors of the whole grid, and those if only neighboring blocks share sectors.
 
     Each further block of a window touches so many new sectors; so do all blocks of the grid, until the array is
-    used up.
+    used up. `length` is by how much a block touches more than was counted.
     """
     blocks = sum(count for _, count in windows)
+    sector = SECTOR * length
     if blocks == grid:
-        return float(min(size, u.all * SECTOR)), float(min(size, u.all * SECTOR))
+        return min(float(size), u.all * sector), min(float(size), u.all * sector)
     first = u.by_block / blocks
     further = max(0.0, (u.by_window - len(windows) * first) / (blocks - len(windows)))
-    far = (first + further * (grid - 1)) * SECTOR
+    far = (first + further * (grid - 1)) * sector
     if u.all < u.by_window:  # blocks far from each other touch the same sectors
-        return min(float(size), max(float(u.all * SECTOR), far * u.all / u.by_window)), far
+        return min(float(size), max(u.all * sector, far * u.all / u.by_window)), far
     return min(float(size), far), max(min(float(size), far), far)
