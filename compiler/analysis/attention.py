@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from compiler.ir.computation import HloComputation
@@ -20,8 +20,8 @@ class Attention:
     Attributes:
         output: the dot of weights and values.
         weights: the operand of `output` that holds the softmax.
-        chain: the instructions from `weights` to `scores`, both included; each has the elements of the next in the same
-            row-major order.
+        chain: the instructions from `weights` to `scores`, both included; each has the elements of the next, in the
+            same row-major order unless it is a transpose.
         scores: what the softmax is taken of.
         axis: the dimension of `scores` along which the weights sum to 1.
         dot: the dot from which the scores are computed.
@@ -63,6 +63,11 @@ def attention_of(computation: HloComputation) -> Attention | None:
     return found if found is not None and found.dot is dots[0] else None
 
 
+def _keeps_order(i: HloInstruction) -> bool:
+    """Check for a reshape, or a conversion between floats."""
+    return i.opcode in _RESHAPES or (i.opcode is Opcode.CONVERT and i.operands[0].shape.element_type.is_float)
+
+
 class _Matcher:
     """Matches the softmax of one operand, from its result upwards."""
 
@@ -72,7 +77,7 @@ class _Matcher:
         self.chain: list[HloInstruction] = []
 
     def match(self) -> Attention | None:
-        i, masked = self._down(self.weights), None
+        i, masked = self._down(self.weights, lambda x: x.opcode is Opcode.TRANSPOSE or _keeps_order(x)), None
         if i.opcode is Opcode.SELECT:  # a row without any score gets weights of 0
             masked, zero, rest = i.operands
             if _splat(zero) != 0:
@@ -118,9 +123,9 @@ class _Matcher:
         self.chain.append(i)
         return operand
 
-    def _down(self, i: HloInstruction) -> HloInstruction:
+    def _down(self, i: HloInstruction, skipped: Callable[[HloInstruction], bool] = _keeps_order) -> HloInstruction:
         """Skip reshapes and conversions between floats."""
-        while i.opcode in _RESHAPES or (i.opcode is Opcode.CONVERT and i.operands[0].shape.element_type.is_float):
+        while skipped(i):
             i = self._push(i, i.operands[0])
         return i
 

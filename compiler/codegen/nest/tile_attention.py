@@ -57,6 +57,24 @@ class TileMask:
 
 
 @dataclass(frozen=True, slots=True)
+class KeyPart:
+    """What a block computes that takes a part of the keys: sums of weighted values, which are divided later.
+
+    Attributes:
+        first_tile: the first tile of keys.
+        tiles: number of tiles, fewer where the keys end.
+        most, total: names of the maximum of the scores of a query and of the sum of its weights in `epilogue`.
+        epilogue: statements that run for each query; they contain the stores.
+    """
+
+    first_tile: IndexExpr
+    tiles: int
+    most: str
+    total: str
+    epilogue: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class TileAttention:
     """The attention of a tile of queries: softmax(scores) values, with an online softmax over tiles of keys.
 
@@ -76,6 +94,7 @@ class TileAttention:
         result: name of an element of the result in `epilogue`.
         epilogue: statements that run for each element of the result; they contain the stores.
         shape: sizes of the tiles.
+        part: the part of the keys that a block takes, or None if it takes all.
     """
 
     query: Var
@@ -96,6 +115,7 @@ class TileAttention:
     result: str
     epilogue: tuple[Any, ...]
     shape: AttentionShape
+    part: KeyPart | None = None
 
     @property
     def operands(self) -> tuple[TileOperand, TileOperand, TileOperand]:
@@ -105,26 +125,33 @@ class TileAttention:
     @property
     def bodies(self) -> tuple[tuple[Any, ...], ...]:
         """Return the statement lists in it."""
-        return (*(o.body for o in self.operands), self.scoring, self.epilogue)
+        kept = () if self.part is None else (self.part.epilogue,)
+        return (*(o.body for o in self.operands), self.scoring, self.epilogue, *kept)
 
     def map_bodies(self, f: Callable[[tuple[Any, ...]], tuple[Any, ...]]) -> TileAttention:
         """Return the statement with `f` applied to each statement list in it."""
         queries, keys, values = (replace(o, body=f(o.body)) for o in self.operands)
+        part = None if self.part is None else replace(self.part, epilogue=f(self.part.epilogue))
         return replace(
-            self, queries=queries, keys=keys, values=values, scoring=f(self.scoring), epilogue=f(self.epilogue)
-        )
+            self, queries=queries, keys=keys, values=values, scoring=f(self.scoring), epilogue=f(self.epilogue),
+            part=part,
+        )  # fmt: skip
 
     @property
     def indices(self) -> tuple[IndexExpr, ...]:
         """Return its own index expressions, without those of the bodies."""
         bound = () if self.mask is None else (self.mask.bound,)
-        return (self.first_query, *(o.offset for o in self.operands), *bound)
+        first = () if self.part is None else (self.part.first_tile,)
+        return (self.first_query, *(o.offset for o in self.operands), *bound, *first)
 
     def map_indices(self, f: Callable[[IndexExpr], IndexExpr]) -> TileAttention:
         """Return the statement with `f` applied to its own index expressions."""
         queries, keys, values = (replace(o, offset=f(o.offset)) for o in self.operands)
         mask = None if self.mask is None else replace(self.mask, bound=f(self.mask.bound))
-        return replace(self, first_query=f(self.first_query), queries=queries, keys=keys, values=values, mask=mask)
+        part = None if self.part is None else replace(self.part, first_tile=f(self.part.first_tile))
+        return replace(
+            self, first_query=f(self.first_query), queries=queries, keys=keys, values=values, mask=mask, part=part
+        )
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -135,12 +162,19 @@ class TileAttention:
     def defined(self) -> tuple[str, ...]:
         """Return the names that it defines."""
         variables = (self.query, self.key, self.depth, self.feature, *(() if self.mask is None else (self.mask.block,)))
-        return (*(v.name for v in variables), self.product, self.result)
+        kept = () if self.part is None else (self.part.most, self.part.total)
+        return (*(v.name for v in variables), self.product, self.result, *kept)
+
+    @property
+    def tiles(self) -> int:
+        """Return the number of tiles of all keys."""
+        return -(-self.key.extent // self.shape.keys)
 
     @property
     def products(self) -> int:
-        """Return the number of multiplications for one tile of queries."""
-        return self.shape.queries * self.key.extent * (self.depth.extent + self.feature.extent)
+        """Return the number of multiplications of a block."""
+        keys = self.key.extent if self.part is None else self.part.tiles * self.shape.keys
+        return self.shape.queries * keys * (self.depth.extent + self.feature.extent)
 
     @property
     def results(self) -> int:

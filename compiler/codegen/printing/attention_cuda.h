@@ -6,11 +6,19 @@
 // `score(i, k, x)` is the score of query i and key k with the product x. `needed(b)` says whether a tile of keys has a score
 // other than the masked value LIMIT - 150; a tile without is skipped if the maximum of each row is at least LIMIT, since the
 // weights of its scores are 0 then. LIMIT is -infinity if the masked value is.
+//
+// A block takes at most TILES tiles of keys from `first` on. If the keys are PARTIAL, results are sums that are not
+// divided, and `keep(i, most, total)` takes the maximum of the scores of row i and the sum of its weights.
 
 // The next tile of keys that is needed from number b on; `settled` says that the maximum of each row is at least LIMIT.
 template <class Needed, class I> __device__ inline I next_tile(const Needed &needed, I b, I tiles, bool settled) {
   while (b < tiles && settled && !needed(b)) b++;
   return b;
+}
+
+// The end of the tiles from number `first` on that a block takes, of ALL.
+template <int64_t TILES, int64_t ALL, class I> __device__ inline I last_tile(I first) {
+  return TILES == ALL || first + TILES > ALL ? (I)ALL : (I)(first + TILES);
 }
 
 template <class T, class O, class Tile, int64_t ROWS, int64_t DEPTH, class S, class I>
@@ -21,17 +29,18 @@ __device__ inline void bring_tile(const O &operand, S &shared, int start, I firs
   end_copies();
 }
 
-template <class T, int BQ, int BK, int DK, int DV, int WARPS, bool EXACT, bool MASKED, bool DYNAMIC, bool ZERO,
-          int64_t QUERIES, int64_t KEYS, int64_t DEPTH, int64_t FEATURES, class S, class Q, class K, class V, class Score,
-          class Needed, class Store, class I>
+template <class T, int BQ, int BK, int DK, int DV, int WARPS, bool EXACT, bool MASKED, bool DYNAMIC, bool ZERO, bool PARTIAL,
+          int64_t TILES, int64_t QUERIES, int64_t KEYS, int64_t DEPTH, int64_t FEATURES, class S, class Q, class K, class V,
+          class Score, class Needed, class Keep, class Store, class I>
 __device__ inline void tensor_attention(S &shared, const Q &queries, const K &keys, const V &values, const Score &score,
-                                        const Needed &needed, const float limit, const Store &store, I first_query) {
+                                        const Needed &needed, const float limit, const Keep &keep, const Store &store,
+                                        I first_query, I first) {
   constexpr int THREADS = 32 * WARPS, TILES_M = BQ / (16 * WARPS), TILES_K = BK / 8, TILES_F = DV / 8;
   using QueryTile = HalfTile<T, BQ, DK, THREADS, Q>;
   using KeyTile = HalfTile<T, BK, DK, THREADS, K>;
   using ValueTile = HalfTile<T, DV, BK, THREADS, V>;
   const int warp_row = (threadIdx.x >> 5) * TILES_M * 16, lane = threadIdx.x & 31;
-  const I tiles = (I)((KEYS + BK - 1) / BK);
+  const I tiles = last_tile<TILES, (KEYS + BK - 1) / BK>(first);
   bring_tile<T, Q, QueryTile, QUERIES, DEPTH>(queries, shared, 0, first_query, (I)0);
   wait_for_copies<0>();
   __syncthreads();
@@ -56,7 +65,7 @@ __device__ inline void tensor_attention(S &shared, const Q &queries, const K &ke
 #pragma unroll
       for (int e = 0; e < 4; e++) sums[m][f][e] = 0;
   }
-  I tile = next_tile(needed, (I)0, tiles, MASKED && !DYNAMIC);
+  I tile = next_tile(needed, first, tiles, MASKED && !DYNAMIC);
   if (tile < tiles) bring_tile<T, K, KeyTile, KEYS, DEPTH>(keys, shared, KEY_START, (I)(tile * BK), (I)0);
 #pragma unroll 1
   while (tile < tiles) {
@@ -160,6 +169,11 @@ __device__ inline void tensor_attention(S &shared, const Q &queries, const K &ke
     for (int h = 0; h < 2; h++) {
       total[m][h] += __shfl_xor_sync(0xffffffffu, total[m][h], 1);
       total[m][h] += __shfl_xor_sync(0xffffffffu, total[m][h], 2);
+      if constexpr (PARTIAL) {
+        const I i = first_query + warp_row + m * 16 + h * 8 + (lane >> 2);
+        if ((lane & 3) == 0 && i < QUERIES) keep(i, most[m][h], total[m][h]);
+        continue;
+      }
       const float inverse = ZERO && most[m][h] == -INFINITY ? 0.0f : 1.0f / total[m][h];
 #pragma unroll
       for (int f = 0; f < TILES_F; f++) sums[m][f][2 * h] *= inverse, sums[m][f][2 * h + 1] *= inverse;
@@ -199,16 +213,18 @@ __device__ inline void add_products(float (&sums)[Rows::EACH][Columns::EACH], S 
   }
 }
 
-template <int BQ, int BK, int DV, int PM, int PN, int SLAB, bool MASKED, bool DYNAMIC, bool ZERO, int64_t QUERIES, int64_t KEYS,
-          int64_t DEPTH, int64_t FEATURES, class S, class Q, class K, class V, class Score, class Needed, class Store, class I>
+template <int BQ, int BK, int DV, int PM, int PN, int SLAB, bool MASKED, bool DYNAMIC, bool ZERO, bool PARTIAL, int64_t TILES,
+          int64_t QUERIES, int64_t KEYS, int64_t DEPTH, int64_t FEATURES, class S, class Q, class K, class V, class Score,
+          class Needed, class Keep, class Store, class I>
 __device__ inline void scalar_attention(S &shared, const Q &queries, const K &keys, const V &values, const Score &score,
-                                        const Needed &needed, const float limit, const Store &store, I first_query) {
+                                        const Needed &needed, const float limit, const Keep &keep, const Store &store,
+                                        I first_query, I first) {
   constexpr int THREADS = PM * PN, PITCH_Q = BQ + 4, PITCH_K = BK + 4, PITCH_V = DV + 4, WEIGHTS = BK * PITCH_Q;
   using Rows = Runs<float, BQ, PM>;
   using Columns = Runs<float, BK, PN>;
   using Features = Runs<float, DV, PN>;
   const int row_part = threadIdx.x / PN, column_part = threadIdx.x % PN;
-  const I tiles = (I)((KEYS + BK - 1) / BK);
+  const I tiles = last_tile<TILES, (KEYS + BK - 1) / BK>(first);
   float sums[Rows::EACH][Features::EACH], most[Rows::EACH], total[Rows::EACH];
 #pragma unroll
   for (int i = 0; i < Rows::EACH; i++) {
@@ -217,7 +233,7 @@ __device__ inline void scalar_attention(S &shared, const Q &queries, const K &ke
     for (int f = 0; f < Features::EACH; f++) sums[i][f] = 0;
   }
 #pragma unroll 1
-  for (I tile = next_tile(needed, (I)0, tiles, MASKED && !DYNAMIC); tile < tiles;) {
+  for (I tile = next_tile(needed, first, tiles, MASKED && !DYNAMIC); tile < tiles;) {
     const I first_key = tile * BK;
     float scores[Rows::EACH][Columns::EACH];
 #pragma unroll
@@ -287,6 +303,11 @@ __device__ inline void scalar_attention(S &shared, const Q &queries, const K &ke
   for (int r = 0; r < Rows::EACH; r++) {
 #pragma unroll
     for (int other = 1; other < PN; other *= 2) total[r] += __shfl_xor_sync(0xffffffffu, total[r], other);
+    if constexpr (PARTIAL) {
+      const I i = first_query + Rows::position(row_part, r);
+      if (column_part == 0 && i < QUERIES) keep(i, most[r], total[r]);
+      continue;
+    }
     const float inverse = ZERO && most[r] == -INFINITY ? 0.0f : 1.0f / total[r];
 #pragma unroll
     for (int f = 0; f < Features::EACH; f++) sums[r][f] *= inverse;

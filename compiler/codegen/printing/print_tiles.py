@@ -76,10 +76,16 @@ def print_attention(s: TileAttention, emit: Callable[[str], None], body: PrintBo
     emit(f"const auto store_result = [&]({_parameters(s.query, s.feature)}, const float {s.result}) {{")
     body(s.epilogue)
     emit("};")
+    part = s.part
+    row = ("", "") if part is None else (part.most, part.total)
+    emit(f"const auto keep_row = [&]({_parameters(s.query)}, const float {row[0]}, const float {row[1]}) {{")
+    body(() if part is None else part.epilogue)
+    emit("};")
     t = s.shape
     low = -math.inf if mask is None else mask.limit
-    flags = (mask is not None, low != -math.inf, s.zero_if_masked)
-    sizes = f"{s.query.extent}, {s.key.extent}, {s.depth.extent}, {s.feature.extent}"
+    flags = (mask is not None, low != -math.inf, s.zero_if_masked, part is not None)
+    first, tiles = (0, s.tiles) if part is None else (part.first_tile.to_c(), part.tiles)
+    sizes = f"{tiles}, {s.query.extent}, {s.key.extent}, {s.depth.extent}, {s.feature.extent}"
     if s.uses_tensor_cores:
         tile = f"{t.queries}, {t.keys}, {t.depth}, {t.features}, {t.warps}"
         template = f"tensor_attention<{STORAGE_TYPES[s.type]}, {tile}, {_texts(s.exact_weights, *flags)}, {sizes}>"
@@ -88,7 +94,7 @@ def print_attention(s: TileAttention, emit: Callable[[str], None], body: PrintBo
         template = f"scalar_attention<{tile}, {_texts(*flags)}, {sizes}>"
     emit(
         f"{template}(shared_tiles, query_operand, key_operand, value_operand, score_of, is_needed, "
-        f"{constant_text(low, T.F32)}, store_result, (index_t){s.first_query.to_c()});"
+        f"{constant_text(low, T.F32)}, keep_row, store_result, (index_t){s.first_query.to_c()}, (index_t){first});"
     )
 
 

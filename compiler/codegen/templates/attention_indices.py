@@ -34,10 +34,17 @@ class AttentionIndices:
         queries, keys: the operands of the first dot.
         query_index, key_index, value_index: indices of the operands.
         output_index: index of an element of the result.
+
+    Args:
+        merged: maximum number of queries that are one variable although they have several dimensions, as where several
+            heads of queries share one of keys.
     """
 
-    def __init__(self, fused: HloComputation, roots: Sequence[HloInstruction], attention: Attention) -> None:
+    def __init__(
+        self, fused: HloComputation, roots: Sequence[HloInstruction], attention: Attention, merged: int = 0
+    ) -> None:
         self.fused, self.roots, self.a = fused, roots, attention
+        self.merged = merged
         self.e = Emitter(fused, STATEMENT_LIMIT)
         for d in (attention.dot, attention.output):
             if any(x.shape.element_type not in (T.F32, T.BF16, T.F16) for x in (d, *d.operands)):
@@ -71,8 +78,14 @@ class AttentionIndices:
         self.key = _only(contracted, "keys", e)
         self.feature = _only(right, "features", e)
         self.outer = [v for v in (*batch, *left) if v is not self.query]
-        self.output_index = tuple(ix.of(v) for v in result)
-        at = index_of_groups(weights.shape.rank, ((wb, batch), (wf, left), (wc, contracted)))
+        place: dict[Var, IndexExpr] = {v: ix.of(v) for v in result}
+        sizes = [v.extent for v in left]
+        if self.query.extent < math.prod(sizes) <= self.merged:
+            self.query, self.outer = Var(e.fresh("i"), math.prod(sizes)), list(batch)
+            place.update(zip(left, ix.delinearize(ix.of(self.query), sizes), strict=True))
+        self.output_index = tuple(place[v] for v in result)
+        rows = [place[v] for v in left]
+        at = index_of_groups(weights.shape.rank, ((wb, batch), (wf, rows), (wc, contracted)))
         self.value_index = index_of_groups(values.shape.rank, ((vb, batch), (vf, right), (vc, contracted)))
         for i in self.a.chain[:-1]:
             at = INDEXING_MAPS[i.opcode](i, at) if i.opcode in INDEXING_MAPS else at

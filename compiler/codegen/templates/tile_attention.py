@@ -4,19 +4,23 @@ Scores are never in memory: they stay in registers, or in shared memory where no
 the first dot and the softmax (scale, mask, bias) and what follows the second is generated code, as in the template for
 CPUs (`attention`), and so is the test for tiles that a mask of indices excludes. Tensor cores multiply weights as sums
 of two halves, so that they keep the precision that ARCHITECTURE.md promises.
+
+Where few queries have many keys, blocks take parts of the keys (`lower_key_parts`), as in Dao et al., "Flash-Decoding
+for long-context inference" (2023). What they store is added by a kernel of its own, see `runtime.key_parts`.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from compiler.analysis.attention import Attention
-from compiler.codegen.lowering.outputs import set_source, store_outputs
+from compiler.codegen.lowering.outputs import kernel_arguments, set_source, store_outputs
 from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import IndexExpr, IndexSymbol, Var
-from compiler.codegen.nest.tile_attention import SCALAR_PARTS, AttentionShape, TileAttention, TileMask
+from compiler.codegen.nest.tile_attention import SCALAR_PARTS, AttentionShape, KeyPart, TileAttention, TileMask
 from compiler.codegen.nest.tiles import HALF_TYPES
 from compiler.codegen.schedules.template_schedules import TileAttentionSchedule
 from compiler.codegen.templates.attention_indices import AttentionIndices
@@ -26,6 +30,7 @@ from compiler.errors import UnsupportedError
 from compiler.ir.computation import HloComputation
 from compiler.ir.instruction import HloInstruction
 from compiler.ir.opcodes import Opcode
+from compiler.ir.shape import Shape
 from compiler.ir.types import PrimitiveType as T
 
 MAX_HEAD = 256
@@ -36,6 +41,18 @@ ENOUGH_BLOCKS = 119
 """Blocks with which nearly all multiprocessors of an H100 have one: with more, each would load the keys again."""
 MANY_BLOCKS = 160
 """Blocks from which on each has more queries: enough for the multiprocessors of a large GPU."""
+MERGED = 128
+"""Queries up to which those of several heads that share keys are in one tile."""
+UNITS, WARPS = 132, 16
+"""Multiprocessors of an H100, and warps of one that wait for their loads at the same time."""
+TENSOR_TILE, SCALAR_TILE = 5e-6, 7.5e-6
+"""Estimated seconds of a block for a tile of keys of a small head, with and without tensor cores."""
+SECOND_STAGE, BANDWIDTH = 3e-6, 2.5e12
+"""Estimated seconds of the kernel that adds what parts of the keys contribute, and bytes per second that it reads."""
+GAIN = 1.25
+"""How many times as fast attention in parts must be estimated to be: the figures here are not measured."""
+MOST_PARTS = 128
+"""Maximum number of parts of the keys, which the second stage reads one after the other."""
 
 
 def lower_tile_attention(
@@ -49,6 +66,41 @@ def lower_tile_attention(
     return _Lowering(fused, roots, attention, schedule).kernel()
 
 
+@dataclass(frozen=True)
+class KeyParts:
+    """An attention whose blocks take parts of the keys each.
+
+    Attributes:
+        kernel: what the blocks compute.
+        outputs: shapes of its results: sums of weighted values by query, part and feature; maxima of the scores and
+            sums of the weights by query and part.
+        feature: the dimension of the attention that holds the features, or None if there is one feature alone. The
+            other dimensions are those of the queries, in their order.
+    """
+
+    kernel: lir.Kernel
+    outputs: tuple[Shape, Shape, Shape]
+    feature: int | None
+
+
+def lower_key_parts(
+    fused: HloComputation,
+    roots: Sequence[HloInstruction],
+    attention: Attention,
+    schedule: TileAttentionSchedule,
+    parts: int,
+) -> KeyParts:
+    """Return the first stage of an attention in two stages; errors are those of `lower_tile_attention`."""
+    return _Lowering(fused, roots, attention, schedule).parts(parts)
+
+
+def best_parts(
+    fused: HloComputation, roots: Sequence[HloInstruction], attention: Attention, schedule: TileAttentionSchedule
+) -> int:
+    """Return the number of parts of the keys with which attention takes least time by estimate; errors are the same."""
+    return _Lowering(fused, roots, attention, schedule).best_parts()
+
+
 class _Lowering(AttentionIndices):
     """Lowers one attention."""
 
@@ -59,7 +111,7 @@ class _Lowering(AttentionIndices):
         attention: Attention,
         schedule: TileAttentionSchedule,
     ) -> None:
-        super().__init__(fused, roots, attention)
+        super().__init__(fused, roots, attention, MERGED)
         self.schedule = schedule
         halves = {half_of(o) for o in (*attention.dot.operands, attention.values)}
         found = halves.pop() if len(halves) == 1 else None
@@ -69,28 +121,88 @@ class _Lowering(AttentionIndices):
 
     def kernel(self) -> lir.Kernel:
         """Return the kernel."""
+        result = self.e.fresh("result")
+        return self._kernel(self.arguments(), result, self._epilogue(result))
+
+    def parts(self, count: int) -> KeyParts:
+        """Return the kernel whose blocks take one of `count` parts of the keys each."""
+        e, shape = self.e, self._shape(in_parts=True)
+        tiles = -(-self.key.extent // shape.keys)
+        each = -(-tiles // count)
+        part = Var(e.fresh("part"), -(-tiles // each))
+        along = ix.of(self.feature)
+        feature = next((n for n, x in enumerate(self.output_index) if x == along), None)
+        rows = [n for n in range(len(self.output_index)) if n != feature]
+        sizes = (*(self.a.output.shape.dimensions[n] for n in rows), part.extent)
+        outputs = (Shape(T.F32, (*sizes, self.feature.extent)), Shape(T.F32, sizes), Shape(T.F32, sizes))
+        row = ix.linearize([*(self.output_index[n] for n in rows), ix.of(part)], sizes)
+        result, most, total = e.fresh("result"), e.fresh("most"), e.fresh("total")
+        epilogue = lir.Store("o0", row * self.feature.extent + along, result)
+        kept = (lir.Store("o1", row, most), lir.Store("o2", row, total))
+        kernel = self._kernel(
+            kernel_arguments(self.fused.parameters, outputs),
+            result,
+            (epilogue,),
+            part,
+            KeyPart(ix.of(part) * each, each, most, total, kept),
+        )
+        return KeyParts(kernel, outputs, feature)
+
+    def best_parts(self) -> int:
+        """Return the number of parts of the keys by estimated time: whole waves of blocks, and the second stage."""
+        outer = math.prod(v.extent for v in self.outer)
+        head = max(self.depth.extent, self.feature.extent)
+        each = (TENSOR_TILE if self.type in HALF_TYPES else SCALAR_TILE) * max(1.0, head / SMALL_HEAD)
+        contributed = 8 * outer * self.query.extent * self.feature.extent / BANDWIDTH
+        whole = self._shape()
+        if outer * -(-self.query.extent // whole.queries) >= ENOUGH_BLOCKS:
+            return 1
+
+        def seconds(parts: int) -> float:
+            shape = whole if parts == 1 else self._shape(in_parts=True)
+            blocks = outer * -(-self.query.extent // shape.queries) * parts
+            rounds = -(-self.key.extent // (shape.keys * parts)) * -(-blocks // (UNITS * max(2, WARPS // shape.warps)))
+            return each * rounds + (SECOND_STAGE + parts * contributed if parts > 1 else 0.0)
+
+        most = min(MOST_PARTS, -(-self.key.extent // whole.keys))
+        best = min(range(1, most + 1), key=seconds)
+        return best if seconds(best) * GAIN < seconds(1) else 1
+
+    def _kernel(
+        self,
+        arguments: tuple[lir.Argument, ...],
+        result: str,
+        epilogue: tuple[lir.Stmt, ...],
+        part: Var | None = None,
+        kept: KeyPart | None = None,
+    ) -> lir.Kernel:
+        """Return the kernel with an epilogue, each of whose blocks takes a part of the keys unless `part` is None."""
         e = self.e
-        shape = self._shape()
+        shape = self._shape(in_parts=kept is not None)
         tile = Var(e.fresh("q"), -(-self.query.extent // shape.queries))
         first = ix.of(tile) * shape.queries
         queries = tile_operand(e, self.queries, self.query_index, self.query, self.depth, self.type)
         keys = tile_operand(e, self.keys, self.key_index, self.key, self.depth, self.type)
         values = tile_operand(e, self.a.values, self.value_index, self.feature, self.key, self.type)
-        product, result = e.fresh("product"), e.fresh("result")
+        product = e.fresh("product")
         scoring, score = self._scoring(product)
         attention = TileAttention(
             self.query, self.key, self.depth, self.feature, first, queries, keys, values, self.type, product,
             scoring, score, self._mask(first, shape), self.a.zero_if_masked, self.exact, result,
-            self._epilogue(result), shape,
+            epilogue, shape, kept,
         )  # fmt: skip
-        with e.loops([*self.outer, tile]):
+        with e.loops([*self.outer, tile, *(() if part is None else (part,))]):
             e.add(attention)
-        return lir.Kernel("attention", self.arguments(), tuple(e.frames[0].stmts))
+        return lir.Kernel("attention", arguments, tuple(e.frames[0].stmts))
 
     # ---- tiles
 
-    def _shape(self) -> AttentionShape:
-        """Return the sizes of the tiles: those of the schedule, otherwise by the size of a head."""
+    def _shape(self, in_parts: bool = False) -> AttentionShape:
+        """Return the sizes of the tiles: those of the schedule, otherwise by the size of a head.
+
+        Args:
+            in_parts: whether the keys are divided, so that there are enough blocks with any number of queries.
+        """
         s, head = self.schedule, max(self.depth.extent, self.feature.extent)
         if head > MAX_HEAD:
             raise UnsupportedError(
@@ -100,7 +212,9 @@ class _Lowering(AttentionIndices):
         tensor = self.type in HALF_TYPES
         if not tensor:
             most = 64 if head <= LARGE_HEAD else 32
-            queries, keys = s.queries or _filling(outer, self.query.extent, most), s.keys or 64
+            enough = next((n for n in (SCALAR_PARTS[0], 32) if n >= self.query.extent), most)
+            filling = min(most, enough) if in_parts else _filling(outer, self.query.extent, most)
+            queries, keys = s.queries or filling, s.keys or 64
             depth, features = self.depth.extent, _up(self.feature.extent, 4 * SCALAR_PARTS[1])
             if queries % (4 * SCALAR_PARTS[0]) and queries not in (SCALAR_PARTS[0], 2 * SCALAR_PARTS[0]):
                 raise UnsupportedError(f"a tile of {queries} queries cannot be divided among the threads of a block")

@@ -9,7 +9,7 @@ from typing import ClassVar
 from compiler.analysis.attention import Attention, match_attention, upstream
 from compiler.ir import HloComputation, HloInstruction, Opcode
 from compiler.ir.types import PrimitiveType as T
-from compiler.passes.dots.dot_properties import is_plain_dot
+from compiler.passes.dots.dot_properties import is_plain_dot, needs_transpose
 from compiler.passes.dots.outlining import is_fused, outline
 from compiler.passes.dots.product_fusion import ProductSizes, product_region
 from compiler.passes.infrastructure.base import ComputationPass, number_option
@@ -18,6 +18,8 @@ from compiler.passes.infrastructure.rewrite_limits import pinned
 _TYPES = frozenset({T.F32, T.F16, T.BF16})
 MAX_HEAD = 256
 """Maximum size of a head: blocks of queries, keys and results stay in the second-level cache."""
+LEAST_COPIED = 1 << 22
+"""Bytes of keys and values whose copies take as long on a GPU as what attention of few queries leaves idle."""
 
 
 @dataclass(frozen=True)
@@ -27,11 +29,14 @@ class AttentionFusion(ComputationPass):
     Attributes:
         min_queries: minimum number of queries; vectors hold queries side by side.
         min_scores: minimum number of scores per head.
+        spares_copies: whether attention of fewer queries is fused, too, if a library could not read keys and values as
+            they are: on a GPU, copies of them take longer than the attention.
     """
 
     name: ClassVar[str] = "attention-fusion"
     min_queries: int = number_option(12, 1, 1 << 20)
     min_scores: int = number_option(512, 1, 1 << 40)
+    spares_copies: bool = False
 
     def run_on(self, computation: HloComputation) -> bool:
         """Rewrite one computation; return whether it changed."""
@@ -57,7 +62,22 @@ class AttentionFusion(ComputationPass):
             return False
         values = math.prod(a.values.shape.dimensions) // max(1, second.batch * keys)
         queries = second.m * second.n // max(1, values)
-        return max(first.k, values) <= MAX_HEAD and queries >= self.min_queries and queries * keys >= self.min_scores
+        if max(first.k, values) > MAX_HEAD or queries * keys < self.min_scores:
+            return False
+        return queries >= self.min_queries or (self.spares_copies and _copied_bytes(a) >= LEAST_COPIED)
+
+
+def _copied_bytes(a: Attention) -> int:
+    """Return the bytes of keys and values that a library would need copied or computed before its products."""
+    dots = {o: dot for dot in (a.dot, a.output) for o in dot.operands if o is not a.weights}
+    return sum(o.shape.byte_size for o, dot in dots.items() if needs_transpose(dot, o) or _is_computed(o))
+
+
+def _is_computed(i: HloInstruction) -> bool:
+    """Check whether elementwise ops, broadcasts or transposes compute an operand."""
+    while i.opcode in (Opcode.RESHAPE, Opcode.BITCAST):
+        i = i.operands[0]
+    return bool(i.operands) and (i.opcode.is_elementwise or i.opcode in (Opcode.BROADCAST, Opcode.TRANSPOSE))
 
 
 def _fuse(computation: HloComputation, a: Attention, fixed: set[HloInstruction]) -> bool:

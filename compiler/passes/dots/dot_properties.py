@@ -86,3 +86,14 @@ def dot_flops(i: HloInstruction) -> int:
     """Return the flops of a plain dot: 2 per result element and contracted element."""
     contracted = math.prod(i.operands[0].shape.dimensions[d] for d in DotDims.of(i).lhs_contracting)
     return 2 * i.shape.num_elements * contracted
+
+
+def needs_transpose(dot: HloInstruction, operand: HloInstruction) -> bool:
+    """Check whether the dimensions of an operand of a plain dot are not in an order that a library reads."""
+    dims, shape = DotDims.of(dot), operand.shape
+    left = operand is dot.operands[0]
+    batch, contracted = (dims.lhs_batch, dims.lhs_contracting) if left else (dims.rhs_batch, dims.rhs_contracting)
+    free = dims.lhs_free(shape.rank) if left else dims.rhs_free(shape.rank)
+    orders = ([*batch, *free, *contracted], [*batch, *contracted, *free])
+    stored = [d for d in range(shape.rank) if shape.dimensions[d] != 1]
+    return all([d for d in order if shape.dimensions[d] != 1] != stored for order in orders)

@@ -14,7 +14,7 @@ from typing import ClassVar
 
 from compiler.ir import HloComputation, HloInstruction, Opcode
 from compiler.ir.types import PrimitiveType as T
-from compiler.passes.dots.dot_properties import DotDims, is_plain_dot
+from compiler.passes.dots.dot_properties import is_plain_dot, needs_transpose
 from compiler.passes.dots.outlining import is_fused, outline
 from compiler.passes.dots.product_fusion import ProductSizes, product_region
 from compiler.passes.infrastructure.base import ComputationPass
@@ -120,17 +120,6 @@ def spared_seconds(dot: HloInstruction, region: Sequence[HloInstruction]) -> flo
         seconds += sum(i.shape.byte_size for i in read | written) / BANDWIDTH
         seconds += LAUNCH * (bool(before) + any(i in around for i in written - set(before)))
     for operand in dot.operands:
-        if operand not in before and _needs_transpose(dot, operand):
+        if operand not in before and needs_transpose(dot, operand):
             seconds += LAUNCH + 2.0 * operand.shape.byte_size / BANDWIDTH
     return seconds
-
-
-def _needs_transpose(dot: HloInstruction, operand: HloInstruction) -> bool:
-    """Check whether batch, free and contracted dimensions of an operand are not in an order that a library reads."""
-    dims, shape = DotDims.of(dot), operand.shape
-    left = operand is dot.operands[0]
-    batch, contracted = (dims.lhs_batch, dims.lhs_contracting) if left else (dims.rhs_batch, dims.rhs_contracting)
-    free = dims.lhs_free(shape.rank) if left else dims.rhs_free(shape.rank)
-    orders = ([*batch, *free, *contracted], [*batch, *contracted, *free])
-    stored = [d for d in range(shape.rank) if shape.dimensions[d] != 1]
-    return all([d for d in order if shape.dimensions[d] != 1] != stored for order in orders)

@@ -182,7 +182,7 @@ def group_tile_products(module: HloModule) -> bool:
     Args:
         module: the module to change, after `lower`.
     """
-    changed = AttentionFusion().run(module)
+    changed = AttentionFusion(spares_copies=True).run(module)
     changed |= TileProductFusion().run(module)
     if changed:
         PipelineRun().run(_lowering()[1], module)

@@ -187,9 +187,7 @@ def counts_of(
     )  # fmt: skip
 
 
-def _array(
-    b: Any, size: int, grid: int, scales: tuple[float, float], windows: list[tuple[int, int]]
-) -> ArrayCounts:
+def _array(b: Any, size: int, grid: int, scales: tuple[float, float], windows: list[tuple[int, int]]) -> ArrayCounts:
     load, store, update = b.kinds
     scale, length = scales
     loaded, reloaded = _unique(b.loaded, size, grid, length, windows)
