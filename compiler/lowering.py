@@ -10,6 +10,7 @@ from compiler.fusion.library_fusions import wrap_library_ops
 from compiler.ir import HloInstruction, HloModule, Opcode
 from compiler.loop_packing import inside_kernel_loops, pack_loops
 from compiler.passes.dots.convolution_patches import is_gathered
+from compiler.passes.dots.features_last import FeaturesLast
 from compiler.passes.pipelines.default import (
     expand_transforms,
     group_products,
@@ -22,6 +23,9 @@ from compiler.runtime.implementations import implementations_of
 from compiler.runtime.instruction_kernels import has_kernel
 
 __all__ = ["lower_for"]
+
+LAUNCH_BYTES = 3_000_000
+"""Bytes that a GPU transposes in the time that a kernel takes longer than its work."""
 
 
 def lower_for(module: HloModule, backend: Backend, target: BuildTarget) -> None:
@@ -50,7 +54,8 @@ def lower_for(module: HloModule, backend: Backend, target: BuildTarget) -> None:
     if language.staged:
         expand_transforms(module, keeps)
     # Patches of activations whose features are last are rows of memory: no kernel transposes them.
-    lower(module, keeps, (lambda i: keeps(i) or is_gathered(i)) if language.tiles else keeps)
+    gathered = FeaturesLast(lambda i: keeps(i) or is_gathered(i), LAUNCH_BYTES)
+    lower(module, keeps, gathered if language.tiles else None)
     if language.staged:
         inside = inside_kernel_loops(module)
         stage_reductions(module, lambda i: is_kept(i) or i.parent in inside)

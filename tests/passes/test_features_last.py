@@ -178,3 +178,18 @@ def test_other_orders_of_dimensions() -> None:
     }}"""
     module = moved(text)
     assert labels(module) == ["b0f_oi0->b0f", "b0f_oi0->0bf"]
+
+
+@pytest.mark.parametrize(("launch_bytes", "changes"), [(0, True), (1 << 20, False)])
+def test_a_transpose_after_pooling_costs_a_launch(launch_bytes: int, changes: bool) -> None:
+    module = parse(
+        HEAD
+        + f"""ENTRY e {{
+      x = f32[2,3,8,8] parameter(0)
+      w = f32[5,3,3,3] parameter(1)
+      low = f32[] constant(-inf)
+      c = f32[2,5,8,8] convolution(x, w), {CONV}
+      ROOT p = f32[2,5,4,4] reduce-window(c, low), to_apply=max, window={{size=1x1x2x2 stride=1x1x2x2}}
+    }}"""
+    )
+    assert FeaturesLast(lambda i: True, launch_bytes).run(module) is changes

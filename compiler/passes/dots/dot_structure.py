@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -218,3 +219,107 @@ def _repeat_result(side: _Side, repeated: list[int], b: Builder) -> HloInstructi
     product = make_dot(b, side.dot, lhs, rhs, new if side.left else new.swapped())
     gone = {side.result_dimension(d) for d in repeated}
     return b.broadcast(product, side.dot.shape.dimensions, [d for d in range(side.dot.shape.rank) if d not in gone])
+
+
+@RULES.on(Opcode.DOT)
+def _of_repeated_batches(i: HloInstruction, b: Builder) -> HloInstruction | None:
+    """Multiply by each matrix once if an operand repeats its matrices along a batch dimension.
+
+    Groups of heads of queries that share keys are written so: dot(q[h], repeat(k)[h]) -> dot(q[k, g], k[k]), of which
+    g is a free dimension.
+    """
+    if not is_plain_dot(i) or i.shape.is_dynamic:
+        return None
+    for side in (_Side(i, True), _Side(i, False)):
+        for d in side.dims.lhs_batch:
+            found = _Repeats.of(side.operand, d)
+            if found is not None:
+                made = _multiply_once(side, d, found, b)
+                if made is not None:
+                    return made
+    return None
+
+
+@dataclass(frozen=True)
+class _Repeats:
+    """A dimension of an operand as dimensions of a broadcast, some of which repeat what it broadcasts.
+
+    Attributes:
+        source: the broadcast, of which the operand has the elements in order.
+        parts: the dimensions of the broadcast that the dimension of the operand consists of.
+    """
+
+    source: HloInstruction
+    parts: tuple[int, ...]
+
+    @staticmethod
+    def of(x: HloInstruction, d: int) -> _Repeats | None:
+        """Return how dimension `d` of an array repeats, or None if it does not."""
+        source = x.operands[0] if x.opcode is Opcode.RESHAPE else x
+        if not is_op(source, Opcode.BROADCAST) or splat_value(source) is not None:
+            return None
+        inner, outer = source.shape.dimensions, x.shape.dimensions
+        before, after = ([n for n in part if n != 1] for part in (outer[:d], outer[d + 1 :]))
+        long = [k for k, n in enumerate(inner) if n != 1]
+        parts = tuple(long[len(before) : len(long) - len(after)])
+        if [inner[k] for k in long if k not in parts] != [*before, *after]:
+            return None
+        repeats = any(k not in source.dimensions for k in parts)
+        return _Repeats(source, parts) if repeats and list(source.dimensions) == sorted(source.dimensions) else None
+
+    @property
+    def sizes(self) -> list[int]:
+        """The sizes of the parts."""
+        return [self.source.shape.dimensions[k] for k in self.parts]
+
+    @property
+    def shared(self) -> list[int]:
+        """Which of the parts do not repeat."""
+        return [n for n, k in enumerate(self.parts) if k in self.source.dimensions]
+
+    def once(self, b: Builder) -> HloInstruction:
+        """Return the broadcast without the parts that repeat."""
+        repeated = [k for k in self.parts if k not in self.source.dimensions]
+        kept = [k for k in range(self.source.shape.rank) if k not in repeated]
+        sizes = [self.source.shape.dimensions[k] for k in kept]
+        return b.broadcast(self.source.operands[0], sizes, [kept.index(k) for k in self.source.dimensions])
+
+
+def _multiply_once(side: _Side, d: int, repeats: _Repeats, b: Builder) -> HloInstruction | None:
+    """Return a dot without the repetition of a batch dimension, with its result in the order of the original.
+
+    It is None if more would be transposed than is repeated.
+    """
+    dims, (mine, other) = side.dims, (side.operand.shape.dimensions, side.other.shape.dimensions)
+    partner, shared, sizes = side.partner(d), repeats.shared, repeats.sizes
+    assert partner is not None  # noqa: S101 - batch dimensions come in pairs
+
+    made = DotDims(
+        _expanded(dims.lhs_contracting, d, (), len(shared)),
+        _expanded(dims.rhs_contracting, partner, (), len(sizes)),
+        _expanded(dims.lhs_batch, d, range(len(shared)), len(shared)),
+        _expanded(dims.rhs_batch, partner, shared, len(sizes)),
+    )
+    split = (*other[:partner], *sizes, *other[partner + 1 :])
+    # Dimensions of the result are named by those of the other operand, and those that it lacks by negative numbers.
+    across = list(made.rhs_free(len(split)))
+    alone = [-1 - n for n in range(len(made.lhs_free(len(mine) - 1 + len(shared))))]
+    batch = list(_expanded(dims.rhs_batch, partner, range(len(sizes)), len(sizes)))
+    free = [k for k in across if k not in batch]
+    now = [*made.rhs_batch, *(alone + across if side.left else across + alone)]
+    wanted = [*batch, *(alone + free if side.left else free + alone)]
+    if now != wanted and side.dot.shape.num_elements > side.operand.shape.num_elements:
+        return None
+    inner = b.reshape(repeats.once(b), (*mine[:d], *(sizes[n] for n in shared), *mine[d + 1 :]))
+    turned = b.reshape(side.other, split)
+    lhs, rhs = (inner, turned) if side.left else (turned, inner)
+    product = make_dot(b, side.dot, lhs, rhs, made if side.left else made.swapped())
+    return b.reshape(b.transpose(product, [now.index(k) for k in wanted]), side.dot.shape.dimensions)
+
+
+def _expanded(of: tuple[int, ...], at: int, places: Sequence[int], count: int) -> tuple[int, ...]:
+    """Return dimensions of which the one at `at` has become `count`, of which those at `places` are listed."""
+    out: list[int] = []
+    for x in of:
+        out += [at + n for n in places] if x == at else [x + (count - 1) * (x > at)]
+    return tuple(out)

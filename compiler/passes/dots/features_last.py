@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -41,10 +41,13 @@ class FeaturesLast:
 
     Attributes:
         library: says of a convolution whether a library computes it.
+        launch_bytes: bytes that a kernel transposes in the time that its launch takes; it is charged for transposes
+            that no other kernel can make, those of reductions.
     """
 
     name: ClassVar[str] = "features-last"
     library: Keeps
+    launch_bytes: int = 0
 
     def run(self, module: HloModule) -> bool:
         """Rewrite every computation; return whether any changed."""
@@ -66,7 +69,7 @@ class FeaturesLast:
         if not moves:
             return False
         region = _Region(moves, fixed)
-        chosen = {i for group in region.groups() if region.saved_bytes(group) > 0 for i in group}
+        chosen = {i for group in region.groups() if region.saved_bytes(group, self.launch_bytes) > 0 for i in group}
         chosen |= region.convolutions_beside(chosen)
         if chosen:
             _Rewrite(region, chosen, Builder(computation)).run([i for i in order if i in chosen])
@@ -215,8 +218,13 @@ class _Region:
                     found.add(i)
         return found
 
-    def saved_bytes(self, group: list[HloInstruction]) -> float:
-        """Return how many fewer bytes are transposed if a group moves than if it stays, weighted by what they cost."""
+    def saved_bytes(self, group: list[HloInstruction], launch_bytes: int) -> float:
+        """Return how many fewer bytes are transposed if a group moves than if it stays, weighted by what they cost.
+
+        Args:
+            group: the values.
+            launch_bytes: see `FeaturesLast`.
+        """
         members = set(group)
         inside, outside = set[HloInstruction](), set[HloInstruction]()
         gain = 0.0
@@ -234,6 +242,7 @@ class _Region:
                     outside.add(i)
             if i.opcode is Opcode.CONVOLUTION:
                 gain += POINTWISE_SHARE * (i.shape.byte_size + i.operands[0].shape.byte_size)
+        gain -= KERNEL_COST * launch_bytes * sum(_is_reduced(i, members) for i in outside)
         return gain + sum(i.shape.byte_size for i in inside) - KERNEL_COST * sum(i.shape.byte_size for i in outside)
 
 
@@ -284,23 +293,24 @@ class _Rewrite:
             return x
         if x not in self._restored:
             new, order = self._new[x], restored_order(x.shape.rank, self._region.features[x])
-            if order != tuple(range(len(order))) and self._is_reduced(x):
+            if order != tuple(range(len(order))) and _is_reduced(x, self._chosen, self._region.moves):
                 new = self._b.add(Opcode.OPTIMIZATION_BARRIER, new)
             self._restored[x] = self._b.transpose(new, order)
         return self._restored[x]
 
-    def _is_reduced(self, x: HloInstruction) -> bool:
-        """Check whether a value depends on a reduction of chosen values, such as pooling.
 
-        Its transpose is a kernel of its own, because a kernel that reduces in the order of the transpose reads every
-        cache line several times.
-        """
-        seen, work = {x}, [x]
-        while work:
-            i = work.pop()
-            if i.opcode in (Opcode.REDUCE, Opcode.REDUCE_WINDOW):
-                return True
-            if i not in self._region.moves:
-                work += (near := {o for o in i.operands if o in self._chosen} - seen)
-                seen |= near
-        return False
+def _is_reduced(x: HloInstruction, values: Container[HloInstruction], ends: Container[HloInstruction] = ()) -> bool:
+    """Check whether a value depends on a reduction of some values, such as pooling, without `ends` between them.
+
+    Its transpose is a kernel of its own, because a kernel that reduces in the order of the transpose reads every
+    cache line several times.
+    """
+    seen, work = {x}, [x]
+    while work:
+        i = work.pop()
+        if i.opcode in (Opcode.REDUCE, Opcode.REDUCE_WINDOW):
+            return True
+        if i not in ends:
+            work += (near := {o for o in i.operands if o in values} - seen)
+            seen |= near
+    return False

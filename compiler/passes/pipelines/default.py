@@ -113,7 +113,7 @@ def xla_order() -> PassPipeline:
     return PassPipeline("xla-order", passes(*XLA_ORDER))
 
 
-def lower(module: HloModule, keeps: Keeps | None = None, features_last: Keeps | None = None) -> bool:
+def lower(module: HloModule, keeps: Keeps | None = None, features_last: FeaturesLast | None = None) -> bool:
     """Expand ops that kernels cannot compute, or not efficiently; return whether the module changed.
 
     The default pipeline expands the same ops, but other orders may leave them. In a compiled program such ops would run
@@ -122,12 +122,12 @@ def lower(module: HloModule, keeps: Keeps | None = None, features_last: Keeps | 
     Args:
         module: the module to change.
         keeps: says for an instruction whether it is kept as it is, because a library or a kernel computes it.
-        features_last: says for a convolution whether it is computed with the features last; by default what is kept.
+        features_last: moves the features of convolutions to the end; by default of those that are kept.
     """
     lowering, tidying = _lowering()
     if keeps is not None:
         spared = (sparing(p, keeps) for p in lowering.passes)
-        lowering = PassPipeline(lowering.name, (ConvolutionReversal(), FeaturesLast(features_last or keeps), *spared))
+        lowering = PassPipeline(lowering.name, (ConvolutionReversal(), features_last or FeaturesLast(keeps), *spared))
     run = PipelineRun()
     changed = run.run(lowering, module)
     changed |= LoopStackAllocation().run(module)
