@@ -62,8 +62,8 @@ FUSIBLE_OPCODES = FUSIBLE_STRUCTURE - {
     Opcode.GET_TUPLE_ELEMENT,
 } | {Opcode.BITCAST_CONVERT, Opcode.FUSION, *TEMPLATE_OPS}
 """Opcodes besides the elementwise ones that can be fused; constants are copied into fusions instead."""
-MANY_JOINTS = 4
-"""Number of pads and concatenations in a kernel from which on only making it shows how many statements it has."""
+MANY_JOINTS, MANY_UPDATES = 4, 4
+"""Numbers of pads and concatenations, and of updates, from which on only making a kernel shows its statements."""
 BRANCH_STATEMENTS = 12
 """Statements of a kernel that decide whether an element is in the window of an update, at most."""
 
@@ -470,7 +470,7 @@ def _needs_trial(
     branches = BRANCH_STATEMENTS * (a.updates + b.updates) * (len(a.outputs) + len(b.outputs))
     # Each branch of a pad or a concatenation computes what it needs again, and so do the branches within it.
     joints = a.joints + b.joints
-    if joints >= MANY_JOINTS:
+    if joints >= MANY_JOINTS or a.updates + b.updates >= MANY_UPDATES:
         return True
     return statements * (2 + joints) + branches > BASE_STATEMENTS + STATEMENTS_PER_INSTRUCTION * (a.size + b.size)
 

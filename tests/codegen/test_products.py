@@ -160,3 +160,25 @@ def test_what_follows_a_narrow_product(columns: int) -> None:
     (result,) = run_c([case])
 
     assert problem(result, case) is None
+
+
+@pytest.mark.parametrize(
+    ("t", "rows", "columns"), [("f32", 32, 90), ("f32", 37, 200), ("f64", 20, 90), ("f64", 16, 64)]
+)
+def test_sums_are_turned_before_an_epilogue_that_runs_across_them(t: str, rows: int, columns: int) -> None:
+    """A layer whose weights are the rows of the product computes the transpose of what it yields."""
+    computation = fused(f"""
+        p0 = {t}[{rows},128] parameter(0)
+        p1 = {t}[{columns},128] parameter(1)
+        p2 = {t}[{columns}] parameter(2)
+        d = {t}[{rows},{columns}] dot(p0, p1), lhs_contracting_dims={{1}}, rhs_contracting_dims={{1}}
+        bias = {t}[{rows},{columns}] broadcast(p2), dimensions={{1}}
+        s = {t}[{rows},{columns}] add(d, bias)
+        ROOT r = {t}[{rows},{columns}] tanh(s)
+    """)
+    case = case_of(computation, random_args(computation.parameter_shapes, np.random.default_rng(5)), "c")
+
+    (result,) = run_c([case])
+
+    assert "turned" in case.spec.source
+    assert problem(result, case) is None

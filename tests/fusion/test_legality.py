@@ -175,3 +175,40 @@ def test_values_that_many_branches_need_are_kernels_that_can_be_built(levels: in
     args = (np.float32(0.9), np.array([0.5, -2], np.float32))
     found = compile(module, fusion_policy=policy)(*args)[0]
     np.testing.assert_allclose(found, evaluate(module, args)[0], rtol=1e-5, atol=1e-6)
+
+
+def test_a_chain_of_updates_is_fused_only_as_far_as_there_is_a_kernel() -> None:
+    n = 6  # each update is read by the next, with a branch for each
+    steps = [
+        f"c{k} = f32[{n},1] slice(x{k}), slice={{[0:{n}], [{k}:{k + 1}]}}\n"
+        f"column{k} = f32[{n}] reshape(c{k})\n"
+        f"p{k} = f32[1,1] slice(x{k}), slice={{[{k}:{k + 1}], [{k}:{k + 1}]}}\n"
+        f"pivot{k} = f32[] reshape(p{k})\n"
+        f"root{k} = f32[] rsqrt(pivot{k})\n"
+        f"roots{k} = f32[{n}] broadcast(root{k}), dimensions={{}}\n"
+        f"row{k} = s32[] constant({k})\n"
+        f"here{k} = s32[{n}] broadcast(row{k}), dimensions={{}}\n"
+        f"below{k} = pred[{n}] compare(rows, here{k}), direction=GE\n"
+        f"kept{k} = f32[{n}] select(below{k}, column{k}, zeros)\n"
+        f"factor{k} = f32[{n}] multiply(kept{k}, roots{k})\n"
+        f"left{k} = f32[{n},{n}] broadcast(factor{k}), dimensions={{0}}\n"
+        f"right{k} = f32[{n},{n}] broadcast(factor{k}), dimensions={{1}}\n"
+        f"outer{k} = f32[{n},{n}] multiply(left{k}, right{k})\n"
+        f"rest{k} = f32[{n},{n}] subtract(x{k}, outer{k})\n"
+        f"after{k} = pred[{n}] compare(rows, here{k}), direction=GT\n"
+        f"mask{k} = pred[{n},{n}] broadcast(after{k}), dimensions={{1}}\n"
+        f"new{k} = f32[{n},{n}] select(mask{k}, rest{k}, x{k})\n"
+        f"done{k} = f32[{n},1] reshape(factor{k})\n"
+        f"x{k + 1} = f32[{n},{n}] dynamic-update-slice(new{k}, done{k}, zero, row{k})\n"
+        for k in range(n)
+    ]
+    module = parse(
+        f"HloModule factor\nENTRY e {{ x0 = f32[{n},{n}] parameter(0)\nzero = s32[] constant(0)\n"
+        f"nothing = f32[] constant(0)\nzeros = f32[{n}] broadcast(nothing), dimensions={{}}\n"
+        f"rows = s32[{n}] iota(), iota_dimension=0\n"
+        f"{''.join(steps)}ROOT out = f32[{n},{n}] copy(x{n}) }}"
+    )
+    half = np.random.default_rng(0).standard_normal((n, n)).astype(np.float32)
+    matrix = half @ half.T + n * np.eye(n, dtype=np.float32)
+    (found,) = compile(module)(matrix)
+    np.testing.assert_allclose(np.tril(found), np.linalg.cholesky(matrix), rtol=1e-5, atol=1e-6)

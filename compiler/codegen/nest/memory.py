@@ -64,7 +64,7 @@ class TransposeTile:
 
     Attributes:
         array: a local array of size * size elements.
-        buffer, offset, stride: where the elements are read.
+        buffer, offset, stride: where the elements are read: an array argument, or a local array of f32 or f64.
         size: edge of the tile.
         rows, columns: index expressions whose values may exceed `size`; None for whole tiles.
         height: number of rows of a tile that is no square, whose array has height * size elements; 0 for a square.

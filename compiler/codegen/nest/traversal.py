@@ -159,7 +159,9 @@ def names_of(s: Stmt) -> Iterator[str]:
         yield from (s.name, s.value)
     elif isinstance(s, LocalStore):
         yield from (s.array, s.value)
-    elif isinstance(s, TransposeTile | StreamStore | WidenHalves | NarrowHalves | WideLoad | WideStore):
+    elif isinstance(s, TransposeTile):
+        yield from (s.array, s.buffer)
+    elif isinstance(s, StreamStore | WidenHalves | NarrowHalves | WideLoad | WideStore):
         yield s.array
     elif isinstance(s, Store | Update | ScanWarp | ScanWarps):
         yield s.value

@@ -81,6 +81,7 @@ class _CPrinter(Printer):
         self.products: list[str] = []
         self.helpers: dict[str, None] = {}  # the headers that it needs
         self._types: dict[str, str] = {}  # C types of the names in scope
+        self._local_types: dict[str, T] = {}  # element types of the local arrays
         self._constants: dict[str, str] = {}  # and the values of the literals among them
         self._in_vectors = False  # whether a loop is printed that gcc vectorizes; it does not with a sum of bools
         self._varying: frozenset[str] | None = None  # the names that a long vector loop defines
@@ -133,6 +134,7 @@ class _CPrinter(Printer):
             t = "int32_t" if self.kernel.kind == "loop-kernel" else "uint8_t"
         self.emit(f"{t} {s.name}[{s.size}] __attribute__((aligned(64)));")
         self._types[s.name] = f"{t} *"
+        self._local_types[s.name] = s.type
 
     def expression(self, let: lir.Let) -> str:
         value = let.value
@@ -216,7 +218,7 @@ class _CPrinter(Printer):
         self.emit("}")
 
     def transpose_tile(self, s: lir.TransposeTile) -> None:
-        t = self.types[s.buffer]
+        t = self._local_types.get(s.buffer) or self.types[s.buffer]
         self.helpers["transpose.h"] = None
         bounds = [str(s.size) if x is None else f"TILE_ROOM({x.to_c()}, {s.size})" for x in (s.rows, s.columns)]
         if s.height:

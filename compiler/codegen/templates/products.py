@@ -22,7 +22,7 @@ from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import Index, IndexExpr, IndexSymbol, Var
 from compiler.codegen.nest.loop_ir import LoopKind
 from compiler.codegen.nest.traversal import map_indices, walk
-from compiler.codegen.schedules.schedule import LOCAL_BYTES
+from compiler.codegen.schedules.schedule import LANES, LOCAL_BYTES
 from compiler.codegen.schedules.template_schedules import ProductSchedule
 from compiler.codegen.templates.dots import (
     contracted_sizes,
@@ -134,8 +134,7 @@ def pack_transposed(e: Emitter, array: str, found: Operand, k: Var, column: Var,
     origin = found.offset.substitute({k: ix.const(0), column: ix.const(0)})
     if stride <= 1 or found.offset != origin + ix.of(k) + ix.of(column) * stride:
         return False
-    columns = ix.const(span.extent) if span.base is None else ix.const(span.limit) - span.base
-    e.add(lir.TransposeTile(array, found.buffer, origin, stride, pitch, columns=columns, height=k.extent))
+    e.add(lir.TransposeTile(array, found.buffer, origin, stride, pitch, columns=_rest(span), height=k.extent))
     return True
 
 
@@ -491,18 +490,32 @@ class _Product:
         target = lir.Matrix(sums, ix.const(0), width, 1, True)
         e.add(lir.MatrixProduct(target, left, right, self.type, *spans, tile=self.tile, narrow_tile=self.narrow_tile))
 
-        at = ix.of(i) * width + ix.of(j)
-        set_source(e, self.dot, self.at, self.type, lambda: e.let(self.type, lir.LocalLoad(sums, at)))
-        self.epilogue = store_outputs(e, self.dot, self.at, self.roots)
         offset = ix.linearize(forward_index(self.dot, self.roots[0], self.at), self.roots[0].shape.dimensions)
         loops = [(i, pieces.row_span), (j, pieces.column_span)]
+        at = ix.of(i) * width + ix.of(j)
         is_across = offset.coefficient(rows.var) == 1 and offset.coefficient(columns.var) != 1
         if is_across and i.extent >= min(j.extent, NARROW):
             loops.reverse()  # to store adjacent elements
+            if min(i.extent, j.extent) >= LANES * 4 // self.type.byte_size:
+                sums, at = self._turned(sums, width, pieces)
+        set_source(e, self.dot, self.at, self.type, lambda: e.let(self.type, lir.LocalLoad(sums, at)))
+        self.epilogue = store_outputs(e, self.dot, self.at, self.roots)
         (outer, outer_span), (inner, inner_span) = loops
         stmts = placed(self.epilogue, pieces.mapping)
         nest = lir.For(inner, LoopKind.INDEPENDENT, stmts, base=inner_span.base, limit=_limit(inner_span))
         e.add(lir.For(outer, LoopKind.SERIAL, (nest,), base=outer_span.base, limit=_limit(outer_span)))
+
+    def _turned(self, sums: str, width: int, pieces: _Pieces) -> tuple[str, IndexExpr]:
+        """Emit the transposition of a block of sums in registers; return its array and where a position is in it."""
+        i, j = pieces.i, pieces.j
+        turned, pitch = self.emitter.fresh("turned"), _up(i.extent, 16)
+        self.emitter.add(lir.LocalArray(turned, self.type, j.extent * pitch))
+        self.emitter.add(
+            lir.TransposeTile(
+                turned, sums, ix.const(0), width, pitch, _rest(pieces.column_span), _rest(pieces.row_span), j.extent
+            )
+        )
+        return turned, ix.of(j) * pitch + ix.of(i)
 
     def _direct_target(self, rows: _Side, columns: _Side, pieces: _Pieces) -> lir.Matrix | None:
         """Return the part of the output that a block of a product without an epilogue is, if columns are adjacent."""
@@ -562,6 +575,11 @@ def _span(inside: Var, start: IndexExpr, extent: int) -> tuple[lir.Span, IndexEx
 
 def _limit(span: lir.Span) -> int | None:
     return span.limit if span.base is not None else None
+
+
+def _rest(span: lir.Span) -> IndexExpr:
+    """Return the number of positions of a block that the array has; it may exceed the extent of the block."""
+    return ix.const(span.extent) if span.base is None else ix.const(span.limit) - span.base
 
 
 def _up(n: int, to: int) -> int:
