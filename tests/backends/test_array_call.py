@@ -205,6 +205,24 @@ def test_results_of_the_last_call_are_freed_before_new_ones_are_allocated() -> N
         tracemalloc.stop()
 
 
+def test_calls_on_addresses_equal_those_on_arrays() -> None:
+    exe = program()
+    wanted = exe(A, B)
+    found = [np.empty_like(w) for w in wanted]
+    addresses = [x.ctypes.data for x in (A, B)], [x.ctypes.data for x in found]
+    exe.call_at(*addresses)  # the calls before have made a frame
+    for f, w in zip(found, wanted, strict=True):
+        np.testing.assert_array_equal(f, w)
+    assert exe._call_addresses(*addresses[0], *addresses[1])
+    assert exe._call_addresses(*addresses[0]) is None
+
+
+def test_the_first_call_may_be_one_on_addresses() -> None:
+    exe, found = program(), [np.empty_like(A), np.empty_like(B)]
+    exe.call_at([A.ctypes.data, B.ctypes.data], [x.ctypes.data for x in found])
+    np.testing.assert_array_equal(found[0], A + B)
+
+
 def test_thunks_can_be_timed_after_a_call_that_failed() -> None:
     exe = program()
     exe(A, B)

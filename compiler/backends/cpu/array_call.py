@@ -1,4 +1,4 @@
-"""Calls of programs through the built-in function of call.c, which reads and allocates numpy arrays in C."""
+"""Calls of programs through the built-in functions of call.c, which reads and allocates numpy arrays in C."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Leaf", "ProgramTable", "array_calls_work", "builtin_function", "connect", "leaf_table"]
+__all__ = ["Leaf", "ProgramTable", "array_calls_work", "builtin_functions", "connect", "leaf_table"]
 
 Array = NDArray[Any]
 
 FUNCTIONS = (
     "Py_IncRef", "Py_DecRef", "PyCapsule_GetPointer", "PyTuple_Size", "PyTuple_GetItem", "PyList_New", "PyList_SetItem",
-    "PyEval_SaveThread", "PyEval_RestoreThread", "PyErr_Restore",
+    "PyEval_SaveThread", "PyEval_RestoreThread", "PyErr_Restore", "PyLong_AsVoidPtr",
 )  # fmt: skip
 """The functions of Python's C API in the table of call.c, in its order; numpy's follow them."""
 
@@ -76,7 +76,7 @@ def connect(runtime: ctypes.CDLL) -> ctypes.PyDLL:
     """Give the runtime the functions that it calls; return the runtime as a library that is called with the GIL."""
     held = ctypes.PyDLL(runtime._name, handle=runtime._handle)
     table = [ctypes.cast(getattr(ctypes.pythonapi, n), ctypes.c_void_p).value for n in FUNCTIONS]
-    table.append(id(None))
+    table += [id(None), id(True)]
     numpy_table = _numpy_table()
     table += [numpy_table[_ARRAY_TYPE], numpy_table[_NEW_FROM_DESCR]] if numpy_table else [None, None]
     runtime.hlogym_set_api((ctypes.c_void_p * len(table))(*table))
@@ -87,7 +87,7 @@ def connect(runtime: ctypes.CDLL) -> ctypes.PyDLL:
     held.hlogym_give_frame.restype = None
     held.hlogym_read_array.argtypes = [ctypes.py_object, pointer]
     held.hlogym_new_array.argtypes, held.hlogym_new_array.restype = [pointer], ctypes.py_object
-    held.hlogym_call_definition.restype = pointer
+    held.hlogym_call_definition.argtypes, held.hlogym_call_definition.restype = [ctypes.c_int], pointer
     return held
 
 
@@ -136,10 +136,13 @@ def _is_made_correctly(held: ctypes.PyDLL, a: Array) -> bool:
     return type(made) is np.ndarray and made.dtype == a.dtype and made.shape == a.shape and made.flags.owndata
 
 
-def builtin_function(held: ctypes.PyDLL, program: ProgramTable) -> Callable[[tuple[Any, ...]], list[Array] | None]:
-    """Return the built-in function that runs a program, whose table must live as long as the function.
+def builtin_functions(
+    held: ctypes.PyDLL, program: ProgramTable
+) -> tuple[Callable[[tuple[Any, ...]], list[Array] | None], Callable[..., bool | None]]:
+    """Return the built-in functions that run a program, whose table must live as long as they do.
 
-    It takes a tuple of arrays and returns the results, or None if it leaves the call to Python.
+    The first one takes a tuple of arrays and returns the results, and the second one takes the addresses of all
+    arguments and results. They return None if they leave the call to Python.
     """
     new_capsule = ctypes.pythonapi.PyCapsule_New
     new_capsule.restype, new_capsule.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
@@ -147,7 +150,5 @@ def builtin_function(held: ctypes.PyDLL, program: ProgramTable) -> Callable[[tup
     new_function.restype = ctypes.py_object
     new_function.argtypes = [ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p]
     capsule = new_capsule(ctypes.addressof(program), None, None)
-    function: Callable[[tuple[Any, ...]], list[Array] | None] = new_function(
-        held.hlogym_call_definition(), capsule, None
-    )
-    return function
+    on_arrays, on_addresses = (new_function(held.hlogym_call_definition(n), capsule, None) for n in range(2))
+    return on_arrays, on_addresses

@@ -1,4 +1,5 @@
-/* Calls of programs from Python: one built-in function that checks numpy arrays, allocates the results and runs.
+/* Calls of programs from Python: a built-in function that checks numpy arrays, allocates the results and runs, and one
+   that runs on memory of the caller.
 
    A call of a small program takes about a microsecond this way, and five through ctypes. This file follows runtime.c in
    one translation unit. It is built without the headers of Python and numpy: the functions come as a table of addresses,
@@ -21,7 +22,8 @@ static struct {
   void *(*release_gil)(void);
   void (*take_gil)(void *);
   void (*restore_error)(object *, object *, object *);
-  object *none;
+  void *(*address)(object *); /* PyLong_AsVoidPtr */
+  object *none, *yes;
   object *array_type;
   object *(*new_array)(object *type, object *descr, int rank, const intptr_t *dimensions, const intptr_t *strides,
                        void *data, int flags, object *base); /* PyArray_NewFromDescr, which takes over `descr` */
@@ -87,6 +89,11 @@ EXPORT void hlogym_clear_frame(struct frame *f) {
   if (returned) api.decrement(returned);
 }
 
+static void put_back(struct program *p, struct frame *f) {
+  f->next = p->idle;
+  p->idle = f;
+}
+
 /* Make a frame available to later calls; `arguments` and `returned` are those of its last call. */
 EXPORT void hlogym_give_frame(struct program *p, struct frame *f, object *arguments, object *returned) {
   api.increment(arguments);
@@ -94,8 +101,7 @@ EXPORT void hlogym_give_frame(struct program *p, struct frame *f, object *argume
   hlogym_clear_frame(f); /* may run Python code, and so another call, which must not see this frame */
   f->arguments = arguments;
   f->returned = returned;
-  f->next = p->idle;
-  p->idle = f;
+  put_back(p, f);
 }
 
 /* ---- calls */
@@ -146,7 +152,19 @@ static object *make_results(const struct program *p, struct frame *f, object *ar
   return out;
 }
 
-/* The built-in function: `self` is a capsule of the program, and `arguments` a tuple. Return the list of results, None
+/* Run the program on the addresses in a frame, without the GIL; return 0 with an exception set if it was stopped. */
+static int run(const struct program *p, struct frame *f) {
+  void *const thread = api.release_gil();
+  p->entry(f->arena, f->parameters, f->results, p->constants, f->context);
+  api.take_gil(thread);
+  if (!f->context->stopped || !f->context->exception[0]) return 1;
+  object *const *const e = (object *const *)f->context->exception;
+  f->context->stopped = 0;
+  api.restore_error(e[0], e[1], e[2]);
+  return 0;
+}
+
+/* A built-in function: `self` is a capsule of the program, and `arguments` a tuple. Return the list of results, None
    if Python should make the call, or null with an exception set. */
 static object *call_program(object *self, object *arguments) {
   struct program *const p = api.capsule_pointer(self, 0);
@@ -162,44 +180,57 @@ static object *call_program(object *self, object *arguments) {
   for (int k = 0; k < p->result_count; k++)
     if (p->results[k].alias >= 0 && !may_donate(p, f->parameters, arguments, p->results[k].alias)) goto python;
   object *results = make_results(p, f, arguments);
-  if (results) {
-    void *const thread = api.release_gil();
-    p->entry(f->arena, f->parameters, f->results, p->constants, f->context);
-    api.take_gil(thread);
-    if (f->context->stopped && f->context->exception[0]) {
-      object *const *const e = (object *const *)f->context->exception;
-      api.decrement(results);
-      results = 0;
-      f->context->stopped = 0;
-      api.restore_error(e[0], e[1], e[2]);
-    }
+  if (results && !run(p, f)) {
+    api.decrement(results);
+    results = 0;
   }
-  if (results) {
+  if (results)
     hlogym_give_frame(p, f, arguments, results);
-  } else {
-    f->next = p->idle;
-    p->idle = f;
-  }
+  else
+    put_back(p, f);
   return results;
 
 python:
-  if (f) {
-    f->next = p->idle;
-    p->idle = f;
-  }
+  if (f) put_back(p, f);
   api.increment(api.none);
   return api.none;
 }
 
-/* A PyMethodDef. */
+/* A built-in function whose arguments are the addresses of all arguments and results of the program, which are not
+   checked. It runs on threads that are shared with other code, if there are any. Return True, None if Python should make
+   the call, or null with an exception set. */
+static object *call_program_at(object *self, object *const *addresses, intptr_t count) {
+  struct program *const p = api.capsule_pointer(self, 0);
+  if (!p) return 0;
+  struct frame *const f = count == p->parameter_count + p->result_count ? hlogym_take_frame(p) : 0;
+  if (!f) {
+    api.increment(api.none);
+    return api.none;
+  }
+  hlogym_clear_frame(f);
+  for (int k = 0; k < p->parameter_count; k++) f->parameters[k] = api.address(addresses[k]);
+  for (int k = 0; k < p->result_count; k++) f->results[k] = api.address(addresses[p->parameter_count + k]);
+  f->context->shares = 1;
+  const int done = run(p, f);
+  f->context->shares = 0;
+  put_back(p, f);
+  if (!done) return 0;
+  api.increment(api.yes);
+  return api.yes;
+}
+
+/* Two of PyMethodDef. */
 static const struct {
   const char *name;
-  object *(*function)(object *, object *);
+  void *function;
   int flags;
   const char *doc;
-} definition = {"call_program", call_program, 0x8 /* METH_O */, "Run a compiled program on a tuple of arrays."};
+} definitions[] = {
+    {"call_program", call_program, 0x8 /* METH_O */, "Run a compiled program on a tuple of arrays."},
+    {"call_program_at", call_program_at, 0x80 /* METH_FASTCALL */, "Run a compiled program on memory of the caller."},
+};
 
-EXPORT const void *hlogym_call_definition(void) { return &definition; }
+EXPORT const void *hlogym_call_definition(int number) { return &definitions[number]; }
 
 /* ---- the self-test */
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import threading
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.backends.cpu import toolchain
-from compiler.backends.cpu.array_call import ProgramTable, builtin_function, leaf_table
+from compiler.backends.cpu.array_call import ProgramTable, builtin_functions, leaf_table
 from compiler.backends.cpu.blas import blas_address, blas_threading
 from compiler.backends.cpu.device import cpu_device
 from compiler.backends.cpu.driver import Driver, make_driver
@@ -133,7 +133,7 @@ class CpuExecutable:
         self._running = threading.local()  # `frame`: the frame of the call that the thread runs
 
     def _make_table(self) -> None:
-        """Set up the pool of frames and, where it works, the built-in function that calls the program."""
+        """Set up the pool of frames and, where it works, the built-in functions that call the program."""
         held = RUNTIME.held
         parameters, kept = leaf_table(self._expected, [-1] * len(self._expected))
         results, also_kept = leaf_table(self._returned, [self._donated.get(n, -1) for n in range(len(self._returned))])
@@ -145,8 +145,12 @@ class CpuExecutable:
         self._frames = FramePool(held, table, weakly(self._new_frame))
         weakref.finalize(self, self._frames.clear).atexit = False
         # Host ops need the frame of their call, and large results a check of the memory that is left.
-        plain = not self.built.driver.host and self._result_bytes <= SMALL
-        self._call_arrays = builtin_function(held, table) if plain and RUNTIME.calls_arrays else _decline
+        self._call_arrays: Callable[[tuple[Any, ...]], list[Array] | None] = _decline
+        self._call_addresses: Callable[..., bool | None] = _decline
+        if RUNTIME.calls_arrays and not self.built.driver.host:
+            on_arrays, self._call_addresses = builtin_functions(held, table)
+            if self._result_bytes <= SMALL:
+                self._call_arrays = on_arrays
 
     @staticmethod
     def build(module: HloModule, program: ThunkProgram, plan: CompilationPlan | None = None) -> CpuExecutable:
@@ -237,6 +241,8 @@ class CpuExecutable:
             results: the address of each result, which must not overlap an argument. A result that takes over an
                 argument (`donated`) has the address of that argument, which must not overlap the others.
         """
+        if self._call_addresses(*arguments, *results):
+            return
         frame = self._frames.take()
         try:
             frame.fill(arguments, results)
@@ -449,5 +455,5 @@ def _seen_as(array: Array, shape: Shape) -> Array:
     return (array if same else array.reshape(-1).view(shape.dtype)).reshape(shape.dimensions)
 
 
-def _decline(arrays: tuple[Any, ...]) -> None:
-    """Leave every call to Python, where the built-in function cannot be used."""
+def _decline(*arguments: Any) -> None:
+    """Leave every call to Python, where the built-in functions cannot be used."""
