@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from compiler.analysis.loop_marks import is_kernel_loop
@@ -23,6 +24,8 @@ _MOVES = frozenset(
 )  # fmt: skip
 _COPIED = frozenset({Opcode.BROADCAST, Opcode.IOTA, Opcode.CONSTANT})
 """Opcodes that `outline` copies into a fusion, so that they may have other users."""
+_MOST_READS = 1.5
+"""How often the kernel of a loop may compute each element of what it includes, on average."""
 
 
 def pack_loops(module: HloModule, target: BuildTarget) -> bool:
@@ -96,13 +99,34 @@ def _packing(start: HloInstruction, fixed: set[HloInstruction], carried: set[int
     inside = {start}
     work = [start.operands[k] for k in sorted(carried)]
     kept = {o for k, o in enumerate(start.operands) if k not in carried}
+    reads: dict[HloInstruction, dict[tuple[HloInstruction, ...], float]] = {start: {(): 1.0}}
     while work:
         i = work.pop()
         if i in inside or i in kept or i in fixed or not _is_pointwise(i) or any(u not in inside for u in i.users):
             continue
+        reads[i] = _reads(i, reads)
+        if sum(reads[i].values()) > _MOST_READS:
+            continue
         inside.add(i)
         work.extend(i.operands)
     return inside - {start}
+
+
+def _reads(
+    i: HloInstruction, of_users: Mapping[HloInstruction, Mapping[tuple[HloInstruction, ...], float]]
+) -> dict[tuple[HloInstruction, ...], float]:
+    """Return the ways in which the kernel of a loop reads a value, with the share of its elements that each reads.
+
+    A way is the sequence of moves between the value and the state of the loop. Uses that differ in it compute the value
+    again, as each step of a running sum by doubling does.
+    """
+    found: dict[tuple[HloInstruction, ...], float] = {}
+    for user in i.users:
+        for way, share in of_users[user].items():
+            if user.opcode in _MOVES:
+                way, share = (user, *way), share * min(1.0, user.shape.num_elements / max(1, i.shape.num_elements))
+            found[way] = max(found.get(way, 0.0), share)
+    return found
 
 
 def _unpacking(

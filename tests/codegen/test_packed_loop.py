@@ -8,6 +8,7 @@ import pytest
 import compiler
 from compiler.api import compile as compile_hlo
 from compiler.interpreter import evaluate
+from compiler.ir import Opcode
 from compiler.loops import KernelLoops
 from compiler.session import CompilationSession
 from compiler.text import parse
@@ -141,6 +142,24 @@ def test_what_a_loop_only_reads_is_computed_once_in_its_kernel() -> None:
     assert [k.kind for k in exe.kernels] == ["loop-kernel"]
     assert exe.kernels[0].source.count("tanh") == 1
     np.testing.assert_allclose(exe(*arguments)[0], evaluate(module, arguments)[0], rtol=1e-5)
+
+
+def test_sums_by_doubling_are_not_computed_again_for_each_position() -> None:
+    steps = ["s0 = f32[N] parameter(1)", "none = f32[] constant(0)"]
+    for k in range(6):
+        steps.append(f"p{k} = f32[N] pad(s{k}, none), padding={1 << k}_-{1 << k}")
+        steps.append(f"s{k + 1} = f32[N] add(s{k}, p{k})")
+    chain = " ".join(steps).replace("s0", "x").replace("s6", "a")
+    text = READ.replace("x = f32[N] parameter(1)", chain).replace("a = f32[N] tanh(x)", "")
+    module = parse(text.replace("[N]", f"[{N}]"))
+    arguments = [np.int32(7), np.random.default_rng(0).standard_normal(N).astype(np.float32)]
+
+    exe = compile_hlo(module)
+
+    (loop,) = [i for i in exe.module.entry.instructions if i.attributes.get("kind") == "kCustom"]
+    (body,) = loop.called_computations()
+    assert sum(i.opcode is Opcode.PAD for i in body.instructions) <= 1
+    np.testing.assert_allclose(exe(*arguments)[0], evaluate(module, arguments)[0], rtol=1e-4)
 
 
 def test_a_packed_loop_has_cuda_source() -> None:
