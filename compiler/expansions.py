@@ -14,10 +14,11 @@ from typing import Protocol, TypeAlias, runtime_checkable
 
 from compiler.analysis.marks import is_marked, mark
 from compiler.backends.backend import Backend
-from compiler.codegen.languages import find_language
+from compiler.codegen.languages import C, find_language
 from compiler.errors import PlanError
 from compiler.ir import HloInstruction, HloModule, Opcode
 from compiler.ir.printing import canonical_computations
+from compiler.passes.dots.dot_strength_reduction import suits_tiles
 from compiler.passes.infrastructure.registry import make_pass
 from compiler.passes.infrastructure.sparing import sparing
 from compiler.passes.reductions.windows import has_scan
@@ -198,9 +199,17 @@ def choices_of(i: HloInstruction, backend: Backend) -> tuple[str, ...]:
     found = _CHOICES.get(key)
     if found is None:
         found = _CHOICES[key] = _choices_of(i, alone, backend)
-    if KEEP in found and found[0] != STAGES and (i.opcode is Opcode.TOPK or has_scan(i)):  # `lower` keeps these too
+    if KEEP in found and found[0] != STAGES and _is_kept_by_default(i, backend):
         return (KEEP, *(n for n in found if n != KEEP))
     return found
+
+
+def _is_kept_by_default(i: HloInstruction, backend: Backend) -> bool:
+    """Check whether `lower_for` keeps an op because of what is around it; in loops, small products depend on these."""
+    if i.opcode is not Opcode.DOT:
+        return i.opcode is Opcode.TOPK or has_scan(i)
+    module = i.parent.parent if i.parent is not None else None
+    return module is not None and i.parent is module.entry and backend.language == C.name and suits_tiles(i)
 
 
 def _choices_of(i: HloInstruction, alone: HloModule, backend: Backend) -> tuple[str, ...]:

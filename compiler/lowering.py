@@ -10,6 +10,7 @@ from compiler.fusion.library_fusions import wrap_library_ops
 from compiler.ir import HloInstruction, HloModule, Opcode
 from compiler.loop_packing import inside_kernel_loops, pack_loops
 from compiler.passes.dots.convolution_patches import is_gathered
+from compiler.passes.dots.dot_strength_reduction import suits_tiles
 from compiler.passes.dots.features_last import FeaturesLast
 from compiler.passes.pipelines.default import (
     expand_transforms,
@@ -43,7 +44,11 @@ def lower_for(module: HloModule, backend: Backend, target: BuildTarget) -> None:
     def library_computes(i: HloInstruction) -> bool:
         return backend.library_refusal(i) is None
 
+    inside = inside_kernel_loops(module)  # their kernels have no products of tiles
+
     def keeps(i: HloInstruction) -> bool:
+        if backend.language == C.name and suits_tiles(i) and i.parent not in inside:
+            return True
         sorts = language.sorts and i.opcode in (Opcode.SORT, Opcode.TOPK) and has_kernel(i, language.name)
         return sorts or (language.scans and has_scan(i)) or is_kept(i) or library_computes(i)
 
@@ -57,7 +62,6 @@ def lower_for(module: HloModule, backend: Backend, target: BuildTarget) -> None:
     gathered = FeaturesLast(lambda i: keeps(i) or is_gathered(i), LAUNCH_BYTES)
     lower(module, keeps, gathered if language.tiles else None)
     if language.staged:
-        inside = inside_kernel_loops(module)
         stage_reductions(module, lambda i: is_kept(i) or i.parent in inside)
     wrap_library_ops(module, lambda i: library_computes(i) or is_left_to_library(i))
     if backend.language == C.name:

@@ -20,10 +20,10 @@ from tests.learned.test_site_policy import DOT
 ROOT = Path(__file__).resolve().parents[2]
 LAYER = """ENTRY e {
   x = f32[8,32] parameter(0)
-  w = f32[32,6] parameter(1)
+  w = f32[32,16] parameter(1)
   t = f32[8,32] tanh(x)
-  d = f32[8,6] dot(t, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
-  ROOT r = f32[8,6] negate(d)
+  d = f32[8,16] dot(t, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  ROOT r = f32[8,16] negate(d)
 }"""
 
 

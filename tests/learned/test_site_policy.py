@@ -26,9 +26,9 @@ from tests.learned.bandits import bandit, column
 
 DOT = """ENTRY e {
   x = f32[3,90] parameter(0)
-  y = f32[90,5] parameter(1)
-  d = f32[3,5] dot(x, y), lhs_contracting_dims={1}, rhs_contracting_dims={0}
-  ROOT r = f32[3,5] negate(d)
+  y = f32[90,12] parameter(1)
+  d = f32[3,12] dot(x, y), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  ROOT r = f32[3,12] negate(d)
 }"""
 
 
@@ -52,8 +52,8 @@ def test_rows_describe_a_product_in_elements() -> None:
     assert rows is not None
     loops, keep = (dict(zip((f.name for f in EXPANSION_FEATURES), row, strict=True)) for row in rows)
     expected = {
-        "op is dot": 1, "rows": 3, "columns": 5, "contraction": 90, "batch": 1, "result": 15, "work": 2 * 15 * 90,
-        "first operand": 270, "second operand": 450, "elementwise users": 1, "element": 32, "default is loops": 1,
+        "op is dot": 1, "rows": 3, "columns": 12, "contraction": 90, "batch": 1, "result": 36, "work": 2 * 36 * 90,
+        "first operand": 270, "second operand": 1080, "elementwise users": 1, "element": 32, "default is loops": 1,
     }  # fmt: skip
     assert {name: loops[name] for name in expected} == expected
     assert (loops["choice is loops"], loops["choice is keep"]) == (1, 0)

@@ -118,6 +118,35 @@ def test_distances_need_no_array_of_sums_of_squares() -> None:
     assert sorted(kinds(exe)) == ["product", "reduction", "reduction"]
 
 
+@pytest.mark.parametrize(
+    ("f", "shapes"),
+    [
+        (lambda x, w, v: jnp.tanh(jnp.tanh(x @ w) @ v), [(32, 4), (4, 24), (24, 4)]),
+        (lambda x, w: jnp.tanh(x @ w.T), [(4, 32), (6, 32)]),
+        (lambda x, w: jnp.einsum("bij,bjk->bik", x, w), [(16, 12, 12), (16, 12, 12)]),
+    ],
+    ids=["of a product", "along both operands", "batch"],
+)
+def test_small_products_whose_sums_would_not_run_in_vectors(f: Callable[..., Any], shapes: list[Any]) -> None:
+    assert "product" in kinds(check(lowered(f, *shapes)))
+
+
+def test_small_products_are_sums_where_these_run_along_rows_or_columns() -> None:
+    assert "product" not in kinds(check(lowered(lambda x, w: jnp.tanh(x @ w), (8, 16), (16, 16))))
+    assert "product" not in kinds(check(lowered(lambda x, w: jnp.tanh(x @ w), (64, 4), (4, 4))))
+
+
+def test_products_in_the_kernel_of_a_loop_are_sums() -> None:
+    def f(x: Any, w: Any, v: Any) -> Any:
+        def step(s: Any) -> Any:
+            return s[0] + 0.01 * jnp.tanh(jnp.tanh(s[0] @ w) @ v), s[1] + 1
+
+        return jax.lax.while_loop(lambda s: s[1] < 50, step, (x, 0))
+
+    exe = check(lowered(f, (64, 4), (4, 16), (16, 4)))
+    assert len({"loop-kernel", "product"} & set(kinds(exe))) == 1
+
+
 def test_a_large_product_is_left_to_a_library() -> None:
     module = lowered(lambda x, w: x @ w, (1024, 512), (512, 1024))
     assert "product" not in kinds(compile(module))

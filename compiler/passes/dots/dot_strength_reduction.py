@@ -16,6 +16,7 @@ from compiler.passes.infrastructure.registry import register
 from compiler.passes.infrastructure.rewriting import RewritePass, RuleSet, RulesOf
 
 RULES = RuleSet()
+_MOVES = frozenset({Opcode.RESHAPE, Opcode.TRANSPOSE, Opcode.SLICE, Opcode.CONCATENATE})
 
 
 @register
@@ -61,6 +62,44 @@ class DotStrengthReduction(RewritePass):
         if exceeds and not (self.half_vectors and _is_half_vector_product(i, total, batch)):
             return None
         return multiply_and_sum(i, b)
+
+
+def suits_tiles(i: HloInstruction) -> bool:
+    """Check for a small product of matrices that a kernel with register tiles computes faster than sums of products.
+
+    Sums of products are slow where no operand is stored along rows or columns, so that vectors run along the sums;
+    where they run along the rows of another product; and in large batches.
+    """
+    if i.opcode is not Opcode.DOT or not is_uniform_dot(i) or i.shape.element_type not in (T.F32, T.F64):
+        return False
+    dims = DotDims.of(i)
+    lhs, rhs = (o.shape for o in i.operands)
+    left, right = dims.lhs_free(lhs.rank), dims.rhs_free(rhs.rank)
+    summed = math.prod(lhs.dimensions[d] for d in dims.lhs_contracting)
+    rows = math.prod(lhs.dimensions[d] for d in left)
+    columns = math.prod(rhs.dimensions[d] for d in right)
+    if summed < 8 or min(rows, columns) < 3:
+        return False
+    along_rows = lhs.rank - 1 in left and rows >= 8
+    if not along_rows and any(map(_follows_dot, i.operands)):
+        return True
+    along_columns = rhs.rank - 1 in right and columns >= 8
+    if not along_rows and not along_columns:
+        return summed >= 16
+    return summed >= 12 and summed * i.shape.num_elements >= 8192
+
+
+def _follows_dot(i: HloInstruction) -> bool:
+    """Check whether a value is computed by a few elementwise ops and moves from a dot, or from sums that were one."""
+    seen, work = {i}, [i]
+    while work and len(seen) <= 32:
+        j = work.pop()
+        if j.opcode in (Opcode.DOT, Opcode.REDUCE):
+            return True
+        if j.opcode.is_elementwise or j.opcode in _MOVES:
+            work += [o for o in j.operands if o not in seen]
+            seen.update(j.operands)
+    return False
 
 
 def _is_half_vector_product(i: HloInstruction, total: int, batch: int) -> bool:
