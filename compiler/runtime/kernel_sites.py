@@ -18,6 +18,7 @@ from compiler.codegen.templates.loop_kernel import LoopKernel, bound_loop_nest
 from compiler.errors import PlanError, UnsupportedError
 from compiler.ir import HloComputation, HloInstruction, HloModule
 from compiler.ir.module import is_control_flow
+from compiler.runtime import complex_parts as complex_parts  # registers itself
 from compiler.runtime import key_parts as key_parts  # registers itself
 from compiler.runtime import separate_products as separate_products  # registers itself
 from compiler.runtime.implementations import IMPLEMENTATIONS, KernelImplementation, implementations_of

@@ -165,7 +165,7 @@ class ThunkEmitter:
             self._undefined.add(allocated)
             return allocated
         if is_alias(i):
-            return _as_shape(operands[0], i.shape)
+            return self.as_shape(operands[0], i.shape)
         if op is Opcode.CALL:
             return self._sequence(i.attributes["to_apply"], operands, thunks, runs)
         implemented = self._implemented(i, operands, thunks, runs)
@@ -264,6 +264,15 @@ class ThunkEmitter:
             inputs[source] = out
         thunks.append(KernelThunk(spec.name, spec, tuple(inputs), tuple(outputs), executions=runs))
         return tree
+
+    @staticmethod
+    def as_shape(tree: Tree, shape: Shape) -> Tree:
+        """Return an alias of a value with another shape of as many bytes."""
+        if not isinstance(tree, Buffer) or tree.shape.dimensions == shape.dimensions:
+            return tree
+        alias = Buffer(shape.without_layout(), tree.kind, tree.index)
+        alias.forward = tree
+        return alias
 
     @staticmethod
     def library_call(
@@ -433,15 +442,6 @@ def _new_tree(shape: Shape, kind: BufferKind = BufferKind.TEMPORARY) -> Tree:
     if shape.is_token or shape.element_type is T.OPAQUE:
         return ()
     return Buffer(shape.without_layout(), kind)
-
-
-def _as_shape(tree: Tree, shape: Shape) -> Tree:
-    """Return an alias of a value with another shape."""
-    if not isinstance(tree, Buffer) or tree.shape.dimensions == shape.dimensions:
-        return tree
-    alias = Buffer(shape.without_layout(), tree.kind, tree.index)
-    alias.forward = tree
-    return alias
 
 
 def _invariant_leaves(body: HloComputation, shape: Shape) -> list[bool]:

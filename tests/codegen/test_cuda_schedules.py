@@ -184,3 +184,18 @@ def test_nests_that_share_nothing_run_on_blocks_of_their_own(tmp_path: Path) -> 
     assert case.spec.grid > 3
     assert _problems({"few blocks": case}, tmp_path, 2) == {}
     assert _problems({"all blocks": case}, tmp_path, case.spec.grid) == {}
+
+
+def test_blocks_of_a_nest_do_not_compute_what_another_needs() -> None:
+    text = """
+      x = f32[4] parameter(0)
+      y = f32[300] parameter(1)
+      z = f32[5000] parameter(2)
+      zero = f32[] constant(0)
+      sum = f32[] reduce(x, zero), dimensions={0}, to_apply=add
+      sums = f32[300] broadcast(sum), dimensions={}
+      a = f32[300] multiply(y, sums)
+      b = f32[5000] negate(z)
+      ROOT r = (f32[300], f32[5000]) tuple(a, b)"""
+    source = running.kernel_of(running.fused(text, fusions.REDUCERS), "cuda").source
+    assert source.index("p0[") > source.index("block_ < ")

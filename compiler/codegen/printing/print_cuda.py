@@ -21,6 +21,7 @@ from compiler.codegen.printing import print_sorts, print_tiles
 from compiler.codegen.printing.printer import Printer
 from compiler.codegen.printing.scalar import COMPUTE_TYPES, STORAGE_TYPES, constant_text
 from compiler.errors import UnsupportedError
+from compiler.ir.opcodes import Opcode
 from compiler.ir.types import PrimitiveType
 
 MAX_BLOCKS = 1 << 20
@@ -96,6 +97,7 @@ class _CudaPrinter(Printer):
         self.blocks = 1
         self.shared_bytes = 0  # those of dynamic shared memory
         self._in_lane = False
+        self._narrow = set[str]()  # integers of 64 bits that are indices of 32 bits
         self._team: lir.Team | None = None  # of the loop around, if it has one
         self._is_whole = True  # whether every team has an iteration of its own
         self._first_block, self._step = "blockIdx.x", "gridDim.x"
@@ -145,8 +147,23 @@ class _CudaPrinter(Printer):
             print_sorts.print_order_row(s, self.emit, self.indented)
         elif isinstance(s, lir.OrderCompared):
             print_sorts.print_order_compared(s, self.emit, self.indented)
+        elif isinstance(s, lir.Let) and self._is_narrow(s):
+            self._narrow.add(s.name)
+            self.emit(f"const index_t {s.name} = {self.expression(s)};")
         else:
             super().statement(s)
+
+    def _is_narrow(self, s: lir.Let) -> bool:
+        """Check whether a GPU need not compute a value in 64 bits: an index of 32 bits, or one of two."""
+        if s.type is not PrimitiveType.S64 or self.index_type == "int64_t":
+            return False
+        if isinstance(s.value, lir.Apply):
+            return s.value.op.opcode is Opcode.SELECT and self._narrow.issuperset(s.value.args[1:])
+        return isinstance(s.value, lir.IndexValue)
+
+    def index_value(self, value: ix.IndexExpr, t: PrimitiveType) -> str:
+        narrow = t is PrimitiveType.S64 and self.index_type != "int64_t"
+        return f"(index_t)({value.to_c()})" if narrow else super().index_value(value, t)
 
     # ---- combining of accumulators
 

@@ -95,7 +95,32 @@ def bind_cuda(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
         return replace(kernel, body=body, threads=threads)
     body, threads = _side_by_side([n for n in nests if n is not None], schedule)
     tiled = kernel.kind == "loop" and any(isinstance(n, TileNest) for n in nests)
-    return replace(kernel, kind="transpose" if tiled else kernel.kind, body=(*first, *body), threads=threads)
+    body = _with_own_values(first, body)
+    return replace(kernel, kind="transpose" if tiled else kernel.kind, body=body, threads=threads)
+
+
+def _with_own_values(first: Body, nests: Body) -> Body:
+    """Return definitions and the nests after them; what one nest alone needs is computed by its blocks alone."""
+    if len(nests) < 2 or not all(isinstance(n, For) for n in nests):
+        return (*first, *nests)
+    used = [set(names_used((n,))) for n in nests]
+    own: list[list[lir.Stmt]] = [[] for _ in nests]
+    kept: list[lir.Stmt] = []
+    needed = set[str]()  # by definitions that stay
+    for s in reversed(first):
+        users = [n for n, names in enumerate(used) if isinstance(s, lir.Let) and s.name in names]
+        if isinstance(s, lir.Let) and len(users) == 1 and s.name not in needed and not _is_constant(s):
+            own[users[0]].insert(0, s)
+            used[users[0]].update(names_of(s))
+        else:
+            kept.insert(0, s)
+            needed.update(names_of(s))
+    made = (replace(n, body=(*o, *n.body)) for n, o in zip(nests, own, strict=True) if isinstance(n, For))
+    return (*kept, *made)
+
+
+def _is_constant(s: lir.Let) -> bool:
+    return isinstance(s.value, lir.Constant)
 
 
 def _shared_safely(

@@ -38,9 +38,13 @@ class ComplexExpander:
     complex ops or go to them. Arithmetic of c64 is always expanded, because kernels read and make the parts of a c64.
     So are absolute values, elementary functions, comparisons, sums and matrix products. A loop carries the two parts of
     an element on which such ops work.
+
+    Attributes:
+        wide: whether all this holds for c128, too, but for matrix products: where kernels read and make their parts.
     """
 
     name: ClassVar[str] = "complex-expander"
+    wide: bool = False
 
     def run(self, module: HloModule) -> bool:
         """Run the pass; return whether the module changed."""
@@ -51,8 +55,8 @@ class ComplexExpander:
         changed = _split_loops(module)
         for computation in module.control_flow_computations():
             if computation in treated:
-                changed |= _expand_single_ops(module, computation)
-                changed |= _expand(computation)
+                changed |= _expand_single_ops(module, computation, self.wide)
+                changed |= _expand(computation, self.wide)
         return changed
 
 
@@ -121,10 +125,10 @@ def _parts_of(b: Builder, x: HloInstruction) -> tuple[HloInstruction, HloInstruc
 # ---- sequences
 
 
-def _expand_single_ops(module: HloModule, computation: HloComputation) -> bool:
+def _expand_single_ops(module: HloModule, computation: HloComputation, wide: bool) -> bool:
     """Compute from the parts of their operands what is no array of complex numbers, sums, and matrix products."""
     fixed = pinned(computation)
-    found = [i for i in computation.post_order() if i not in fixed and i.opcode in _SINGLE_OPS and _has_parts(i)]
+    found = [i for i in computation.post_order() if i not in fixed and i.opcode in _SINGLE_OPS and _has_parts(i, wide)]
     changed = False
     for i in found:
         made = _SINGLE_OPS[i.opcode](Builder(computation), i, module)
@@ -134,12 +138,14 @@ def _expand_single_ops(module: HloModule, computation: HloComputation) -> bool:
     return changed
 
 
-def _has_parts(i: HloInstruction) -> bool:
+def _has_parts(i: HloInstruction, wide: bool) -> bool:
     """Check whether kernels read the parts of the operands of an instruction, or they are known."""
     if not i.shape.is_array or i.shape.is_dynamic or not all(_is_complex(o) for o in i.operands):
         return False
     x = i.operand(0)
-    return x.shape.element_type is PrimitiveType.C64 or (i.opcode is Opcode.ABS and _is_expanded(x))
+    if x.shape.element_type is PrimitiveType.C64 or (wide and i.opcode is not Opcode.DOT):
+        return True
+    return i.opcode is Opcode.ABS and _is_expanded(x)
 
 
 def _absolute_value(b: Builder, i: HloInstruction, _: HloModule) -> HloInstruction:
@@ -196,12 +202,12 @@ _SINGLE_OPS: dict[Opcode, Callable[[Builder, HloInstruction, HloModule], HloInst
 }
 
 
-def _expand(computation: HloComputation) -> bool:
+def _expand(computation: HloComputation, wide: bool) -> bool:
     fixed = pinned(computation)
     nodes = [i for i in computation.post_order() if _is_expanded(i) and i not in fixed]
     changed = False
     for group in _connected(nodes):
-        if _is_worthwhile(group):
+        if _is_worthwhile(group, wide):
             _expand_group(computation, group)
             changed = True
     return changed
@@ -227,7 +233,7 @@ def _connected(nodes: list[HloInstruction]) -> list[list[HloInstruction]]:
     return list(groups.values())
 
 
-def _is_worthwhile(group: list[HloInstruction]) -> bool:
+def _is_worthwhile(group: list[HloInstruction], wide: bool) -> bool:
     inside = set(group)
     work = [i for i in group if i.opcode not in _LEAVES]
     entering = {o for i in work for o in i.operands if _enters(o, inside)}
@@ -237,6 +243,8 @@ def _is_worthwhile(group: list[HloInstruction]) -> bool:
         return False
     if any(i.opcode in _ARITHMETIC and i.shape.element_type is PrimitiveType.C64 for i in work):
         return True
+    if wide and any(i.shape.element_type is PrimitiveType.C128 for i in work):
+        return True  # also what moves them, which kernels cannot
     return len(work) + reads > 2 * len(entering) + sum(i.opcode is not Opcode.COMPLEX for i in leaving)
 
 

@@ -11,6 +11,7 @@ from compiler.passes.dots.convolution_reversal import ConvolutionReversal
 from compiler.passes.dots.features_last import FeaturesLast
 from compiler.passes.dots.product_fusion import ProductFusion
 from compiler.passes.dots.tile_product_fusion import TileProductFusion
+from compiler.passes.expanders.complex_expander import ComplexExpander
 from compiler.passes.expanders.fft_to_dot import FftToDot
 from compiler.passes.infrastructure.base import HloPass
 from compiler.passes.infrastructure.pipeline import FixedPoint, PassPipeline, PipelineRun
@@ -137,13 +138,13 @@ def lower(module: HloModule, keeps: Keeps | None = None, features_last: Features
 
 
 def expand_transforms(module: HloModule, keeps: Keeps) -> bool:
-    """Replace Fourier transforms by matrix products; return whether there were any.
+    """Replace Fourier transforms by matrix products, and ops on c128 by ops on its parts; return whether any was.
 
     Args:
         module: the module to change, before `lower`.
         keeps: says for a transform whether it is kept as it is.
     """
-    return sparing(FftToDot(), keeps).run(module)
+    return sparing(FftToDot(), keeps).run(module) | ComplexExpander(wide=True).run(module)
 
 
 def stage_reductions(module: HloModule, keeps: Keeps) -> bool:
