@@ -12,6 +12,7 @@ from compiler.backends.cuda.emulation import available, stand_in
 from compiler.codegen.schedules.kernel_choice import KernelChoice
 from compiler.interpreter import evaluate
 from compiler.ir import HloModule
+from compiler.passes.dots import attention_fusion
 from compiler.runtime.kernel_sites import KernelSite
 from compiler.text import parse
 from tests.codegen.attentions import AttentionForm, random_attention
@@ -127,8 +128,12 @@ def grouped(queries: int, groups: int, keys: int, t: str) -> str:
 
 
 @needs_emulator
-@pytest.mark.parametrize(("queries", "groups", "t"), [(5, 4, "f32"), (3, 8, "bf16"), (16, 1, "f32"), (40, 6, "f32")])
-def test_heads_of_queries_that_share_keys(queries: int, groups: int, t: str) -> None:
+@pytest.mark.parametrize(
+    ("queries", "groups", "t"),
+    [(5, 4, "f32"), (1, 3, "f32"), (1, 7, "f32"), (3, 8, "bf16"), (16, 1, "f32"), (40, 6, "f32")],
+)
+def test_heads_of_queries_that_share_keys(queries: int, groups: int, t: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attention_fusion, "LEAST_SLOW", 0)
     module = parse(grouped(queries, groups, 300, t))
     args = random_args(module.entry.parameter_shapes, np.random.default_rng(2))
     (wanted,) = evaluate(module, args)

@@ -19,8 +19,8 @@ MAX_HELD = 128
 """Size of a head up to which queries stay in registers, for tensor cores."""
 MAX_PART = 128
 """Features of the results that are in shared memory at a time, for tensor cores."""
-SCALAR_PARTS = (16, 8)
-"""Parts of the rows and the columns, one for each thread, where no tensor cores multiply."""
+SCALAR_THREADS = 128
+"""Threads of a block where no tensor cores multiply, each for a part of the rows and of the columns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +32,7 @@ class AttentionShape:
         keys: keys whose scores are computed at a time.
         depth, features: sizes of a head, rounded up to whole matrices.
         warps: number of warps of a block.
+        row_parts: parts of the queries, one for each of so many threads, where no tensor cores multiply.
     """
 
     queries: int
@@ -39,6 +40,7 @@ class AttentionShape:
     depth: int
     features: int
     warps: int
+    row_parts: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +205,7 @@ class TileAttention:
         if not self.uses_tensor_cores:
             weights = s.keys * (s.queries + 4)
             slabs = SLAB * max(s.queries + s.keys + 8, s.features + 4)
-            return max(weights + slabs, SCALAR_PARTS[0] * (s.features + 4))
+            return max(weights + slabs, s.row_parts * (s.features + 4))
         queries = half_words(s.queries, s.depth, self.queries)
         keys = half_words(s.keys, s.depth, self.keys)
         values = half_words(s.features, s.keys, self.values)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from compiler.codegen.nest.index import Var
-from compiler.codegen.nest.tile_attention import SCALAR_PARTS, SLAB, TileAttention
+from compiler.codegen.nest.tile_attention import SLAB, TileAttention
 from compiler.codegen.nest.tiles import TileOperand, TileProduct
 from compiler.codegen.printing.scalar import COMPUTE_TYPES, STORAGE_TYPES, constant_text
 from compiler.ir.types import PrimitiveType as T
@@ -90,7 +90,7 @@ def print_attention(s: TileAttention, emit: Callable[[str], None], body: PrintBo
         tile = f"{t.queries}, {t.keys}, {t.depth}, {t.features}, {t.warps}"
         template = f"tensor_attention<{STORAGE_TYPES[s.type]}, {tile}, {_texts(s.exact_weights, *flags)}, {sizes}>"
     else:
-        tile = f"{t.queries}, {t.keys}, {t.features}, {SCALAR_PARTS[0]}, {SCALAR_PARTS[1]}, {SLAB}"
+        tile = f"{t.queries}, {t.keys}, {t.features}, {t.row_parts}, {s.threads // t.row_parts}, {SLAB}"
         template = f"scalar_attention<{tile}, {_texts(*flags)}, {sizes}>"
     emit(
         f"{template}(shared_tiles, query_operand, key_operand, value_operand, score_of, is_needed, "

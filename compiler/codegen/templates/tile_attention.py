@@ -20,7 +20,7 @@ from compiler.codegen.lowering.outputs import kernel_arguments, set_source, stor
 from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import IndexExpr, IndexSymbol, Var
-from compiler.codegen.nest.tile_attention import SCALAR_PARTS, AttentionShape, KeyPart, TileAttention, TileMask
+from compiler.codegen.nest.tile_attention import SCALAR_THREADS, AttentionShape, KeyPart, TileAttention, TileMask
 from compiler.codegen.nest.tiles import HALF_TYPES
 from compiler.codegen.schedules.template_schedules import TileAttentionSchedule
 from compiler.codegen.templates.attention_indices import AttentionIndices
@@ -41,6 +41,8 @@ ENOUGH_BLOCKS = 119
 """Blocks with which nearly all multiprocessors of an H100 have one: with more, each would load the keys again."""
 MANY_BLOCKS = 160
 """Blocks from which on each has more queries: enough for the multiprocessors of a large GPU."""
+FEW_QUERIES = (4, 8, 16)
+"""Queries of the smallest tiles without tensor cores, of which each thread has one."""
 MERGED = 128
 """Queries up to which those of several heads that share keys are in one tile."""
 UNITS, WARPS = 132, 16
@@ -212,15 +214,15 @@ class _Lowering(AttentionIndices):
         tensor = self.type in HALF_TYPES
         if not tensor:
             most = 64 if head <= LARGE_HEAD else 32
-            enough = next((n for n in (SCALAR_PARTS[0], 32) if n >= self.query.extent), most)
-            filling = min(most, enough) if in_parts else _filling(outer, self.query.extent, most)
+            enough = next((n for n in (*FEW_QUERIES, 32) if n >= self.query.extent), most)
+            filling = min(most, enough) if in_parts else min(enough, _filling(outer, self.query.extent, most))
             queries, keys = s.queries or filling, s.keys or 64
-            depth, features = self.depth.extent, _up(self.feature.extent, 4 * SCALAR_PARTS[1])
-            if queries % (4 * SCALAR_PARTS[0]) and queries not in (SCALAR_PARTS[0], 2 * SCALAR_PARTS[0]):
-                raise UnsupportedError(f"a tile of {queries} queries cannot be divided among the threads of a block")
-            if keys % (4 * SCALAR_PARTS[1]) or keys > 64 or queries > 64:
+            rows = next((n for n in FEW_QUERIES if n == queries), FEW_QUERIES[-1])
+            columns = SCALAR_THREADS // rows
+            if queries != _in_runs(queries, rows) or keys != _in_runs(keys, columns) or keys > 64 or queries > 64:
                 raise UnsupportedError(f"a tile of {queries} queries and {keys} keys has no kernel")
-            return AttentionShape(queries, keys, depth, features, SCALAR_PARTS[0] * SCALAR_PARTS[1] // 32)
+            features = _in_runs(self.feature.extent, columns)
+            return AttentionShape(queries, keys, self.depth.extent, features, SCALAR_THREADS // 32, rows)
         large = 128 if head <= SMALL_HEAD and outer * -(-self.query.extent // 128) >= MANY_BLOCKS else 64
         if head > LARGE_HEAD:
             large = 32
@@ -263,9 +265,15 @@ class _Lowering(AttentionIndices):
 def _filling(outer: int, extent: int, most: int) -> int:
     """Return the queries of a tile without tensor cores: fewer where most multiprocessors would have no tile."""
     queries = most
-    while queries > SCALAR_PARTS[0] and outer * -(-extent // queries) < ENOUGH_BLOCKS:
+    while queries > FEW_QUERIES[-1] and outer * -(-extent // queries) < ENOUGH_BLOCKS:
         queries //= 2
     return queries
+
+
+def _in_runs(n: int, parts: int) -> int:
+    """Return the least size from n on that threads divide into parts of one element, two or a multiple of four."""
+    each = -(-n // parts)
+    return parts * (each if each <= 2 else _up(each, 4))
 
 
 def _up(n: int, to: int) -> int:

@@ -18,8 +18,8 @@ from compiler.passes.infrastructure.rewrite_limits import pinned
 _TYPES = frozenset({T.F32, T.F16, T.BF16})
 MAX_HEAD = 256
 """Maximum size of a head: blocks of queries, keys and results stay in the second-level cache."""
-LEAST_COPIED = 1 << 22
-"""Bytes of keys and values whose copies take as long on a GPU as what attention of few queries leaves idle."""
+LEAST_SLOW = 1 << 22
+"""Bytes of keys and values from which on attention of few queries is faster on a GPU as one kernel."""
 
 
 @dataclass(frozen=True)
@@ -29,14 +29,14 @@ class AttentionFusion(ComputationPass):
     Attributes:
         min_queries: minimum number of queries; vectors hold queries side by side.
         min_scores: minimum number of scores per head.
-        spares_copies: whether attention of fewer queries is fused, too, if a library could not read keys and values as
-            they are: on a GPU, copies of them take longer than the attention.
+        few_queries: whether attention of fewer queries is fused, too, if there are many keys, of f32 or such that a
+            library could not read them as they are: on a GPU, copies of them take longer than the attention.
     """
 
     name: ClassVar[str] = "attention-fusion"
     min_queries: int = number_option(12, 1, 1 << 20)
     min_scores: int = number_option(512, 1, 1 << 40)
-    spares_copies: bool = False
+    few_queries: bool = False
 
     def run_on(self, computation: HloComputation) -> bool:
         """Rewrite one computation; return whether it changed."""
@@ -64,13 +64,19 @@ class AttentionFusion(ComputationPass):
         queries = second.m * second.n // max(1, values)
         if max(first.k, values) > MAX_HEAD or queries * keys < self.min_scores:
             return False
-        return queries >= self.min_queries or (self.spares_copies and _copied_bytes(a) >= LEAST_COPIED)
+        return queries >= self.min_queries or (self.few_queries and _slow_bytes(a) >= LEAST_SLOW)
 
 
-def _copied_bytes(a: Attention) -> int:
-    """Return the bytes of keys and values that a library would need copied or computed before its products."""
+def _slow_bytes(a: Attention) -> int:
+    """Return the bytes of keys and values that a library would need copied or computed, or multiplies slowly."""
     dots = {o: dot for dot in (a.dot, a.output) for o in dot.operands if o is not a.weights}
-    return sum(o.shape.byte_size for o, dot in dots.items() if needs_transpose(dot, o) or _is_computed(o))
+    slow = (o for o, dot in dots.items() if _is_plain(o) or needs_transpose(dot, o) or _is_computed(o))
+    return sum(o.shape.byte_size for o in slow)
+
+
+def _is_plain(i: HloInstruction) -> bool:
+    """Check for values of f32 that no conversion yields, for which there are no tensor cores."""
+    return i.shape.element_type is T.F32 and i.opcode is not Opcode.CONVERT
 
 
 def _is_computed(i: HloInstruction) -> bool:

@@ -183,7 +183,7 @@ def group_tile_products(module: HloModule) -> bool:
     Args:
         module: the module to change, after `lower`.
     """
-    changed = AttentionFusion(spares_copies=True).run(module)
+    changed = AttentionFusion(few_queries=True).run(module)
     changed |= TileProductFusion().run(module)
     if changed:
         PipelineRun().run(_lowering()[1], module)
