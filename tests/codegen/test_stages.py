@@ -56,6 +56,22 @@ def test_rows_of_a_few_vectors(dims: str) -> None:
     assert "_block[" not in checked(text, Schedule(stages=0))
 
 
+@pytest.mark.parametrize("columns", [512, 500])
+def test_rows_of_which_each_is_one_task(columns: int) -> None:
+    text = f"""
+    a = f32[32,{columns}] parameter(0)
+    b = f32[{columns}] parameter(1)
+    w = f32[32,{columns}] broadcast(b), dimensions={{1}}
+    e = f32[32,{columns}] exponential(a)
+    m = f32[32,{columns}] multiply(e, w)
+    t = f32[32,{columns}] tanh(m)
+    s = f32[32,{columns}] multiply(t, w)
+    ROOT r = f32[32,{columns}] exponential(s)"""
+    source = checked(text, Schedule(grain=16000))
+    assert "hlogym_parallel" in source
+    assert source.count("_block[256]") == 2
+
+
 @pytest.mark.parametrize(("dims", "divided"), [("7,64", False), ("7,640", True)])
 def test_short_loops_that_would_pass_on_many_values_stay_whole(dims: str, divided: bool) -> None:
     others = [f"m{k} = f32[{dims}] multiply(a, p{k})\n n{k} = f32[{dims}] add(m{k}, a)" for k in range(3)]

@@ -225,7 +225,7 @@ class _Binder:
             is_loop = isinstance(s, For) and s.kind is LoopKind.INDEPENDENT
             nanoseconds = self._shared_nanoseconds(s) if is_loop and is_long else 0.0
             if isinstance(s, For) and nanoseconds:
-                out.append(self._parallel(s, nanoseconds < BRIEF_NANOSECONDS and work_of((s,)) < BRIEF_WORK))
+                out += self._parallel(s, nanoseconds < BRIEF_NANOSECONDS and work_of((s,)) < BRIEF_WORK)
             elif isinstance(s, For) and is_loop and has_loop(s.body):
                 out.append(replace(s, kind=LoopKind.SERIAL, body=self.top(s.body, False), poll=_poll(s)))
             elif isinstance(s, lir.SortByKey):
@@ -254,8 +254,8 @@ class _Binder:
 
     # ---- threads
 
-    def _parallel(self, s: For, brief: bool) -> lir.Stmt:
-        """Return a loop whose iterations are distributed to threads; see `For.brief`."""
+    def _parallel(self, s: For, brief: bool) -> Body:
+        """Return the statements of a loop whose iterations are distributed to threads; see `For.brief`."""
         nest = [s]
         while math.prod(f.var.extent for f in nest) < MIN_ITEMS:
             below = perfect_nest(nest[-1])[1:2]
@@ -271,17 +271,14 @@ class _Binder:
             and not self._block(nest[0]) and not is_sparse(nest[0])
         ):  # fmt: skip
             grain = -(-grain // ALIGNED) * ALIGNED  # a range should end at a vector and at a cache line
-            return replace(s, kind=LoopKind.PARALLEL_VECTOR, body=self._body(body), grain=grain, brief=brief)
+            return (replace(s, kind=LoopKind.PARALLEL_VECTOR, body=self._body(body), grain=grain, brief=brief),)
         else:
-            body, grain = (self._chunks(nest.pop(), math.prod(f.var.extent for f in nest), task, brief),), 1
-            if not nest:
-                (only,) = body
-                return only
+            body, grain = self._chunks(nest.pop(), math.prod(f.var.extent for f in nest), task, brief), 1
         for f in reversed(nest):
             body = (replace(f, kind=LoopKind.PARALLEL, body=body, grain=grain, brief=brief),)
-        return body[0]
+        return body
 
-    def _chunks(self, s: For, runs: int, task: int, brief: bool) -> lir.Stmt:
+    def _chunks(self, s: For, runs: int, task: int, brief: bool) -> Body:
         """Return a loop over single elements, which runs `runs` times, as a parallel loop over vector loops.
 
         A vector loop has at least `task` statements of work.
@@ -290,13 +287,13 @@ class _Binder:
         unit = self._block(s) or ALIGNED  # a chunk should end at a vector and at a cache line
         size = min(-(-size // unit) * unit, s.var.extent)
         if s.base is not None or -(-s.var.extent // size) < 2:
-            return self._leaf(s)
+            return tuple(self._leaves(s))
         outer, inner = Var(f"{s.var.name}c", -(-s.var.extent // size)), Var(f"{s.var.name}v", size)
         at = ix.of(outer) * size + ix.of(inner)
         loop = _moved(s, inner, at)
         if s.var.extent % size:
             loop = replace(loop, base=ix.of(outer) * size, limit=s.var.extent)
-        return For(outer, LoopKind.PARALLEL, tuple(self._leaves(loop)), brief=brief)
+        return (For(outer, LoopKind.PARALLEL, tuple(self._leaves(loop)), brief=brief),)
 
     def _sort(self, s: lir.SortByKey) -> lir.SortByKey:
         """Return a sort by the schedule's method, whose rows are distributed to threads if they are enough work."""
