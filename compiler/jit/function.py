@@ -30,6 +30,7 @@ MOST_SIGNATURES = 1024
 """Number of signatures that a function remembers."""
 _JAX_TYPES: set[type] = set()
 """Types of JAX arrays and tracers that were met; a look-up takes less time than `isinstance`."""
+_CONTAINERS = frozenset((dict, list, tuple))
 
 
 class CacheInfo(NamedTuple):
@@ -89,7 +90,7 @@ class JitFunction:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function; compile it at the first call with a signature."""
         for a in args:
-            if type(a) in _JAX_TYPES:
+            if type(_first_leaf(a)) in _JAX_TYPES:
                 break
         else:
             if self._output != "jax":
@@ -211,3 +212,10 @@ def _as_numpy(results: Any) -> Any:
         ),
         results,
     )
+
+
+def _first_leaf(tree: Any) -> Any:
+    """Return the first leaf of built-in containers, by which most calls with JAX arrays are known."""
+    while type(tree) in _CONTAINERS and tree:
+        tree = next(iter(tree.values())) if type(tree) is dict else tree[0]
+    return tree

@@ -29,32 +29,40 @@ class CompiledGraph:
         self._all_tensors = len(self._inputs) == len(lowered.inputs)
         # What is checked in each call: None for the row-major order, else the strides.
         self._strides = [None if x.is_row_major and not x.has_lazy_bits else x for _, x in self._inputs]
+        self._all_row_major = all(x is None for x in self._strides)
         self._new = _allocator(self._torch)
+        self._is_contiguous = self._torch.Tensor.is_contiguous
         self._results = [(x.size, x.stride, x.dtype) for x in lowered.results]
         numbers = {position: k for k, (position, _) in enumerate(self._inputs)}
         self._updated = [numbers[position] for position in lowered.mutated]
         self._simple = all(isinstance(o, FromResult) for o in lowered.outputs) and [
             o.number for o in lowered.outputs if isinstance(o, FromResult)
         ] == list(range(len(lowered.results)))
+        self._plain = not (self._updated or lowered.draws or lowered.drawn)
+        self._call_at: Any = getattr(executable, "call_at", None)
         self._run = self._by_address if getattr(executable, "takes_addresses", False) else self._by_arrays
 
     def __call__(self, inputs: list[Any]) -> Sequence[Any]:
         """Run the program."""
         given = inputs if self._all_tensors else [inputs[n] for n, _ in self._inputs]
-        tensors = []
-        for tensor, layout in zip(given, self._strides, strict=True):
-            if layout is None:
-                tensors.append(tensor if tensor.is_contiguous() else tensor.contiguous())
-            elif tensor.stride() == layout.stride and not layout.has_lazy_bits and layout.is_dense:
-                tensors.append(tensor)
-            else:
-                tensors.append(self._copied(tensor, layout))
+        if self._all_row_major and all(map(self._is_contiguous, given)):
+            tensors = list(given)
+        else:
+            tensors = [self._as_traced(t, x) for t, x in zip(given, self._strides, strict=True)]
         results = self._run(tensors)
         if self._updated:
             self._write_back(given, tensors)
         outputs = results if self._simple else [self._output(o, inputs, results) for o in self.lowered.outputs]
         inputs.clear()
         return outputs
+
+    def _as_traced(self, tensor: Any, layout: TensorLayout | None) -> Any:
+        """Return a tensor itself if it lies in memory as it did during tracing, else a copy that does."""
+        if layout is None:
+            return tensor if tensor.is_contiguous() else tensor.contiguous()
+        if tensor.stride() == layout.stride and not layout.has_lazy_bits and layout.is_dense:
+            return tensor
+        return self._copied(tensor, layout)
 
     def _copied(self, tensor: Any, layout: TensorLayout) -> Any:
         """Return a dense copy of a tensor in the order of a layout."""
@@ -98,6 +106,9 @@ class CompiledGraph:
         new = self._new
         results = [new(*spec) for spec in self._results]
         addresses = [t.data_ptr() for t in tensors]
+        if self._plain:
+            self._call_at(addresses, [r.data_ptr() for r in results])
+            return results
         for k in self._updated:
             if addresses.count(addresses[k]) > 1:  # the program may update an array only if no other input shares it
                 tensors[k] = tensors[k].clone()
@@ -111,7 +122,7 @@ class CompiledGraph:
             addresses.append(state.data_ptr())
             after = self._torch.empty(2, dtype=self._torch.int64)
             written.append(after.data_ptr())
-        self.executable.call_at(addresses, written)  # type: ignore[attr-defined]
+        self._call_at(addresses, written)
         return results
 
     def _by_arrays(self, tensors: list[Any]) -> list[Any]:
