@@ -408,7 +408,8 @@ DEPTHWISE = {
     "rows": ("2,8,20,30", "8,1,3,3", "2,8,20,30", "size=3x3 pad=1_1x1_1", "bf01_oi01->bf01", 0),
     "dilated": ("2,8,20,30", "8,1,3,3", "2,8,40,60", "size=3x3 pad=1_2x1_2 lhs_dilate=2x2", "bf01_oi01->bf01", 0),
     "other order": ("8,20,2,30", "3,8,1,3", "2,9,8,14", "size=3x3 stride=2x2", "f0b1_0oi1->b0f1", 0),
-    "large": ("2,8,20,30", "8,1,5,5", "2,8,20,30", "size=5x5 pad=2_2x2_2", "bf01_oi01->bf01", 1),
+    "few features": ("2,8,20,30", "8,1,5,5", "2,8,20,30", "size=5x5 pad=2_2x2_2", "bf01_oi01->bf01", 0),
+    "large": ("2,8,20,30", "8,1,13,13", "2,8,20,30", "size=13x13 pad=6_6x6_6", "bf01_oi01->bf01", 1),
     "features last": ("2,20,30,8", "3,3,1,8", "2,20,30,8", "size=3x3 pad=1_1x1_1", "b01f_01io->b01f", 1),
 }
 
@@ -421,6 +422,20 @@ def test_depthwise_convolutions_of_rows_stay_with_our_kernels(case: str, monkeyp
         f"HloModule m\nENTRY e {{ x = f32[{x}] parameter(0)\n k = f32[{kernel}] parameter(1)\n"
         f" ROOT c = f32[{out}] convolution(x, k), window={{{window}}}, dim_labels={labels}, feature_group_count=8 }}",
         calls=calls,
+    )
+
+
+@pytest.mark.parametrize("order", ["bf01_oi01->bf01", "b01f_01io->b01f"])
+@pytest.mark.parametrize("size", [3, 5])
+def test_convolutions_of_one_feature_stay_with_our_kernels(order: str, size: int) -> None:
+    first = order.startswith("bf")
+    image, kernel = ("3,1,20,30", f"1,1,{size},{size}") if first else ("3,20,30,1", f"{size},{size},1,1")
+    half = size // 2
+    window = f"size={size}x{size} pad={half}_{half}x{half}_{half}"
+    check(
+        f"HloModule m\nENTRY e {{ x = f32[{image}] parameter(0)\n k = f32[{kernel}] parameter(1)\n"
+        f" ROOT c = f32[{image}] convolution(x, k), window={{{window}}}, dim_labels={order} }}",
+        calls=0,
     )
 
 

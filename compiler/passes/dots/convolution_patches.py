@@ -178,7 +178,7 @@ class _Form:
     @property
     def is_depthwise(self) -> bool:
         """Whether every feature has its own kernel and yields one output feature."""
-        return self.groups > 1 and not self.by_batch and self.features == self.outputs == 1
+        return not self.by_batch and self.features == self.outputs == 1
 
     @property
     def is_depthwise_gradient(self) -> bool:

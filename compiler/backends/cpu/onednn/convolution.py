@@ -24,6 +24,9 @@ TYPES = {
 
 MAX_SCALED = 9
 """Maximum number of kernel elements for which our loops over scaled rows are faster than oneDNN."""
+MAX_SCALED_FEW = 128
+"""The same for fewer features than FEW, of which oneDNN's blocks of features would be mostly empty."""
+FEW = 16
 
 
 def scales_rows(i: HloInstruction) -> bool:
@@ -34,12 +37,20 @@ def scales_rows(i: HloInstruction) -> bool:
     labels: ConvDimLabels = i.attributes["dim_labels"]
     window: Window = i.attr("window", Window())
     x, groups = i.operands[0].shape, i.attr("feature_group_count", 1)
-    is_depthwise = 1 < groups == x.dimensions[labels.lhs.index("f")] == i.shape.dimensions[labels.out.index("f")]
-    in_rows = labels.lhs[-1].isdigit() and labels.out[-1] == labels.lhs[-1]
+    features = x.dimensions[labels.lhs.index("f")]
+    is_depthwise = groups == features == i.shape.dimensions[labels.out.index("f")]
+    lhs, out = (side.replace("f", "") if features == 1 else side for side in (labels.lhs, labels.out))
+    in_rows = lhs[-1].isdigit() and out[-1] == lhs[-1]
     is_plain = all(w.lhs_dilate <= 2 for w in window.dims)
     is_single = {o.shape.element_type for o in (*i.operands, i)} == {T.F32}
     taps = math.prod(w.size for w in window.dims)
-    return is_depthwise and in_rows and is_plain and is_single and taps <= MAX_SCALED
+    return (
+        is_depthwise
+        and in_rows
+        and is_plain
+        and is_single
+        and taps <= (MAX_SCALED_FEW if features < FEW else MAX_SCALED)
+    )
 
 
 def describe_convolution(i: HloInstruction) -> Description:
