@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from compiler.errors import UnsupportedError
+from compiler.frontends.torch_grid_sampling import grid_sample, grid_sampler
 
 
 @contextmanager
@@ -60,7 +61,11 @@ def _table(torch: Any, differentiable: bool) -> dict[Any, Callable[..., Any]]:
         loop = _unrolled if differentiable else importlib.import_module("torch._higher_order_ops.while_loop").while_loop
         return _ctc_loss(torch, loop, log_probs, targets, steps, lengths, blank, reduction, zero_infinity)
 
-    cov, corrcoef = functools.partial(_covariance, torch), functools.partial(_correlation, torch)
+    def bound(function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a function without its first parameter; it has a name, which graphs need that PyTorch runs."""
+        return functools.update_wrapper(functools.partial(function, torch), function)
+
+    cov, corrcoef = bound(_covariance), bound(_correlation)
     return {
         torch.cov: cov,
         torch.Tensor.cov: cov,
@@ -69,12 +74,12 @@ def _table(torch: Any, differentiable: bool) -> dict[Any, Callable[..., Any]]:
         torch.bincount: bincount,
         torch.Tensor.bincount: bincount,
         torch._is_all_true: lambda _: True,  # used by torch.distributions to check arguments
-        functional.gaussian_nll_loss: functools.partial(_gaussian_nll_loss, torch),
+        functional.gaussian_nll_loss: bound(_gaussian_nll_loss),
         functional.ctc_loss: ctc_loss,
-        functional.multi_margin_loss: functools.partial(_multi_margin_loss, torch),
-        functional.multilabel_margin_loss: functools.partial(_multilabel_margin_loss, torch),
-        functional.grid_sample: functools.partial(_grid_sample, torch),
-        torch.grid_sampler: functools.partial(_grid_sampler, torch),
+        functional.multi_margin_loss: bound(_multi_margin_loss),
+        functional.multilabel_margin_loss: bound(_multilabel_margin_loss),
+        functional.grid_sample: bound(grid_sample),
+        torch.grid_sampler: bound(grid_sampler),
     }
 
 
@@ -91,27 +96,6 @@ def substitute_calls(graph_module: Any) -> None:
             node.target = table[node.target]
         if changed:
             inner.recompile()
-
-
-def _grid_sample(
-    torch: Any, x: Any, grid: Any, mode: str = "bilinear", padding_mode: str = "zeros", align_corners: Any = None
-) -> Any:
-    if x.dim() != 4 or mode not in _SAMPLING or padding_mode not in _PADDING:
-        return torch.nn.functional.grid_sample(x, grid, mode, padding_mode, align_corners)
-    how = (_SAMPLING.index(mode), _PADDING.index(padding_mode), bool(align_corners))
-    return _grid_sampler(torch, x, grid, *how)
-
-
-_SAMPLING = ("bilinear", "nearest", "bicubic")
-_PADDING = ("zeros", "border", "reflection")
-
-
-def _grid_sampler(torch: Any, x: Any, grid: Any, mode: int, padding_mode: int, align_corners: bool) -> Any:
-    """Sample by indexing, which has a gradient."""
-    if x.dim() != 4:
-        return torch.grid_sampler(x, grid, mode, padding_mode, align_corners)
-    found: Any = importlib.import_module("torch._decomp.decompositions")._grid_sampler_2d
-    return found(x, grid, mode, padding_mode, align_corners, _expand_grid=False)
 
 
 def _counted_in(torch: Any, weights: Any) -> Any:

@@ -66,3 +66,37 @@ def test_dispatch_of_pytorch_is_as_before_after_a_compilation() -> None:
     before = dict(op.py_kernels)
     compiled(lambda x: F.interpolate(x, scale_factor=2))(torch.randn(1, 1, 2, 2))
     assert op.py_kernels == before
+
+
+@pytest.mark.parametrize("align", [False, True])
+@pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
+@pytest.mark.parametrize("mode", ["bilinear", "nearest"])
+def test_samples_of_volumes_are_those_of_eager_mode(mode: str, padding: str, align: bool) -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn((2, 2, 3, 4, 5), dtype=torch.float64, generator=generator).requires_grad_()
+    places = torch.rand((2, 3, 2, 4, 3), dtype=torch.float64, generator=generator) * 4 - 2
+    grid = places.requires_grad_(mode == "bilinear")
+    inputs = (x, grid) if mode == "bilinear" else (x,)
+
+    def program(x: Any, grid: Any) -> Any:
+        return F.grid_sample(x, grid, mode, padding, align_corners=align).sin()
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = compiled(program)(x, grid)
+        gradients = torch.autograd.grad(found.sum(), inputs)
+    wanted = program(x, grid)
+    assert_close(found, wanted, 1e-9)
+    for f, w in zip(gradients, torch.autograd.grad(wanted.sum(), inputs), strict=True):
+        assert_close(f.contiguous(), w, 1e-9)
+
+
+def test_samples_beside_an_unsupported_op_are_left_to_pytorch() -> None:
+    x, grid = torch.rand(1, 1, 4, 4), torch.rand(1, 3, 3, 2)
+
+    def program(x: Any, grid: Any) -> Any:
+        return F.grid_sample(torch.special.bessel_j0(x), grid, align_corners=False)
+
+    with pytest.warns(UserWarning, match="op by op"):
+        found = compiled(program, fallback=True)(x, grid)
+    assert_close(found, program(x, grid), 1e-6)
