@@ -124,11 +124,11 @@ class _Lowering(AttentionIndices):
     def kernel(self) -> lir.Kernel:
         """Return the kernel."""
         result = self.e.fresh("result")
-        return self._kernel(self.arguments(), result, self._epilogue(result))
+        return self._kernel(self._shape(), self.arguments(), result, self._epilogue(result))
 
     def parts(self, count: int) -> KeyParts:
         """Return the kernel whose blocks take one of `count` parts of the keys each."""
-        e, shape = self.e, self._shape(in_parts=True)
+        e, shape = self.e, self._shape(count)
         tiles = -(-self.key.extent // shape.keys)
         each = -(-tiles // count)
         part = Var(e.fresh("part"), -(-tiles // each))
@@ -142,6 +142,7 @@ class _Lowering(AttentionIndices):
         epilogue = lir.Store("o0", row * self.feature.extent + along, result)
         kept = (lir.Store("o1", row, most), lir.Store("o2", row, total))
         kernel = self._kernel(
+            shape,
             kernel_arguments(self.fused.parameters, outputs),
             result,
             (epilogue,),
@@ -161,7 +162,7 @@ class _Lowering(AttentionIndices):
             return 1
 
         def seconds(parts: int) -> float:
-            shape = whole if parts == 1 else self._shape(in_parts=True)
+            shape = self._shape(parts)
             blocks = outer * -(-self.query.extent // shape.queries) * parts
             rounds = -(-self.key.extent // (shape.keys * parts)) * -(-blocks // (UNITS * max(2, WARPS // shape.warps)))
             return each * rounds + (SECOND_STAGE + parts * contributed if parts > 1 else 0.0)
@@ -172,6 +173,7 @@ class _Lowering(AttentionIndices):
 
     def _kernel(
         self,
+        shape: AttentionShape,
         arguments: tuple[lir.Argument, ...],
         result: str,
         epilogue: tuple[lir.Stmt, ...],
@@ -180,7 +182,6 @@ class _Lowering(AttentionIndices):
     ) -> lir.Kernel:
         """Return the kernel with an epilogue, each of whose blocks takes a part of the keys unless `part` is None."""
         e = self.e
-        shape = self._shape(in_parts=kept is not None)
         tile = Var(e.fresh("q"), -(-self.query.extent // shape.queries))
         first = ix.of(tile) * shape.queries
         queries = tile_operand(e, self.queries, self.query_index, self.query, self.depth, self.type)
@@ -199,11 +200,10 @@ class _Lowering(AttentionIndices):
 
     # ---- tiles
 
-    def _shape(self, in_parts: bool = False) -> AttentionShape:
-        """Return the sizes of the tiles: those of the schedule, otherwise by the size of a head.
+    def _shape(self, parts: int = 1) -> AttentionShape:
+        """Return the sizes of the tiles for blocks that take parts of the keys.
 
-        Args:
-            in_parts: whether the keys are divided, so that there are enough blocks with any number of queries.
+        They are those of the schedule, otherwise they follow from the size of a head and the number of blocks.
         """
         s, head = self.schedule, max(self.depth.extent, self.feature.extent)
         if head > MAX_HEAD:
@@ -215,7 +215,7 @@ class _Lowering(AttentionIndices):
         if not tensor:
             most = 64 if head <= LARGE_HEAD else 32
             enough = next((n for n in (*FEW_QUERIES, 32) if n >= self.query.extent), most)
-            filling = min(most, enough) if in_parts else min(enough, _filling(outer, self.query.extent, most))
+            filling = _filling(outer * parts, self.query.extent, min(most, enough))
             queries, keys = s.queries or filling, s.keys or 64
             rows = next((n for n in FEW_QUERIES if n == queries), FEW_QUERIES[-1])
             columns = SCALAR_THREADS // rows
