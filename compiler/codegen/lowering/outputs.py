@@ -91,5 +91,5 @@ def _forward_step(i: HloInstruction, user: HloInstruction, index: Index) -> Inde
     if user.opcode is Opcode.TRANSPOSE:
         return tuple(index[d] for d in user.dimensions)
     if user.opcode in (Opcode.RESHAPE, Opcode.BITCAST):
-        return ix.delinearize(ix.linearize(index, i.shape.dimensions), user.shape.dimensions)
+        return ix.reshaped(index, i.shape.dimensions, user.shape.dimensions)
     return index if user.shape.is_array and user.shape.dimensions == i.shape.dimensions else None

@@ -247,6 +247,31 @@ def delinearize(offset: IndexExpr, dims: Sequence[int]) -> Index:
     return tuple(reversed(out))
 
 
+def reshaped(index: Sequence[IndexExpr], dims: Sequence[int], to: Sequence[int]) -> Index:
+    """Return the index with the same row-major offset in an array of other dimensions, as many elements, at least one.
+
+    Dimensions that a reshape keeps keep their indices, also where tests outside bound these to the dimension.
+    """
+    out: list[IndexExpr] = []
+    a = b = 0
+    while a < len(dims) or b < len(to):
+        if a < len(dims) and dims[a] == 1:
+            a += 1
+        elif b < len(to) and to[b] == 1:
+            out.append(const(0))
+            b += 1
+        else:
+            first, start, mine, theirs = a, b, dims[a], to[b]
+            a, b = a + 1, b + 1
+            while mine != theirs:
+                if mine < theirs:
+                    mine, a = mine * dims[a], a + 1
+                else:
+                    theirs, b = theirs * to[b], b + 1
+            out += delinearize(linearize(index[first:a], dims[first:a]), to[start:b])
+    return tuple(out)
+
+
 def variables_of(index: Iterable[IndexExpr]) -> set[Var | Runtime]:
     """Return the loop variables and run-time integers that an index depends on."""
     return {v for i in index for v in i.variables()}

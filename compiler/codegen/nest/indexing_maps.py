@@ -13,7 +13,7 @@ from compiler.ir.opcodes import Opcode
 def _reshape(i: HloInstruction, index: Index) -> Index:
     if 0 in i.shape.dimensions:
         return tuple(ix.const(0) for _ in i.operands[0].shape.dimensions)
-    return ix.delinearize(ix.linearize(index, i.shape.dimensions), i.operands[0].shape.dimensions)
+    return ix.reshaped(index, i.shape.dimensions, i.operands[0].shape.dimensions)
 
 
 def _bitcast(i: HloInstruction, index: Index) -> Index:
