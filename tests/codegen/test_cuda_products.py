@@ -364,3 +364,48 @@ def _tall_product(rows: int) -> str:
         f"HloModule m\nENTRY e {{ x = f32[{rows},256] parameter(0) y = f32[256,128] parameter(1)\n"
         f"ROOT r = f32[{rows},128] dot(x, y), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}} }}"
     )
+
+
+def patches(starts: Sequence[tuple[int, ...]], strides: tuple[int, ...], wrapped: bool) -> HloComputation:
+    """Return a product of patches of an array [12, 11, 10, 3], of 4 x 3 x 4 positions.
+
+    Args:
+        starts: where each piece of the patches starts.
+        strides: distances of the positions of a piece.
+        wrapped: whether pieces are reshaped, with a dimension of their own.
+    """
+    lines = ["x = f32[10,9,8,3] parameter(0)", "z = f32[] constant(0)"]
+    lines.append("p = f32[12,11,10,3] pad(x, z), padding=1_1x1_1x1_1x0_0")
+    sizes = (4, 3, 4)
+    for n, start in enumerate(starts):
+        spans = zip(start, sizes, strides, strict=True)
+        spec = ",".join(f"[{a}:{a + (size - 1) * s + 1}:{s}]" for a, size, s in spans)
+        lines.append(f"s{n} = f32[4,3,4,3] slice(p), slice={{{spec},[0:3]}}")
+        lines.append(f"r{n} = f32[48,1,3] reshape(s{n})")
+    pieces = ", ".join(f"{'r' if wrapped else 's'}{n}" for n in range(len(starts)))
+    k = 3 * len(starts)
+    joined = f"f32[48,{len(starts)},3]" if wrapped else f"f32[4,3,4,{k}]"
+    lines += [
+        f"c = {joined} concatenate({pieces}), dimensions={{{1 if wrapped else 3}}}",
+        f"m = f32[48,{k}] reshape(c)",
+        f"w = f32[{k},20] parameter(1)",
+        "ROOT d = f32[48,20] dot(m, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}",
+    ]
+    return fused("\n".join(lines))
+
+
+CUBE = [(a, b, c) for a in range(3) for b in range(2) for c in (0, 2)]
+
+
+@needs_emulator
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_patches_at_regular_distances(wrapped: bool, tmp_path: Path) -> None:
+    square = [(2, b, c) for b in range(3) for c in range(3)]
+    starts = [CUBE, square, CUBE[::-1], [(0, 0, 0)] * 5, [(0, 0, 3), (1, 0, 0), (0, 2, 1), (2, 0, 4), (1, 1, 1)]]
+    check([patches(s, (2, 3, 1), wrapped) for s in starts], tmp_path)
+
+
+def test_patches_at_regular_distances_are_read_by_one_load() -> None:
+    source = kernel_of(patches(CUBE, (1, 1, 1), False), "cuda").source
+    assert source.count("= p0[") == 1
+    assert source.count(" ? ") < len(CUBE)

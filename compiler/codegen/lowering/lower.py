@@ -36,6 +36,7 @@ from compiler.codegen.lowering.emit import Emitter
 from compiler.codegen.lowering.nests import looped_reductions, nests_of
 from compiler.codegen.lowering.outputs import kernel_arguments
 from compiler.codegen.lowering.reductions import Domain, combiner_of, result_index
+from compiler.codegen.lowering.regular_pieces import use_regular_pieces
 from compiler.codegen.lowering.select_regions import update_starts
 from compiler.codegen.lowering.vector_products import with_vector_product_as_sum
 from compiler.codegen.nest import index as ix
@@ -117,6 +118,8 @@ class _Lowering:
             fused, min(STATEMENT_LIMIT, BASE_STATEMENTS + STATEMENTS_PER_INSTRUCTION * graph.instructions)
         )
         self.outputs = [f"o{k}" for k in range(len(self.roots))]
+        if self.tiles:  # a CPU runs along each piece
+            use_regular_pieces(self.emitter, self.fused, self.roots)
 
     def kernel(self) -> lir.Kernel:
         """Return the kernel in the form that fits."""

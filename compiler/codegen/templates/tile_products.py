@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from compiler.codegen.lowering.emission import STATEMENT_LIMIT
 from compiler.codegen.lowering.emit import Emitter
 from compiler.codegen.lowering.outputs import forward_index, kernel_arguments, set_source, store_outputs
+from compiler.codegen.lowering.regular_pieces import use_regular_pieces
 from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import Index, IndexExpr, Var
@@ -198,6 +199,7 @@ class _Lowering:
         types = {half_of(o) or o.shape.element_type for o in dot.operands}
         self.type = next(iter(types)) if len(types) == 1 else self.sums
         self.emitter = Emitter(fused, STATEMENT_LIMIT)
+        use_regular_pieces(self.emitter, fused)
         self.tile: TileProduct | None = None
         self.covered = 0
 
