@@ -109,9 +109,9 @@ def test_a_pad_keeps_the_bits_of_narrow_floats(dtype: str) -> None:
     np.testing.assert_array_equal(found.view(np.uint16)[:, 1:-1], x)
 
 
-def loops_of(text: str, schedule: Schedule | None = None) -> list[tuple[int, bool]]:
+def loops_of(text: str, schedule: Schedule | None = None, reducers: str = "") -> list[tuple[int, bool]]:
     """Return, for each loop over single elements, its extent and whether it tests an index."""
-    body = bind_c(lower(running.fused(text)), schedule or Schedule()).body
+    body = bind_c(lower(running.fused(text, reducers)), schedule or Schedule()).body
     loops = [s for s in walk(body) if isinstance(s, lir.For)]
     leaves = [s for s in loops if not any(isinstance(x, lir.For) for x in walk(s.body))]
     return [(s.var.extent, any(_is_test(x) for x in walk(s.body))) for s in leaves]

@@ -17,7 +17,7 @@ from compiler.codegen.nest.scalar_ops import SCALAR_BYTES
 from compiler.codegen.nest.traversal import map_bodies, map_indices, walk
 from compiler.codegen.nest.work import work_of
 from compiler.codegen.schedules import accumulators, lane_accumulators, stages, streams
-from compiler.codegen.schedules.edges import split_edges
+from compiler.codegen.schedules.edges import REDUCTIONS, split_edges
 from compiler.codegen.schedules.halves import LANES as HALVES
 from compiler.codegen.schedules.halves import convert_halves, suits_halves
 from compiler.codegen.schedules.interleaving import interleave_values
@@ -37,7 +37,9 @@ from compiler.codegen.schedules.near_angles import select_near_angles
 from compiler.codegen.schedules.observed import BindStage, bind_in_stages
 from compiler.codegen.schedules.pairs import pair_elements
 from compiler.codegen.schedules.rare_work import separate_rare_work
+from compiler.codegen.schedules.reduction_edges import split_reduction_edges
 from compiler.codegen.schedules.repeated_rows import divide_repeats
+from compiler.codegen.schedules.row_blocks import block_rows
 from compiler.codegen.schedules.row_cache import cache_rows
 from compiler.codegen.schedules.scans import expand_scans
 from compiler.codegen.schedules.scatter_parts import split_scatters
@@ -110,7 +112,9 @@ def _with_shared_values(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
 
 
 def _with_divided_reductions(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
-    body = split_reductions(kernel.body, schedule)
+    splits_edges = schedule.edges and schedule.vector and kernel.kind in REDUCTIONS
+    body = split_reduction_edges(kernel.body) if splits_edges else kernel.body
+    body = split_reductions(body, schedule)
     body = merge_narrow_columns(body, schedule.short) if schedule.vector else body
     body = tile_columns(body, schedule, in_vectors=True)
     return replace(kernel, body=split_scatters(expand_scans(body, schedule), schedule))
@@ -134,7 +138,7 @@ def _with_short_rows(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
     body = kernel.body
     if schedule.vector:
         body = divide_repeats(unroll_short_loops(body, schedule.short), schedule.short)
-    return replace(kernel, body=split_rows(body) if schedule.stages and schedule.vector else body)
+    return replace(kernel, body=split_rows(block_rows(body)) if schedule.stages and schedule.vector else body)
 
 
 def _with_loop_kinds(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:

@@ -37,7 +37,9 @@ from compiler.ir.opcodes import Opcode
 from compiler.ir.types import PrimitiveType as T
 
 KINDS = ("loop", "in-place-update")
-"""The kinds of kernels whose loops are split."""
+"""The kinds of kernels whose loops are split, those around others as well."""
+REDUCTIONS = ("reduction", "column-reduction", "block")
+"""The kinds of kernels whose loops over single elements are split, with those of reductions (`reduction_edges`)."""
 MIN_RANGE = 16
 """Minimum number of elements of the longest range of a loop over single elements, those of a vector."""
 TEST_WORK = 4
@@ -62,11 +64,16 @@ Outcomes = npt.NDArray[np.bool_]
 
 def split_edges(kernel: lir.Kernel, body: Body, schedule: Schedule) -> Body:
     """Return the unbound statements of a kernel with the edges of its loops split where it is worthwhile."""
-    if not schedule.edges or not schedule.vector or kernel.kind not in KINDS:
+    if not schedule.edges or not schedule.vector or kernel.kind not in KINDS + REDUCTIONS:
         return body
-    if not all(isinstance(s, COPYABLE) for s in walk(body)):
+    if kernel.kind in REDUCTIONS:
+        edges = _Edges((_Branches.NONE,))
+    elif all(isinstance(s, COPYABLE) for s in walk(body)):
+        edges = _Edges(tuple(_Branches))
+    else:
         return body
-    return _Edges().body(body)
+    split = edges.body(body)
+    return without_dead_code(split) if edges.copies else body
 
 
 class _TooManyError(Exception):
@@ -85,11 +92,13 @@ class _Edges:
     """The split of the loops of one kernel.
 
     Attributes:
+        branches: for which outcomes the bodies of loops around others may be copied.
         copies: the number of copies so far.
         room: the number of statements that copies of the present loop may still have.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, branches: Sequence[_Branches]) -> None:
+        self.branches = branches
         self.copies = 0
         self.room = 0
 
@@ -100,17 +109,17 @@ class _Edges:
         """Split an outermost loop, with branches for as many outcomes as there is room for."""
         if not isinstance(s, For):
             return (map_bodies(s, self.body),)
-        for branches in _Branches:
+        for branches in self.branches:
             self.room = COPIED * MAX_STATEMENTS
             with contextlib.suppress(_TooManyError):
-                split = without_dead_code(self._statement(s, branches))
-                if _size(split) <= MAX_STATEMENTS:
+                split = self._statement(s, branches)
+                if _size(without_dead_code(split)) <= MAX_STATEMENTS:
                     return split
         return (s,)
 
     def _statement(self, s: lir.Stmt, branches: _Branches) -> Body:
         if isinstance(s, For) and s.kind is LoopKind.INDEPENDENT and s.base is None:
-            tests = _tests_of(s)
+            tests = tests_of(s)
             if not has_loop(s.body):
                 return self._ranges(s, tests) or (s,)
             if branches is not _Branches.NONE and tests and self._has_ranges(s.body):
@@ -131,7 +140,7 @@ class _Edges:
     def _has_ranges(body: Body) -> bool:
         """Check whether a loop over single elements is split; short ones are faster whole, and without branches."""
         loops = (s for s in walk(body) if isinstance(s, For) and s.kind is LoopKind.INDEPENDENT and s.base is None)
-        return any(not has_loop(s.body) and _worthwhile_ranges(s, _tests_of(s)) for s in loops)
+        return any(not has_loop(s.body) and worthwhile_ranges(s, tests_of(s)) for s in loops)
 
     def _suffix(self) -> str:
         self.copies += 1
@@ -185,10 +194,12 @@ class _Edges:
 
     def _ranges(self, s: For, tests: Sequence[lir.IndexTest]) -> Body | None:
         """Return the loops for the ranges of a loop over single elements, or None if it should stay as it is."""
-        ranges = _worthwhile_ranges(s, tests)
-        return None if ranges is None else tuple(self._range(s, tests, r, _group_of(tests)) for r in ranges)
+        ranges = worthwhile_ranges(s, tests, self.branches == (_Branches.NONE,))
+        if ranges is None or not all(isinstance(x, COPYABLE) for x in walk(s.body)):
+            return None
+        return tuple(self._range(s, tests, r, _group_of(tests)) for r in ranges)
 
-    def _range(self, s: For, tests: Sequence[lir.IndexTest], r: _Range, group: int) -> lir.Stmt:
+    def _range(self, s: For, tests: Sequence[lir.IndexTest], r: Range, group: int) -> lir.Stmt:
         var = Var(f"{s.var.name}{self._suffix()}", r.last - r.first)
         body: list[lir.Stmt] = []
         for k, outcomes in enumerate(r.outcomes):
@@ -198,7 +209,7 @@ class _Edges:
 
 
 @dataclass(frozen=True)
-class _Range:
+class Range:
     """A range of groups: the outcomes of the tests for each element of a group; the last group may have fewer."""
 
     first: int
@@ -211,15 +222,21 @@ def _group_of(tests: Sequence[lir.IndexTest]) -> int:
     return math.lcm(1, *(d for t in tests for d in _divisors(t.value)))
 
 
-def _worthwhile_ranges(s: For, tests: Sequence[lir.IndexTest]) -> list[_Range] | None:
-    """Return the ranges of a loop over single elements, or None if it should stay as it is."""
+def worthwhile_ranges(s: For, tests: Sequence[lir.IndexTest], priced: bool = False) -> list[Range] | None:
+    """Return the ranges of a loop over single elements, or None if it should stay as it is.
+
+    Args:
+        s: the loop.
+        tests: its tests.
+        priced: whether ranges have a price even if the loop computes no functions, as those of a reduction have.
+    """
     group = _group_of(tests)
     if not tests or group > MAX_REMAINDERS or s.var.extent < MIN_RANGE:
         return None
     ranges = _ranges_of(tests, s.var.extent, group)
     if ranges is None or max(r.last - r.first for r in ranges) * group < MIN_RANGE:
         return None
-    if not any(isinstance(x, lir.Let) and _is_function(x.value) for x in walk(s.body)):
+    if not priced and not any(isinstance(x, lir.Let) and _is_function(x.value) for x in walk(s.body)):
         return ranges
     # What remains over after whole vectors is computed one by one, where a function takes as long as in a vector. A
     # test takes as long as a few statements, and a vector takes both branches.
@@ -239,7 +256,7 @@ def _steps(extent: int) -> int:
     return extent // MIN_RANGE + extent % MIN_RANGE // half + extent % half
 
 
-def _ranges_of(tests: Sequence[lir.IndexTest], extent: int, group: int) -> list[_Range] | None:
+def _ranges_of(tests: Sequence[lir.IndexTest], extent: int, group: int) -> list[Range] | None:
     """Return the ranges of groups with equal outcomes; None if there are too many."""
     whole = extent // group
     values = _evaluate(tests, np.arange(whole * group)).reshape(len(tests), whole, group)
@@ -247,9 +264,9 @@ def _ranges_of(tests: Sequence[lir.IndexTest], extent: int, group: int) -> list[
     starts = [0, *changes.tolist(), whole]
     if len(starts) > MAX_RANGES:
         return None
-    found = [_Range(a, b, _columns(values[:, a])) for a, b in itertools.pairwise(starts)]
+    found = [Range(a, b, _columns(values[:, a])) for a, b in itertools.pairwise(starts)]
     if extent % group:
-        found.append(_Range(whole, whole + 1, _columns(_evaluate(tests, np.arange(whole * group, extent)))))
+        found.append(Range(whole, whole + 1, _columns(_evaluate(tests, np.arange(whole * group, extent)))))
     return found
 
 
@@ -261,7 +278,7 @@ def _columns(values: Outcomes) -> tuple[tuple[bool, ...], ...]:
     return tuple(tuple(bool(x) for x in column) for column in values.T)
 
 
-def _tests_of(s: For) -> list[lir.IndexTest]:
+def tests_of(s: For) -> list[lir.IndexTest]:
     """Return the tests in a loop that depend on its variable alone."""
     if s.var.extent > MAX_EXTENT:
         return []

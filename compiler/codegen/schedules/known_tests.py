@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from compiler.codegen.nest import loop_ir as lir
@@ -16,7 +16,7 @@ from compiler.ir.types import PrimitiveType as T
 Facts = Mapping[lir.IndexTest, bool]
 """The index tests whose outcome is known."""
 
-COPYABLE = (lir.Let, lir.Accumulator, lir.Assign, lir.Store, lir.If, lir.For)
+COPYABLE = (lir.Let, lir.Accumulator, lir.Assign, lir.Store, lir.LocalStore, lir.If, lir.For)
 """The statements that `copy_with` can copy."""
 
 
@@ -29,9 +29,17 @@ def copy_with(body: Body, facts: Facts, at: Mapping[IndexSymbol, IndexExpr], suf
         at: what loop variables are replaced with.
         suffix: makes the names that the copy defines different from those of other copies.
     """
-    copied = _Copy(facts, at, suffix).body(body)
+    return copy_with_names(body, facts, at, suffix)[0]
+
+
+def copy_with_names(
+    body: Body, facts: Facts, at: Mapping[IndexSymbol, IndexExpr], suffix: str
+) -> tuple[Body, Callable[[str], str]]:
+    """Return the same as `copy_with`, and a function from the names of values to their names in the copy."""
+    copy = _Copy(facts, at, suffix)
+    copied = copy.body(body)
     read = {s.value.name for s in walk(copied) if isinstance(s, lir.Let) and isinstance(s.value, lir.Current)}
-    return _without_unread(copied, read)
+    return _without_unread(copied, read), copy.name
 
 
 def _without_unread(body: Body, read: set[str]) -> Body:
@@ -74,7 +82,7 @@ class _Copy:
         if isinstance(s, lir.Assign):
             self.held[s.name] = self.name(s.value)
             return (lir.Assign(self.name(s.name), self.name(s.value)),)
-        if isinstance(s, lir.Store):
+        if isinstance(s, lir.Store | lir.LocalStore):
             return (replace(s, offset=self.index(s.offset), value=self.name(s.value)),)
         if isinstance(s, lir.If):
             return self._branch(s)

@@ -20,6 +20,7 @@ from compiler.codegen.nest.scalar_ops import SCALAR_BYTES
 from compiler.codegen.nest.traversal import indices_in, map_bodies, map_indices, names_used
 from compiler.codegen.nest.work import work_of
 from compiler.codegen.schedules import accumulators
+from compiler.codegen.schedules.edges import tests_of, worthwhile_ranges
 from compiler.codegen.schedules.loop_transforms import flat_nest, has_loop
 from compiler.codegen.schedules.schedule import Schedule
 from compiler.ir.types import PrimitiveType
@@ -45,10 +46,19 @@ def tile_columns(body: Body, schedule: Schedule, in_vectors: bool = False) -> Bo
     for s in body:
         if isinstance(s, For) and is_column_loop(s):
             values = _values_held(s) if in_vectors else (1, 0)
-            out += _tiled(s, schedule.column_tile(s.var.extent, *values))
+            tile = schedule.column_tile(s.var.extent, *values)
+            out += _tiled(s, s.var.extent if in_vectors and _has_edges(s, schedule) else tile)
         else:
             out.append(map_bodies(s, lambda inner: tile_columns(inner, schedule, in_vectors)))
     return tuple(out)
+
+
+def _has_edges(s: For, schedule: Schedule) -> bool:
+    """Check for a loop of at most two tiles with edges, which are split out if the tests depend on the lane alone."""
+    if not schedule.edges or s.var.extent > 2 * schedule.columns:
+        return False
+    loops = [For(s.var, s.kind, x.body) for x in s.body if isinstance(x, lir.Reduce)]
+    return any(worthwhile_ranges(x, tests_of(x), priced=True) for x in loops)
 
 
 def is_column_loop(s: For) -> bool:
@@ -59,7 +69,7 @@ def is_column_loop(s: For) -> bool:
         return False
     if any(isinstance(x, For) and flat_nest(x) is None for x in s.body):
         return False
-    along, across, same = 0, 0, 0
+    along, across, same, far, near = 0, 0, 0, 0, 0
     for r in s.body:
         if not isinstance(r, lir.Reduce):
             continue
@@ -72,7 +82,18 @@ def is_column_loop(s: For) -> bool:
             along += adjacent and any(i.coefficient(v) != 0 for v in r.vars)
             same += adjacent and all(i.coefficient(v) == 0 for v in r.vars)
             across += i.coefficient(s.var) != 0 and abs(i.coefficient(r.vars[-1])) == 1
+            far += not i.coefficient(s.var) and last > NEAR
+            near += not i.coefficient(s.var) and last == 1
+    if along + same + across == 0 and far > near:
+        return _uses_adjacent_values(s)  # rows that all columns share are read one by one
     return along > across if across else along + same > 0
+
+
+def _uses_adjacent_values(s: For) -> bool:
+    """Check whether the reductions in a loop use elements that its body reads, adjacent ones in each iteration."""
+    used = {name for r in s.body if isinstance(r, lir.Reduce) for name in names_used(r.body)}
+    loads = (x for x in s.body if isinstance(x, lir.Let) and isinstance(x.value, lir.Load) and x.name in used)
+    return any(abs(i.coefficient(s.var)) == 1 for x in loads for i in indices_in((x,)))
 
 
 def column_bytes_bound(s: For, width: int, schedule: Schedule, stages: int = 1) -> int:

@@ -19,6 +19,7 @@ from compiler.codegen.schedules.halves import halves_bytes_bound
 from compiler.codegen.schedules.lane_accumulators import lane_bytes_bound
 from compiler.codegen.schedules.lanes import NEAR, column_bytes_bound
 from compiler.codegen.schedules.loop_transforms import Tiling, has_loop, perfect_nest, staged_bytes_bound
+from compiler.codegen.schedules.row_blocks import blocks_bound
 from compiler.codegen.schedules.row_cache import ROW_CACHE_BYTES, has_expensive, kept_bytes_bound
 from compiler.codegen.schedules.schedule import Schedule
 from compiler.codegen.schedules.shared_values import MIN_WORK, SHARED_BYTES, work_bound
@@ -122,7 +123,9 @@ def _depth(s: lir.Stmt) -> int:
 def _edge_copies(kind: str, s: lir.Stmt, schedule: Schedule) -> int:
     """Return the most copies of the loops of a nest that the split of its edges makes: each has two statements."""
     tests = any(isinstance(x, lir.Let) and isinstance(x.value, lir.IndexTest) for x in walk((s,)))
-    return edges.MAX_STATEMENTS // 2 if tests and schedule.edges and kind in edges.KINDS else 1
+    if not tests or not schedule.edges:
+        return 1
+    return edges.MAX_STATEMENTS // 2 if kind in edges.KINDS else edges.MAX_RANGES if kind in edges.REDUCTIONS else 1
 
 
 def _nest_bytes(s: lir.Stmt, copies: int, schedule: Schedule) -> float:
@@ -147,7 +150,8 @@ def _nest_bytes(s: lir.Stmt, copies: int, schedule: Schedule) -> float:
                 merged = x.var.extent if x.var.extent <= schedule.short else 1  # columns that one loop reduces
                 total += copies * merged * column_bytes_bound(x, width, schedule, sweeps if is_last else 1)
         if isinstance(x, For | lir.Reduce):
-            total += copies * (rows_bound(x) if schedule.stages and schedule.vector else 0)
+            if schedule.stages and schedule.vector:
+                total += copies * (rows_bound(x) + (blocks_bound(x) if isinstance(x, For) else 0))
             total += TILE_COPIES * copies * _leaf_bytes(x, schedule)
     return total
 

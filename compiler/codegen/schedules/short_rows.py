@@ -128,12 +128,12 @@ def _split_results(s: lir.Stmt) -> lir.Stmt:
         need(name)
     if not passed or len(passed) > MAX_ARRAYS or sum(SCALAR_BYTES[t] for t in passed.values()) * ROWS > DIVISION_BYTES:
         return s
-    over, at = _Blocks(s.var).over, ix.of(_Blocks(s.var).at)
+    over, at = Blocks(s.var).over, ix.of(Blocks(s.var).at)
     arrays = [lir.LocalArray(f"{name}_of", t, min(s.var.extent, ROWS)) for name, t in passed.items()]
     stores = [lir.LocalStore(f"{name}_of", at, name) for name in passed]
     loads = [lir.Let(name, t, lir.LocalLoad(f"{name}_of", at)) for name, t in passed.items()]
     loops = (over("h", (*head, *stores)), over("0", (*loads, *again.values(), *tail)))
-    return For(_Blocks(s.var).block, LoopKind.INDEPENDENT, (*arrays, *loops))
+    return For(Blocks(s.var).block, LoopKind.INDEPENDENT, (*arrays, *loops))
 
 
 def _split_reduce(s: lir.Reduce) -> list[lir.Stmt]:
@@ -210,19 +210,21 @@ def _bytes_of(values: Sequence[lir.Let], elements: int) -> int:
 
 
 @dataclass(frozen=True)
-class _Blocks:
+class Blocks:
     """The blocks into which a loop over rows is divided.
 
     Attributes:
         row: the variable of the rows.
+        most: maximum number of rows of a block.
     """
 
     row: Var
+    most: int = ROWS
 
     @property
     def size(self) -> int:
         """Number of rows of a block."""
-        return min(self.row.extent, ROWS)
+        return min(self.row.extent, self.most)
 
     @property
     def block(self) -> Var:
@@ -262,7 +264,7 @@ def _divided(v: Var, lets: tuple[lir.Let, ...], passed: tuple[lir.Let, ...], loo
         passed: those that the elements need and that are not cheap to compute again.
         loop: the loop over the elements of a row.
     """
-    blocks = _Blocks(v)
+    blocks = Blocks(v)
     size, block, start, whole, at, over = (
         blocks.size, blocks.block, blocks.start, blocks.whole, blocks.at, blocks.over
     )  # fmt: skip

@@ -1,0 +1,78 @@
+"""Rows in blocks: the same results for every number of rows, width and type, and which loops are divided."""
+
+from __future__ import annotations
+
+import pytest
+
+from compiler.codegen.schedules.schedule import Schedule
+from tests.codegen.test_stages import checked
+
+REDUCERS = """
+add { a = {t}[] parameter(0) b = {t}[] parameter(1) ROOT r = {t}[] add(a, b) }
+max { a = {t}[] parameter(0) b = {t}[] parameter(1) ROOT r = {t}[] maximum(a, b) }
+"""
+SOFTMAX = """
+    x = {t}[{n},{w}] parameter(0)
+    low = {t}[] constant(-inf)
+    zero = {t}[] constant(0)
+    m = {t}[{n}] reduce(x, low), dimensions={{1}}, to_apply=max
+    mb = {t}[{n},{w}] broadcast(m), dimensions={{0}}
+    d = {t}[{n},{w}] subtract(x, mb)
+    e = {t}[{n},{w}] exponential(d)
+    s = {t}[{n}] reduce(e, zero), dimensions={{1}}, to_apply=add
+    sb = {t}[{n},{w}] broadcast(s), dimensions={{0}}
+    ROOT r = {t}[{n},{w}] divide(e, sb)
+"""
+MOMENTS = """
+    x = f32[{n},{w}] parameter(0)
+    given = f32[{n}] parameter(1)
+    k = s32[{n}] iota(), iota_dimension=0
+    zero = f32[] constant(0)
+    s = f32[{n}] reduce(x, zero), dimensions={{1}}, to_apply=add
+    kf = f32[{n}] convert(k)
+    sk = f32[{n}] add(s, kf)
+    mean = f32[{n}] tanh(sk)
+    mb = f32[{n},{w}] broadcast(mean), dimensions={{0}}
+    c = f32[{n},{w}] subtract(x, mb)
+    q = f32[{n},{w}] multiply(c, c)
+    v = f32[{n}] reduce(q, zero), dimensions={{1}}, to_apply=add
+    root = f32[{n}] sqrt(v)
+    scale = f32[{n}] multiply(root, given)
+    rb = f32[{n},{w}] broadcast(scale), dimensions={{0}}
+    o = f32[{n},{w}] multiply(c, rb)
+    ROOT r = (f32[{n},{w}], f32[{n}], f32[{n}]) tuple(o, mean, scale)
+"""
+LENGTHS = """
+    x = f32[{n},{w}] parameter(0)
+    zero = f32[] constant(0)
+    q = f32[{n},{w}] multiply(x, x)
+    s = f32[{n}] reduce(q, zero), dimensions={{1}}, to_apply=add
+    sb = f32[{n},{w}] broadcast(s), dimensions={{0}}
+    ROOT r = f32[{n},{w}] divide(x, sb)
+"""
+
+
+def _is_blocked(source: str) -> bool:
+    return "_of_rows[" in source
+
+
+@pytest.mark.parametrize("n", [1, 3, 7, 16, 33, 97, 2048])
+@pytest.mark.parametrize(("t", "w"), [("f32", 48), ("f32", 301), ("bf16", 64), ("f16", 33), ("f64", 40)])
+def test_softmax(n: int, t: str, w: int) -> None:
+    source = checked(SOFTMAX.format(t=t, n=n, w=w), Schedule(), REDUCERS.replace("{t}", t))
+    if n <= 7 or n >= 97:  # between them, it depends on the work of a row
+        assert _is_blocked(source) == (n > 7)
+
+
+@pytest.mark.parametrize("n", [5, 64, 100, 3000])
+@pytest.mark.parametrize("schedule", [Schedule(), Schedule(cache=2, accumulators=1), Schedule(vector=0, threads=0)])
+def test_values_of_rows_that_are_outputs(n: int, schedule: Schedule) -> None:
+    source = checked(MOMENTS.format(n=n, w=52), schedule, REDUCERS.replace("{t}", "f32"))
+    assert _is_blocked(source) == (bool(schedule.vector) and n > 5)
+
+
+def test_rows_that_overlap_by_themselves_stay_whole() -> None:
+    add = REDUCERS.replace("{t}", "f32")
+    assert not _is_blocked(checked(LENGTHS.format(n=128, w=64), Schedule(), add))
+    assert not _is_blocked(checked(SOFTMAX.format(t="f32", n=16, w=8192), Schedule(), add))
+    assert not _is_blocked(checked(MOMENTS.format(n=128, w=64), Schedule(), add))
