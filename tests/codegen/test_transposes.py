@@ -56,3 +56,19 @@ def test_large_arrays(t: str) -> None:
     m = LARGE_BYTES // (3 * 4 * n) + 3
     assert checked(m, n, t) == "transpose"
     assert checked(1500, 1301, t) == "transpose"
+
+
+@pytest.mark.parametrize(("m", "n"), [(100, 128), (130, 65), (70, 40)])
+def test_transposes_with_values_of_rows(m: int, n: int) -> None:
+    text = f"""
+        x = f32[{m},{n}] parameter(0)
+        s = f32[{n}] parameter(1)
+        t = f32[{n},{m}] transpose(x), dimensions={{1,0}}
+        e = f32[{n}] exponential(s)
+        b = f32[{n},{m}] broadcast(e), dimensions={{0}}
+        ROOT r = f32[{n},{m}] divide(t, b)
+    """
+    fused = running.fused(text)
+    case = running.case_of(fused, running.random_args(fused.parameter_shapes, np.random.default_rng(0)), "c")
+    assert running.problem(running.run_c([case])[0], case) is None
+    assert case.spec.kind == "transpose"

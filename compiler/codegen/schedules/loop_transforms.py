@@ -12,6 +12,7 @@ from compiler.codegen.nest.index import IndexExpr, IndexSymbol, Var
 from compiler.codegen.nest.loop_ir import Body, For, LoopKind
 from compiler.codegen.nest.scalar_ops import SCALAR_BYTES
 from compiler.codegen.nest.traversal import indices_in, map_bodies, map_indices, names_of, walk
+from compiler.codegen.nest.work import work_of
 
 MAX_STAGED = 8
 """Maximum number of arrays whose tiles one nest transposes."""
@@ -19,6 +20,8 @@ BLOCK = 16
 """Edge of the blocks that are transposed in registers."""
 LARGE_BYTES = 16 << 20
 """Size of the arrays of a nest from which on its tiles are larger."""
+MOST_ROW_WORK = 16
+"""Maximum number of statements of a row, outside of its loop, that each tile may run again."""
 MAX_LARGE = 3
 """Maximum number of accesses for which they are, since all tiles should fit into the second-level cache."""
 LARGE_HEIGHT, LARGE_WIDTH = 4, 2
@@ -185,7 +188,7 @@ def staged_bytes_bound(s: lir.Stmt, tiling: Tiling) -> int:
 
 
 def _tile(s: lir.Stmt, tiling: Tiling) -> lir.Stmt:
-    nest = perfect_nest(s)
+    nest, lets = _nest_with_values(s)
     if len(nest) < 2 or any(f.kind is not LoopKind.INDEPENDENT for f in nest) or has_loop(nest[-1].body):
         return s
     lane = nest[-1]
@@ -193,7 +196,7 @@ def _tile(s: lir.Stmt, tiling: Tiling) -> lir.Stmt:
     # that the strided accesses touch are reused before they are evicted.
     outer = next((f for f in nest[:-1] if is_transposed(lane.body, f.var, lane.var)), None)
     edges = None if outer is None else tiling.edges(lane.body, outer.var.extent, lane.var.extent)
-    if outer is None or edges is None:
+    if outer is None or edges is None or work_of(lets) > MOST_ROW_WORK:
         return s
     height, width = edges
     a, b = outer.var, lane.var
@@ -207,7 +210,8 @@ def _tile(s: lir.Stmt, tiling: Tiling) -> lir.Stmt:
     if tiling.stage:
         staged, inside = _staged(inside, (a_out, a_in, a.extent), (b_out, b_in, b.extent))
     inner: lir.Stmt = bounded(For(b_in, LoopKind.INDEPENDENT, inside), b_out, b.extent, width)
-    inner = bounded(For(a_in, LoopKind.SERIAL, (inner,)), a_out, a.extent, height)
+    of_row = map_indices(lets, lambda i: i.substitute(mapping))
+    inner = bounded(For(a_in, LoopKind.SERIAL, (*of_row, inner)), a_out, a.extent, height)
     walk = [*(a_out if f is outer else f.var for f in nest[:-1]), b_out]
     if tiling.outer_first:
         at = walk.index(a_out)
@@ -216,6 +220,19 @@ def _tile(s: lir.Stmt, tiling: Tiling) -> lir.Stmt:
     for var in reversed(walk):
         body = (For(var, LoopKind.INDEPENDENT, body),)
     return body[0]
+
+
+def _nest_with_values(s: lir.Stmt) -> tuple[list[For], Body]:
+    """Return the loops of a nest, and the values that those around others define."""
+    nest: list[For] = []
+    lets: Body = ()
+    while isinstance(s, For):
+        nest.append(s)
+        *before, last = s.body
+        if not isinstance(last, For) or not all(isinstance(x, lir.Let) for x in before):
+            break
+        lets, s = (*lets, *before), last
+    return nest, lets
 
 
 def _staged(body: Body, a: tuple[Var, Var, int], b: tuple[Var, Var, int]) -> tuple[Body, Body]:
