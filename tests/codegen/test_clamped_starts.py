@@ -52,3 +52,18 @@ def test_narrow_indices_are_clamped_in_32_bits(dtype: str) -> None:
     lets = [s for s in walk(lower(running.fused(gather(dtype))).body) if isinstance(s, lir.Let)]
     clamps = [s for s in lets if isinstance(s.value, lir.Apply) and s.value.op.opcode is Opcode.CLAMP]
     assert [s.type for s in clamps] == [T.S32]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "n", "clamped"), [("s32", 40, False), ("s64", 40, False), ("s64", 400, True), ("s8", 300, True)]
+)
+def test_counted_indices_that_are_in_range_need_no_clamp(dtype: str, n: int, clamped: bool) -> None:
+    f = running.fused(
+        f"x = f32[300] parameter(0)\n i = {dtype}[{n},1] iota(), iota_dimension=0\n"
+        f"ROOT r = f32[{n}] gather(x, i), offset_dims={{}}, collapsed_slice_dims={{0}}, start_index_map={{0}}, "
+        "index_vector_dim=1, slice_sizes={1}"
+    )
+    case = running.case_of(f, [np.arange(300, dtype=np.float32)], "c")
+    assert running.problem(running.run_c([case])[0], case) is None
+    lets = [s for s in walk(lower(f).body) if isinstance(s, lir.Let) and isinstance(s.value, lir.Apply)]
+    assert any(s.value.op.opcode is Opcode.CLAMP for s in lets if isinstance(s.value, lir.Apply)) == clamped

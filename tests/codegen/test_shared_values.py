@@ -55,3 +55,14 @@ def test_elements_that_lie_apart_are_copied_for_all_rows(t: str, shared: bool) -
     ROOT r = f32[64] reduce(p, z), dimensions={{1}}, to_apply=add_f32
     """
     assert ("_shared[" in checked(text, Schedule(), SUM)) == shared
+
+
+@pytest.mark.parametrize("t", ["s64", "u64", "s32"])
+def test_indices_that_all_rows_share_are_clamped_once(t: str) -> None:
+    text = f"""
+    x = f32[64,96] parameter(0)
+    k = {t}[33] parameter(1)
+    ROOT r = f32[64,33] gather(x, k), offset_dims={{0}}, collapsed_slice_dims={{1}}, start_index_map={{1}},
+        index_vector_dim=1, slice_sizes={{64,1}}
+    """
+    assert ("int32_t" in checked(text, Schedule()).partition("_shared[")[0].splitlines()[-1]) == (t != "s32")

@@ -75,6 +75,7 @@ class EmissionState(ABC):
         self._runtime_frame: dict[str, int] = {}
         self._wide: dict[str, str] = {}
         self._literals: dict[str, float | int] = {}
+        self._counts: dict[str, IndexExpr] = {}
         self._bounds = FloatBounds()
         self._count = 0
 
@@ -290,6 +291,13 @@ class EmissionState(ABC):
 
     # ---- indices at run time
 
+    def counted(self, t: T, number: IndexExpr) -> str:
+        """Emit an index as a number of type t, without a conversion, and return its name."""
+        name = self.let(t, lir.IndexValue(number))
+        if t.is_integer and t.bits >= 32:  # others may wrap around
+            self._counts[name] = number
+        return name
+
     def index_name(self, value: IndexExpr) -> str:
         """Emit an index as a 64-bit integer and return its name."""
         return self.let(T.S64, lir.IndexValue(value))
@@ -310,6 +318,9 @@ class EmissionState(ABC):
         if high <= 0:
             return ix.const(0)
         raw = self.value(operand, index)
+        count = self._counts.get(raw)
+        if count is not None and count.range[0] >= 0 and count.range[1] <= high:
+            return count
         with self.at_depth(self.depth_of(index)):
             name = self.once((raw, high), lambda: self._clamped(raw, operand.shape.element_type, high))
             return ix.of(self.runtime(name, 0, high))

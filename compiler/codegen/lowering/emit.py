@@ -95,7 +95,7 @@ class Emitter(EmissionState):
     def _counted(self, t: T, number: ix.IndexExpr) -> str:
         """Return an index as a number of type t, by a conversion if kernels hold the type as bits or round to it."""
         if t.is_integer or t in (T.F32, T.F64):
-            return self.let(t, lir.IndexValue(number))
+            return self.counted(t, number)
         counted = self.let(T.F32, lir.IndexValue(number))
         if t is T.C64:
             return self.apply(ScalarOp(Opcode.COMPLEX, T.F32, t), counted, self.constant(0.0, T.F32))

@@ -16,7 +16,7 @@ from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import IndexExpr, IndexSymbol, Runtime, Var
 from compiler.codegen.nest.loop_ir import Body, For, LoopKind
-from compiler.codegen.nest.scalar_ops import SCALAR_BYTES
+from compiler.codegen.nest.scalar_ops import SCALAR_BYTES, conversion
 from compiler.codegen.nest.traversal import indices_in, map_indices, names_of, names_used, walk
 from compiler.codegen.nest.work import work_of
 from compiler.ir.types import PrimitiveType as T
@@ -29,6 +29,11 @@ MIN_WORK = 6
 """Minimum work of a value that is kept; a cheaper one is computed where it is needed."""
 GATHER_WORK = 6
 """Work of a load from an array whose elements are apart in memory, whichever loop is the innermost."""
+WIDE_WORK = 3
+"""Work of a statement on integers of 64 bits: a vector has half as many, and where they are indices, gathers too."""
+NARROW_LIMIT = 2**30
+"""Index arithmetic that stays below this has room in 32 bits."""
+_WIDE = (T.S64, T.U64)
 
 Loop: TypeAlias = "For | lir.Reduce"
 
@@ -37,11 +42,12 @@ def share_values(body: Body) -> Body:
     """Return the statements of a kernel with the values that all iterations of an outer loop share before that loop."""
     stored = {s.buffer for s in walk(body) if isinstance(s, lir.Store | lir.Update)}
     around = {s.name for s in body if isinstance(s, lir.Let)}
+    is_narrow = all(i.magnitude < NARROW_LIMIT for i in indices_in(body))
     out: list[lir.Stmt] = []
     room = SHARED_BYTES
     for s in body:
         if isinstance(s, For) and s.kind is LoopKind.INDEPENDENT and s.base is None:
-            sharing = _Sharing(s, stored, around, room)
+            sharing = _Sharing(s, stored, around, is_narrow, room)
             s = replace(s, body=sharing.body(s.body, ()))
             room = sharing.room
             out += sharing.before
@@ -51,7 +57,13 @@ def share_values(body: Body) -> Body:
 
 def work_bound(lets: Sequence[lir.Let]) -> int:
     """Return an upper bound of the work for which some of these definitions may be kept."""
-    return work_of(tuple(lets)) + GATHER_WORK * sum(isinstance(x.value, lir.Load) for x in lets)
+    return _work_of(lets) + GATHER_WORK * sum(isinstance(x.value, lir.Load) for x in lets)
+
+
+def _work_of(lets: Sequence[lir.Let]) -> int:
+    """Return the work of definitions that need each other; the C compiler simplifies wide ones of indices alone."""
+    wide = WIDE_WORK if any(isinstance(x.value, lir.Load) for x in lets) else 1
+    return sum(work_of((x,)) * (wide if x.type in _WIDE else 1) for x in lets)
 
 
 def _vars_of(s: Loop) -> tuple[Var, ...]:
@@ -66,6 +78,7 @@ class _Sharing:
         loop: the outer loop.
         stored: buffers that the kernel writes.
         around: names that are defined before the loop.
+        is_narrow: whether 32 bits suffice for all indices of the kernel.
         room: bytes that may still be kept.
         before: the statements that compute the values that are kept.
     """
@@ -73,6 +86,7 @@ class _Sharing:
     loop: For
     stored: set[str]
     around: set[str]
+    is_narrow: bool
     room: int
     before: list[lir.Stmt] = field(default_factory=list)
     _arrays: dict[Hashable, str] = field(default_factory=dict)
@@ -102,11 +116,15 @@ class _Sharing:
         for let in (*lets, *own):
             values.add(let)
         needed = self._needed(s, values)
-        kept = {name: self._keep(name, values, variables) for name in needed}
-        body: Body = tuple(
-            lir.Let(x.name, x.type, found) if isinstance(x, lir.Let) and (found := kept.get(x.name)) is not None else x
-            for x in s.body
-        )
+        numbers = _used_as_numbers(s) if self.is_narrow else set(needed)
+        kept = {}
+        for name in needed:
+            wide = values.of[name].type
+            t = T.S32 if wide in _WIDE and name not in numbers else wide
+            found = self._keep(name, t, values, variables)
+            if found is not None:
+                kept[name] = lir.Let(name, t, found)
+        body: Body = tuple(kept.get(x.name, x) if isinstance(x, lir.Let) else x for x in s.body)
         return replace(s, body=_without_unused(body, s))
 
     @staticmethod
@@ -118,8 +136,8 @@ class _Sharing:
             used += [r.value for r in s.reductions]
         return [n for n in dict.fromkeys(used) if n in own and n in values.of]
 
-    def _keep(self, name: str, values: _Values, variables: Sequence[Var]) -> lir.LocalLoad | None:
-        """Return the load that replaces a value, or None if it is not worth an array."""
+    def _keep(self, name: str, t: T, values: _Values, variables: Sequence[Var]) -> lir.LocalLoad | None:
+        """Return the load of type t that replaces a value, or None if it is not worth an array."""
         let, used = values.of[name], values.used[name]
         axes = [v for v in variables if v in used]
         size = math.prod(v.extent for v in axes)
@@ -127,23 +145,39 @@ class _Sharing:
         if let.type is T.PRED or not axes or runs < MIN_RUNS or self.loop.var in used:
             return None
         closure = values.closure(name)
-        if work_of(tuple(closure)) + GATHER_WORK * sum(_is_apart(x, axes) for x in closure) < MIN_WORK:
+        if _work_of(closure) + GATHER_WORK * sum(_is_apart(x, axes) for x in closure) < MIN_WORK:
             return None
         at = ix.linearize([ix.of(v) for v in axes], [v.extent for v in axes])
         fresh = {v: Var(f"{v.name}k", v.extent) for v in axes}
         moved: Mapping[IndexSymbol, IndexExpr] = {v: ix.of(f) for v, f in fresh.items()}
-        key = (let.type, values.key(name, {v: n for n, v in enumerate(axes)}), tuple(v.extent for v in axes))
+        key = (t, values.key(name, {v: n for n, v in enumerate(axes)}), tuple(v.extent for v in axes))
         if key not in self._arrays:
-            bytes_kept = size * SCALAR_BYTES[let.type]
+            bytes_kept = size * SCALAR_BYTES[t]
             if bytes_kept > self.room:
                 return None
             self.room -= bytes_kept
             array = self._arrays[key] = f"{name}_shared"
-            nest = map_indices((*closure, lir.LocalStore(array, at, name)), lambda i: i.substitute(moved))
+            store: Body = (lir.LocalStore(array, at, name),)
+            if t is not let.type:
+                narrow = f"{name}_narrow"
+                to = lir.Let(narrow, t, lir.Apply(conversion(let.type, t), (name,)))
+                store = (to, lir.LocalStore(array, at, narrow))
+            nest = map_indices((*closure, *store), lambda i: i.substitute(moved))
             for v in reversed(axes):
                 nest = (For(fresh[v], LoopKind.INDEPENDENT, nest),)
-            self.before += [lir.LocalArray(array, let.type, size, lir.Scope.KERNEL), *nest]
+            self.before += [lir.LocalArray(array, t, size, lir.Scope.KERNEL), *nest]
         return lir.LocalLoad(self._arrays[key], at)
+
+
+def _used_as_numbers(s: Loop) -> set[str]:
+    """Return the names that statements of a loop use other than in indices."""
+    used = {r.value for r in s.reductions} if isinstance(s, lir.Reduce) else set()
+    for x in s.body:
+        if isinstance(x, lir.Store):
+            used.add(x.value)
+        elif isinstance(x, lir.Let) and isinstance(x.value, lir.Apply):
+            used.update(x.value.args)
+    return used
 
 
 def _is_apart(let: lir.Let, axes: Sequence[Var]) -> bool:
