@@ -27,6 +27,7 @@ from compiler.expansions import (
     find_expansion_site,
 )
 from compiler.fusion.actions import FusionAction
+from compiler.fusion.known_fusions import KnownFusions
 from compiler.fusion.policies import DEFAULT_POLICY, make_policy
 from compiler.fusion.policies.ruled import RuledFusion
 from compiler.fusion.protocol import ChooseFusion, FusionPolicy, as_policy, run_policy
@@ -78,6 +79,14 @@ class _Kernel:
 _Decision: TypeAlias = "_Passes | ExpansionChoice | LoopChoice | _LoopCleanup | FusionStep | _Kernel"
 
 
+@dataclass(frozen=True)
+class Completion:
+    """A compilation after default fusion: its plan, and its estimated time in seconds."""
+
+    plan: CompilationPlan
+    seconds: float
+
+
 class CompilationSession:
     """One compilation, decision by decision.
 
@@ -113,6 +122,7 @@ class CompilationSession:
         self.target = build_target(self._backend)
         self._pipeline, self._cleanup = pipeline, cleanup
         self._known_loops: KnownLoops = {}
+        self._known_fusions = KnownFusions(self.device, self.target)
         self._reset()
 
     def _reset(self) -> None:
@@ -194,7 +204,7 @@ class CompilationSession:
 
     def expansions(self) -> list[ExpansionSite]:
         """Return the ops that may be computed in several ways and have not been decided yet."""
-        if self._state is not None:
+        if self._base is not None:
             return []
         done = {d.id for d in self._decisions if isinstance(d, ExpansionChoice)}
         return [s for s in expansion_sites(self.module, self._backend) if s.id not in done]
@@ -256,7 +266,7 @@ class CompilationSession:
 
     def loops(self) -> list[LoopSite]:
         """Return the loops that have not been decided yet, each with its choices."""
-        if self._state is not None:
+        if self._base is not None:
             return []
         done = {d.id for d in self._decisions if isinstance(d, LoopChoice)}
         return loop_sites(self.module, self._known_loops, self.target, done)
@@ -286,27 +296,31 @@ class CompilationSession:
     def fusion(self) -> FusionState:
         """The state of fusion; reading it ends the earlier phases."""
         if self._state is None:
+            self._begin_fusion()
+            with gc_rarely():
+                self._unfused = self.module.clone()
+                self._state = FusionState(self.module, self.device, target=self.target)
+        return self._state
+
+    def _begin_fusion(self) -> FusionBase:
+        """End the phases before fusion."""
+        if self._base is None:
             self._enter("fusion")
             if any(isinstance(d, LoopChoice) and d.choice != KEEP for d in self._decisions):
                 cleanup = self._default_pipeline() if self._cleanup is None else as_pipeline(self._cleanup)
                 self._run_passes(cleanup, _LoopCleanup)
-            self._start_fusion()
-        if self._state is None:
-            raise SessionError("fusion has not started")
-        return self._state
+            self._lower()
+        return self._require_base()
 
-    def _start_fusion(self) -> None:
+    def _lower(self) -> None:
         with gc_rarely():
             lower_for(self.module, self._backend, self.target)
             self._base = FusionBase.of(self.module)
-            self._unfused = self.module.clone()
-            self._state = FusionState(self.module, self.device, target=self.target)
 
     @property
     def fusion_base(self) -> FusionBase:
         """The names and positions of instructions when fusion began; reading it ends the earlier phases."""
-        _ = self.fusion
-        return self._require_base()
+        return self._begin_fusion()
 
     def actions(self) -> list[FusionAction]:
         """Return the fusions that are legal now."""
@@ -344,6 +358,36 @@ class CompilationSession:
             finally:
                 taken = zip(state.history[start:], state.made[start:], strict=True)
                 self._decisions += [FusionStep(action, made) for action, made in taken]
+
+    def completion(self) -> Completion:
+        """Return where `fuse_by_default` would lead, which costs little where the fusions of sequences are known."""
+        rest = self.fork()
+        if rest._state is None:
+            return rest._default_fusions()
+        rest.run_fusion_policy()
+        return Completion(rest.plan, rest.cost().seconds)
+
+    def fuse_by_default(self) -> None:
+        """Fuse as `run_fusion_policy()` does, but sequence by sequence, and without asking where the result is known.
+
+        The names of fusions, which depend on their order, are therefore others.
+        """
+        if self._state is not None:
+            self.run_fusion_policy()
+            return
+        plan = self._default_fusions().plan
+        with gc_rarely():
+            self._replay_fusions(plan)
+
+    def _default_fusions(self) -> Completion:
+        """End the phases before fusion; return where default fusion leads."""
+        base, name = self._begin_fusion(), self.default_fusion()
+        self.decided_by["fusion"] = decider_name(make_policy(name))
+        with gc_rarely():
+            found = self._known_fusions.of(self.module, lambda: make_policy(name))
+        fused = [found.sequences[c] for c in base.sequences if c in found.sequences]
+        steps = tuple(FusionStep(*step) for s in fused for step in s.steps)
+        return Completion(self._plan_with(steps), found.seconds)
 
     # ---- kernels
 
@@ -424,8 +468,12 @@ class CompilationSession:
     @property
     def plan(self) -> CompilationPlan:
         """The record of all decisions so far."""
+        return self._plan_with(())
+
+    def _plan_with(self, more: tuple[FusionStep, ...]) -> CompilationPlan:
+        """Return the plan of the decisions so far and of more fusions."""
         by_kind: dict[type, list[Any]] = {}
-        for d in self._decisions:
+        for d in (*self._decisions, *more):
             by_kind.setdefault(type(d), []).append(d)
         steps, base = by_kind.get(FusionStep, []), self._base
         kernels: dict[str, dict[str, KernelChoice]] = {}
@@ -516,7 +564,7 @@ class CompilationSession:
         if not plan.base:
             return
         self.phase = "fusion"
-        self._start_fusion()
+        self._lower()
         self._replay_fusions(plan)
 
     def _replay_fusions(self, plan: CompilationPlan) -> None:
@@ -603,7 +651,7 @@ class CompilationSession:
 
     def finish(self) -> Executable:
         """Build and return the executable."""
-        if self._state is None:
+        if self._base is None:
             lower_for(self.module, self._backend, self.target)
         plan = self.plan
         self.phase = "done"

@@ -16,7 +16,7 @@ from compiler.ir import HloModule
 from compiler.learned.features.candidates import MAX_CANDIDATES
 from compiler.passes.infrastructure.registry import pass_texts
 from compiler.plan import PHASES, CompilationPlan, Phase
-from compiler.session import CompilationSession
+from compiler.session import CompilationSession, Completion
 from env.base import CompilerEnv, EnvOptions
 from env.baseline import LEAST_ESTIMATE, Baseline
 from env.compilation import Compilation
@@ -60,20 +60,21 @@ class _SessionCompilation(Compilation):
 
     @property
     def complete_seconds(self) -> float:
-        notes = self.state.notes
-        if "complete_seconds" not in notes:
-            # Once fusion has begun, the episode keeps account of the time.
-            begun = self.complete() is self.episode.session
-            notes["complete_seconds"] = self.seconds if begun else super().complete_seconds
-        found: float = notes["complete_seconds"]
-        return found
+        return max(self._completion.seconds, LEAST_ESTIMATE)
 
     @property
     def plan(self) -> CompilationPlan:
+        return self._completion.plan
+
+    @property
+    def _completion(self) -> Completion:
         notes = self.state.notes
-        if "plan" not in notes:
-            notes["plan"] = self.complete().plan
-        found: CompilationPlan = notes["plan"]
+        if "completion" not in notes:
+            episode = self.episode
+            # Once fusion has begun, the episode keeps account of the time.
+            begun = Completion(episode.session.plan, self.state.seconds) if episode.is_fusing else None
+            notes["completion"] = begun or episode.session.completion()
+        found: Completion = notes["completion"]
         return found
 
     @property

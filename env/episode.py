@@ -491,5 +491,5 @@ class Episode:
         if self._features is not None or self._kernels is not None:
             return self.session
         rest = self.session.fork()
-        rest.run_fusion_policy()
+        rest.fuse_by_default()
         return rest

@@ -99,26 +99,27 @@ class _PassCompilation(Compilation):
             key = self.program.name, end.key
             found = self._finished.get(key)
             if found is None:
-                self._completed = len(self.decisions), self._finish(end, defaults)
-                found = self._finished[key] = self._completed[1].plan, super().complete_seconds
+                done = self._before_fusion(end, defaults).completion()
+                found = self._finished[key] = done.plan, max(done.seconds, LEAST_ESTIMATE)
             notes["completed"] = found[0], defaults, found[1]
         whole: tuple[CompilationPlan, tuple[str, ...], float] = notes["completed"]
         return whole
 
     def _complete(self) -> CompilationSession:
-        return self._finish(*self._after_passes())
+        session = self._before_fusion(*self._after_passes())
+        session.fuse_by_default()
+        return session
 
     def _after_passes(self) -> tuple[PassState, tuple[str, ...]]:
         """Return the state after the default passes, and those of them that changed something."""
         return self.episode.graph.run(self.episode.state, self._defaults)
 
-    def _finish(self, end: PassState, defaults: tuple[str, ...]) -> CompilationSession:
-        """Return the session of the whole compilation, after the passes of the episode and the default ones."""
+    def _before_fusion(self, end: PassState, defaults: tuple[str, ...]) -> CompilationSession:
+        """Return the session of the whole compilation after the passes of the episode, the default ones and loops."""
         session = self.baseline.start.fork()
         passes = (*self.episode.effective(), *defaults)
         end.read(lambda module: session.take_passes(module, passes))
         session.run_loop_policy()
-        session.run_fusion_policy()
         return session
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Collection
 
 from compiler.ir.callgraph import callees_first
 from compiler.ir.computation import HloComputation
 from compiler.ir.instruction import HloInstruction
 from compiler.ir.literal import Literal
+from compiler.ir.opcodes import Opcode
 from compiler.ir.shape import Shape
 
 IGNORED = frozenset({"metadata", "statistics", "origin"})
@@ -29,13 +31,46 @@ def body_digest(computation: HloComputation) -> bytes:
     return found.digest()
 
 
-class _Body:
-    """The text of one computation, whose callees have numbers."""
+def sequence_digest(sequence: HloComputation, sequences: Collection[HloComputation]) -> bytes:
+    """Return a hash of everything in an instruction sequence on which its fusions depend, with the names in it.
 
-    def __init__(self, computation: HloComputation, numbers: dict[HloComputation, int]) -> None:
+    The other sequences that it runs, and how often, do not matter: nothing is fused with a loop.
+
+    Args:
+        sequence: the computation.
+        sequences: all instruction sequences of the module.
+    """
+    numbers = dict.fromkeys(sequences, -1)
+    work, called = [sequence], list[HloComputation]()
+    while work:
+        new = [c for c in work.pop().called_computations() if c not in numbers and c not in called]
+        called += new
+        work += new
+    found = hashlib.sha256()
+    for c in [c for c in callees_first(called) if c not in numbers] if called else ():
+        found.update(_Body(c, numbers).text().encode("utf-8", "surrogateescape"))
+        numbers[c] = len(numbers)
+    names = [i.name for i in sequence.instructions]
+    text = "\n".join([sequence.name, _Body(sequence, numbers, set(sequence_loops(sequence, sequences))).text(), *names])
+    found.update(text.encode("utf-8", "surrogateescape"))
+    return found.digest()
+
+
+def sequence_loops(sequence: HloComputation, sequences: Collection[HloComputation]) -> list[HloInstruction]:
+    """Return the loops of a sequence whose bodies are sequences, too."""
+    loops = (i for i in sequence.notable if i.opcode is Opcode.WHILE)
+    return [i for i in loops if i.attributes["body"] in sequences]
+
+
+class _Body:
+    """The text of one computation, whose callees have numbers; the attributes of some instructions are left out."""
+
+    def __init__(
+        self, computation: HloComputation, numbers: dict[HloComputation, int], bare: Collection[HloInstruction] = ()
+    ) -> None:
         self._listed = computation.instructions
         self._root = computation.root
-        self._numbers = numbers
+        self._numbers, self._bare = numbers, bare
         self._positions = {i: n for n, i in enumerate(self._listed)}
         self._shapes: dict[int, str] = {}  # by id, because many instructions share a shape
 
@@ -46,7 +81,8 @@ class _Body:
 
     def _line(self, i: HloInstruction) -> str:
         operands = [self._positions[o] for o in i.operands]
-        attributes = [f"{n}={self._value(i.attributes[n])}" for n in sorted(i.attributes) if n not in IGNORED]
+        shown = () if i in self._bare else sorted(i.attributes)
+        attributes = [f"{n}={self._value(i.attributes[n])}" for n in shown if n not in IGNORED]
         literal = "" if i.literal is None else _literal(i.literal)
         return f"{i.opcode.text} {self._shape(i.shape)} {operands} {attributes} {literal} {i.parameter_number}"
 

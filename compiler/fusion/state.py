@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from hashlib import blake2b
 
 from compiler.analysis.cost_model import CostModel, DeviceModel
@@ -29,6 +29,7 @@ class FusionState:
         device: the device model that estimates costs.
         limits: of the size of one kernel.
         target: the backend for which every kernel must be buildable; None: C with its defaults.
+        only: names of the sequences whose fusions are chosen; None: all.
 
     Attributes:
         module: the module in its current form.
@@ -47,6 +48,7 @@ class FusionState:
         device: DeviceModel | None = None,
         limits: Limits | None = None,
         target: BuildTarget | None = None,
+        only: Collection[str] | None = None,
     ) -> None:
         annotate_trip_counts(module)
         self.module, self.target = module, target or C_TARGET
@@ -60,7 +62,7 @@ class FusionState:
         self.sequences: dict[str, SequenceState] = {
             c.name: SequenceState(c, weights[c], self.cost_model, self.limits, self.target)
             for c in canonical_computations(module.entry)
-            if c in weights
+            if c in weights and (only is None or c.name in only)
         }
         self._base: bytes | None = None
 
