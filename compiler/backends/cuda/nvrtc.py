@@ -6,7 +6,6 @@ toolkit.
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import importlib
 import os
@@ -15,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from compiler.backends.cuda.nvrtc_process import ProcessNvrtc
 from compiler.codegen.kernel_spec import KernelSpec
 from compiler.codegen.printing import print_cuda
 from compiler.errors import BackendError, CodegenError
@@ -85,47 +85,23 @@ class _CupyNvrtc:
 
 
 class _LibraryNvrtc:
-    """NVRTC as a shared library; calls release the GIL."""
+    """NVRTC as a shared library, which processes of their own load."""
 
-    def __init__(self, library: ctypes.CDLL) -> None:
-        self._library = library
+    def __init__(self, path: str) -> None:
+        self._library = ProcessNvrtc(path)
+        self._library.version()
 
     def version(self) -> str:
-        major, minor = ctypes.c_int(), ctypes.c_int()
-        self._check("nvrtcVersion", ctypes.byref(major), ctypes.byref(minor))
-        return f"{major.value}.{minor.value}"
+        return self._library.version()
 
     def architectures(self) -> tuple[int, ...]:
-        count = ctypes.c_int()
-        self._check("nvrtcGetNumSupportedArchs", ctypes.byref(count))
-        numbers = (ctypes.c_int * count.value)()
-        self._check("nvrtcGetSupportedArchs", numbers)
-        return tuple(numbers)
+        return self._library.architectures()
 
     def compile(self, source: str, options: Sequence[str]) -> tuple[bytes, str]:
-        program = ctypes.c_void_p()
-        self._check("nvrtcCreateProgram", ctypes.byref(program), source.encode(), b"kernels.cu", 0, None, None)
-        try:
-            arguments = (ctypes.c_char_p * len(options))(*(o.encode() for o in options))
-            failed = self._library.nvrtcCompileProgram(program, len(options), arguments)
-            log = self._bytes(program, "nvrtcGetProgramLog").rstrip(b"\0").decode(errors="replace")
-            if failed:
-                raise _rejected(log)
-            return self._bytes(program, "nvrtcGetCUBIN"), log
-        finally:
-            self._library.nvrtcDestroyProgram(ctypes.byref(program))
-
-    def _bytes(self, program: ctypes.c_void_p, function: str) -> bytes:
-        size = ctypes.c_size_t()
-        self._check(f"{function}Size", program, ctypes.byref(size))
-        data = ctypes.create_string_buffer(max(1, size.value))
-        self._check(function, program, data)
-        return data.raw[: size.value]
-
-    def _check(self, function: str, *arguments: Any) -> None:
-        status = getattr(self._library, function)(*arguments)
-        if status:
-            raise BackendError(f"NVRTC failed: {function} returned {status}")
+        image, log = self._library.compile(source, options)
+        if image is None:
+            raise _rejected(log)
+        return image, log
 
 
 def _rejected(log: str) -> CodegenError:
@@ -134,11 +110,11 @@ def _rejected(log: str) -> CodegenError:
 
 @functools.lru_cache(maxsize=1)
 def _library() -> _LibraryNvrtc:
-    """Load NVRTC's shared library; raise BackendError if there is none."""
+    """Find NVRTC's shared library; raise BackendError if there is none."""
     tried = []
-    for load in (_found_by_pathfinder, lambda: ctypes.CDLL("libnvrtc.so"), _beside_headers):
+    for path in (_beside_headers, lambda: "libnvrtc.so", _found_by_pathfinder):
         try:
-            return _LibraryNvrtc(load())
+            return _LibraryNvrtc(path())
         except Exception as e:  # the pathfinder's errors have types of their own
             tried.append(str(e).splitlines()[0] if str(e) else type(e).__name__)
     raise BackendError(
@@ -146,17 +122,17 @@ def _library() -> _LibraryNvrtc:
     )
 
 
-def _found_by_pathfinder() -> ctypes.CDLL:
-    pathfinder: Any = importlib.import_module("cuda.pathfinder")
-    return ctypes.CDLL(pathfinder.load_nvidia_dynamic_lib("nvrtc").abs_path)
-
-
-def _beside_headers() -> ctypes.CDLL:
+def _beside_headers() -> str:
     folder = header_folder().parent
     found = sorted([*folder.glob("lib*/libnvrtc.so*"), *folder.parent.glob("cuda_nvrtc/lib/libnvrtc.so*")])
     if not found:
         raise BackendError(f"{folder} has no libnvrtc.so")
-    return ctypes.CDLL(str(found[0]))
+    return str(found[0])
+
+
+def _found_by_pathfinder() -> str:
+    pathfinder: Any = importlib.import_module("cuda.pathfinder")
+    return str(pathfinder.load_nvidia_dynamic_lib("nvrtc").abs_path)  # loads it here, too
 
 
 # ---- headers
