@@ -97,11 +97,13 @@ microsecond, or four thousand multiplications, on a CPU of 2020), and of half-ty
 read as fast as memory delivers them."""
 
 
+@cache
 def simplification() -> FixedPoint:
     """Return the part of the default pipeline that does not change loops."""
     return FixedPoint("simplify", passes(*STRUCTURE, *SIMPLIFICATION))
 
 
+@cache
 def default_pipeline() -> PassPipeline:
     """Return the target-independent optimizations that `compile` runs before fusion."""
     simplify = simplification()
