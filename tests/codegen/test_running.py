@@ -1,5 +1,6 @@
 """Cumulative reductions as kernels, against the interpreter and against numpy."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,16 @@ def test_every_type(element_type: str, op: str) -> None:
             assert [k.kind for k in made.kernels] == ["scan"]
             (expected,) = evaluate(parse(text), [x])
             np.testing.assert_array_equal(made(x)[0], expected)
+
+
+def test_twice_as_many_rows_of_float_maxima_advance_together() -> None:
+    rows = {}
+    for t, op in (("f32", "add"), ("f32", "maximum"), ("s32", "maximum")):
+        (kernel,) = compile_hlo(running_text(t, op, (64, 100, 1), 1), backend="cpu").kernels
+        body = kernel.source[kernel.source.index(kernel.symbol) :]
+        rows[t, op] = len(re.findall(r"const \w+ \w+ = p0\[", body))
+    assert rows["f32", "maximum"] == 2 * rows["f32", "add"]
+    assert rows["s32", "maximum"] == rows["f32", "add"]
 
 
 @pytest.mark.parametrize(("dims", "axis"), DIMENSIONS)

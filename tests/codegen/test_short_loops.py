@@ -240,6 +240,18 @@ def test_what_follows_reductions_of_rows_is_computed_for_many_rows(rows: int, co
     assert ("_of[" in source) == (bool(stages) and rows >= 16)
 
 
+@pytest.mark.parametrize(("function", "apart"), [("log", True), ("tanh", True), ("negate", False)])
+def test_one_long_function_of_the_sums_of_rows_runs_in_vectors(function: str, apart: bool) -> None:
+    text = f"""
+    a = f32[64,40] parameter(0)
+    q = f32[64,40] multiply(a, a)
+    one = f32[] constant(1)
+    s = f32[64] reduce(q, one), dimensions={{1}}, to_apply=add_f32
+    ROOT r = f32[64] {function}(s)
+    """
+    assert ("_of[" in checked(text, Schedule(), SUM)) == apart
+
+
 @pytest.mark.parametrize("t", ["s8", "u8", "s16", "u16"])
 @pytest.mark.parametrize("source", ["f32", "f64", "f16", "bf16"])
 def test_values_that_are_quantized_and_converted_back(t: str, source: str) -> None:

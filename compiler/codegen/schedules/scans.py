@@ -30,6 +30,8 @@ MIN_TRACK = 512
 LIGHT, LIGHT_ALIASED = 2, 4
 """By how much fewer rows with light steps advance together, and rows whose elements share a set of the first-level
 cache: each row needs lines of its own there, and a set holds few."""
+EXTREMES = frozenset({Opcode.MAXIMUM, Opcode.MINIMUM})
+"""Combiners that take twice as long as a sum for floats, because they test for NaN."""
 SET_BYTES, NEAR_BYTES = 4096, 1024
 """Distance of elements that share a set of the first-level cache, and of those of which few sets hold all."""
 ELEMENT_BYTES = 4
@@ -55,7 +57,10 @@ def _expand(s: Scan, schedule: Schedule) -> Body:
     tracks = schedule.splits or min(s.step.extent // MIN_TRACK, -(-ENOUGH_TASKS // row.extent))
     tracks = min(tracks, s.step.extent)
     is_light = work_of(s.body) == work_of(s.body, expensive=1)
-    chains = max(1, schedule.chains // (LIGHT_ALIASED if is_aliased else LIGHT)) if is_light else schedule.chains
+    fewer = (LIGHT_ALIASED if is_aliased else LIGHT) if is_light else 1
+    if s.combiner in EXTREMES and s.carries[0].type.is_float:
+        fewer = max(1, fewer // 2)
+    chains = max(1, schedule.chains // fewer)
     if s.combiner is not None and row.extent < 2 * schedule.chains and tracks > 1:
         return _tracks(s, row, s.combiner, tracks, chains)
     return _chains(s, row, chains)

@@ -19,7 +19,7 @@ from compiler.codegen.nest.scalar_ops import SCALAR_BYTES
 from compiler.codegen.nest.traversal import indices_in, map_bodies, map_indices, names_of, names_used
 from compiler.codegen.nest.work import work_of
 from compiler.codegen.schedules.loop_transforms import has_loop
-from compiler.codegen.schedules.stages import MAX_ARRAYS, is_long, values_to_pass
+from compiler.codegen.schedules.stages import MAX_ARRAYS, is_long, is_long_value, values_to_pass
 from compiler.ir.types import PrimitiveType as T
 
 ROWS, MIN_ROWS = 64, 16
@@ -105,7 +105,9 @@ def _split_results(s: lir.Stmt) -> lir.Stmt:
     lets = [x for x in tail if isinstance(x, lir.Let)]
     if not all(isinstance(x, lir.Let | lir.Reduce) for x in head) or len(lets) == len(tail):
         return s
-    if not all(isinstance(x, lir.Let | lir.Store) for x in tail) or work_of(tail) < MIN_WORK:
+    if not all(isinstance(x, lir.Let | lir.Store) for x in tail):
+        return s
+    if work_of(tail) < MIN_WORK and not any(map(is_long_value, lets)):
         return s
     results = {r.name: r.type for x in head if isinstance(x, lir.Reduce) for r in x.reductions}
     before = {x.name: x for x in head if isinstance(x, lir.Let)}
