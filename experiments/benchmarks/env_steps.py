@@ -45,17 +45,19 @@ from experiments.results import write_text
 PROGRAMS = ("cartpole_naive", "layer_norm_backward")
 OPS = ("mlp_train_step", "models/resnet_forward")
 """Programs with ops that may be computed in several ways."""
+LOOPS = ("cartpole_naive", "models/lstm_train")
+"""Programs with one loop and with two, whose choices combine."""
 ENVIRONMENTS = {
     "Fusion-v0": PROGRAMS,
     "Compile-v0": PROGRAMS,
     "PassOrder-v0": PROGRAMS,
-    "Unroll-v0": PROGRAMS,
+    "Unroll-v0": LOOPS,
     "Expansions-v0": OPS,
     "Kernels-v0": PROGRAMS,
     "FusionEmulated-v0": PROGRAMS[1:],
     "CompileEmulated-v0": PROGRAMS[1:],
     "PassOrderEmulated-v0": PROGRAMS[1:],
-    "UnrollEmulated-v0": PROGRAMS[:1],
+    "UnrollEmulated-v0": LOOPS[:1],
     "ExpansionsEmulated-v0": OPS[:1],
     "KernelsEmulated-v0": PROGRAMS[1:],
 }
