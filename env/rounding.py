@@ -32,6 +32,8 @@ SUM_STEPS, LONG_SUM = 2.0, 3.0
 """The error of a sum of n terms, in units in the last place of the terms' magnitudes and of the result: up to
 `SUM_STEPS * (magnitudes + sqrt(n) / LONG_SUM * |result|)`. Each partial sum is rounded; they grow like the magnitudes
 where the terms have mixed signs, and like the result where they do not."""
+ABSORBED = 0.125
+"""Part of a unit in the last place of a number below which another one is lost when the two are added."""
 LARGEST_WHOLE = float(1 << 20)
 """Sums of integers are treated as exact up to this magnitude."""
 
@@ -251,7 +253,19 @@ def _is_exact(opcode: Opcode, operands: Sequence[Array], result: Array) -> Array
         exact = np.asarray(_CORRECTLY_ROUNDED[opcode](*wide) == result.astype(np.float64))
     if opcode is Opcode.DIVIDE:  # which may be a multiplication by the reciprocal, if that is representable
         exact &= np.abs(np.frexp(operands[1].astype(np.float64))[0]) == 0.5
+    if opcode in (Opcode.ADD, Opcode.SUBTRACT) and result.dtype.itemsize >= 4:  # narrower sums may not be rounded
+        exact |= _is_absorbed(*operands)
     return exact
+
+
+def _is_absorbed(a: Array, b: Array) -> Array:
+    """Return where a sum is its larger term in any implementation, as that of a number and a mask of -1e30 is.
+
+    Moved by a few units in its last place, such a mask would differ from an equal one by more than any other number.
+    """
+    sizes = np.abs(a), np.abs(b)
+    with np.errstate(invalid="ignore"):
+        return np.asarray(np.minimum(*sizes) < np.maximum(*sizes) * (ABSORBED * precision(a.dtype).eps))
 
 
 def looks_inexact(x: Array) -> npt.NDArray[np.bool_]:

@@ -87,6 +87,18 @@ def test_an_exact_difference_of_close_numbers_is_not_perturbed() -> None:
     np.testing.assert_array_equal(plain, moved)
 
 
+@pytest.mark.parametrize(("name", "absorbed"), [("f32", True), ("f64", True), ("bf16", False)])
+def test_a_mask_absorbs_what_is_added_to_it(name: str, absorbed: bool) -> None:
+    x = RNG.uniform(-4, 4, 400).astype({"f32": np.float32, "f64": np.float64, "bf16": ml_dtypes.bfloat16}[name])
+    mask = "-1e9" if name != "f64" else "-1e18"
+    body = (
+        f"x = {name}[400] parameter(0)\nc = {name}[] constant({mask})\nk = {name}[400] broadcast(c), dimensions={{}}\n"
+    )
+    for op in ("add(x, k)", "subtract(k, x)"):
+        plain, moved = rounded(body + f"ROOT r = {name}[400] {op}", x)
+        assert np.array_equal(plain, moved) == absorbed
+
+
 def test_sums_are_perturbed_by_the_size_of_their_terms() -> None:
     x, y = RNG.normal(size=(100, 64)).astype(np.float32), RNG.normal(size=64).astype(np.float32)
     x[0] = 1e4 * np.where(np.arange(64) % 2, y[::-1], -y)  # its products cancel
