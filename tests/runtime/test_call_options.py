@@ -56,6 +56,17 @@ def test_subnormal_numbers_are_flushed_on_request_in_every_thread(size: int) -> 
     assert (halve(size)(subnormal(size))[0] > 0).all()  # and that of the workers
 
 
+def test_workers_that_a_flushing_call_starts_keep_subnormal_numbers_later() -> None:
+    code = (
+        "from tests.runtime.test_call_options import LARGE, halve, subnormal\n"
+        "flushing = halve(LARGE, flush_denormals=True)\n"
+        "for _ in range(3):\n    assert (flushing(subnormal(LARGE))[0] == 0).all()\n"
+        "keeping = halve(LARGE)\n"
+        "for _ in range(10):\n    assert (keeping(subnormal(LARGE))[0] > 0).all()\n"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+
+
 def test_programs_with_different_options_run_at_the_same_time() -> None:
     flushing, keeping = halve(LARGE, flush_denormals=True), halve(LARGE)
     wrong: list[str] = []

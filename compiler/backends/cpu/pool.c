@@ -154,6 +154,7 @@ static void work_on_jobs(struct pool *p, int number, uint32_t seen, const int64_
 
 static void *worker(void *number) {
   is_worker = 1;
+  keep_denormals();
   take_place(&places[(intptr_t)number]);
   work_on_jobs(&own, (int)(intptr_t)number, 0, SPIN_NANOSECONDS);
   return 0;

@@ -24,6 +24,9 @@
 
 typedef void (*task_t)(void *context, int64_t first, int64_t last);
 
+/* Routines of LAPACK, in the order of `eigenvalues.ROUTINES`; null until a program that needs them is loaded. */
+EXPORT void *hlogym_lapack[4];
+
 /* ---- signals */
 
 /* One call of a program. If a Python signal handler raises an exception during the call, it is stored here until the
@@ -100,6 +103,17 @@ static uint32_t flush_denormals(void) {
   return (uint32_t)before;
 #else
   return 0;
+#endif
+}
+
+/* Let subnormal numbers count in this thread: a new thread starts with the register of the thread that made it. */
+static void keep_denormals(void) {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_ldmxcsr(__builtin_ia32_stmxcsr() & ~0x8040u);
+#elif defined(__aarch64__)
+  uint64_t before;
+  __asm__ volatile("mrs %0, fpcr" : "=r"(before));
+  __asm__ volatile("msr fpcr, %0" : : "r"(before & ~(uint64_t)(1u << 24)));
 #endif
 }
 
