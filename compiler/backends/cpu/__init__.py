@@ -1,6 +1,7 @@
 """The cpu backend: C compiled by gcc; kernels, driver and runtime run in this process."""
 
 from compiler.backends.cpu.backend import CpuBackend
+from compiler.backends.cpu.eigenvalues import eigenvalues_of
 from compiler.backends.cpu.factorizations import factorizations_of
 from compiler.backends.cpu.fourier_kernels import fourier_of
 from compiler.backends.cpu.onednn.implementation import onednn_of
@@ -11,4 +12,5 @@ BACKEND = CpuBackend()
 
 register_implementation(onednn_of(BACKEND.name))
 register_implementation(factorizations_of(BACKEND.name))
+register_implementation(eigenvalues_of(BACKEND.name))
 register_implementation(fourier_of(BACKEND.name))

@@ -1,4 +1,4 @@
-"""Addresses of SciPy's BLAS routines and of the functions that control its number of threads, for calls from C."""
+"""Addresses of SciPy's BLAS and LAPACK routines and of the functions that control its number of threads, for C."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ctypes
 import functools
 from pathlib import Path
 
-__all__ = ["blas_address", "blas_threading"]
+__all__ = ["blas_address", "blas_threading", "lapack_address"]
 
 
 @functools.lru_cache(maxsize=16)
@@ -14,7 +14,18 @@ def blas_address(name: str) -> int:
     """Return the address of a Fortran BLAS routine, from the table that SciPy exports to Cython code."""
     from scipy.linalg import cython_blas
 
-    capsules: dict[str, object] = dict(cython_blas.__pyx_capi__)
+    return _exported(dict(cython_blas.__pyx_capi__), name)
+
+
+@functools.lru_cache(maxsize=16)
+def lapack_address(name: str) -> int:
+    """Return the address of a Fortran LAPACK routine, from the table that SciPy exports to Cython code."""
+    from scipy.linalg import cython_lapack
+
+    return _exported(dict(cython_lapack.__pyx_capi__), name)
+
+
+def _exported(capsules: dict[str, object], name: str) -> int:
     capsule = capsules[name]
     get_name = ctypes.pythonapi.PyCapsule_GetName
     get_name.restype, get_name.argtypes = ctypes.c_char_p, [ctypes.py_object]

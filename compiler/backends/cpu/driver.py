@@ -7,6 +7,7 @@ import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from compiler.backends.cpu.eigenvalues import KIND as LAPACK
 from compiler.backends.cpu.loop_functions import LoopFunction
 from compiler.ir.types import PrimitiveType as T
 from compiler.runtime.buffers import Buffer, BufferKind
@@ -69,7 +70,7 @@ class StepTable(ctypes.Structure):
         ("operands", ctypes.c_void_p),
         ("jumps", ctypes.c_void_p),
         ("operand_count", ctypes.c_int32),
-        ("multiplies", ctypes.c_int32),
+        ("calls_blas", ctypes.c_int32),
     ]
 
 
@@ -82,6 +83,7 @@ class Driver:
         kernels: symbols of the kernels in the order of their table.
         host: host thunks by the number that the driver passes to the callback.
         library: library calls in the order of their table of steps.
+        calls_blas: whether a step calls BLAS or LAPACK.
         owners: number of the thunk, in the order of `walk`, that each step belongs to; -1 for the end.
     """
 
@@ -91,6 +93,7 @@ class Driver:
     kernels: list[str] = field(default_factory=list)
     host: list[HostThunk] = field(default_factory=list)
     library: list[LibraryThunk] = field(default_factory=list)
+    calls_blas: bool = False
     owners: list[int] = field(default_factory=list)
 
     def table(self) -> tuple[StepTable, list[object]]:
@@ -98,9 +101,8 @@ class Driver:
         steps = (Step * len(self.steps))(*self.steps)
         operands = (Operand * max(1, len(self.operands)))(*self.operands)
         jumps = (ctypes.c_int32 * max(1, len(self.jumps)))(*self.jumps)
-        multiplies = any(s.kind == StepKind.GEMM for s in self.steps)
         addresses = ctypes.addressof(steps), ctypes.addressof(operands), ctypes.addressof(jumps)
-        return StepTable(*addresses, len(self.operands), multiplies), [steps, operands, jumps]
+        return StepTable(*addresses, len(self.operands), self.calls_blas), [steps, operands, jumps]
 
 
 def make_driver(thunks: Sequence[Thunk], functions: Mapping[Thunk, LoopFunction] | None = None) -> Driver:
@@ -152,6 +154,7 @@ class _Maker(ThunkVisitor[None]):
 
     def kernel(self, t: KernelThunk) -> None:
         self.emit(StepKind.KERNEL, [*t.inputs, *t.outputs], self._slot(t.spec.symbol))
+        self.driver.calls_blas |= t.spec.kind == LAPACK
 
     def _slot(self, symbol: str) -> int:
         """Return the number of a function in the table of kernels."""
@@ -164,6 +167,7 @@ class _Maker(ThunkVisitor[None]):
         self.emit(StepKind.COPY, [t.target, t.source], size=t.source.shape.byte_size)
 
     def gemm(self, t: GemmThunk) -> None:
+        self.driver.calls_blas = True
         self.emit(
             StepKind.GEMM, [t.lhs, t.rhs, t.out], t.out.shape.element_type.byte_size, batch=t.batch, m=t.m, n=t.n,
             k=t.k, lhs_transposed=t.lhs_transposed, rhs_transposed=t.rhs_transposed,

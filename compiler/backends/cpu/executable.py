@@ -18,6 +18,8 @@ from compiler.backends.cpu.array_call import ProgramTable, builtin_functions, le
 from compiler.backends.cpu.blas import blas_address, blas_threading
 from compiler.backends.cpu.device import cpu_device
 from compiler.backends.cpu.driver import Driver, make_driver
+from compiler.backends.cpu.eigenvalues import KIND as LAPACK
+from compiler.backends.cpu.eigenvalues import provide_lapack
 from compiler.backends.cpu.fourier import can_transform, transform
 from compiler.backends.cpu.frames import Context, Frame, FramePool, TimingMemory, pointers
 from compiler.backends.cpu.libraries import load_library
@@ -107,6 +109,8 @@ class CpuExecutable:
         self.arena_bytes = built.arena_bytes
         self.thunks: list[Thunk] = list(walk(built.program.thunks))
         self._runtime = RUNTIME.load(built.runtime_path)
+        if any(k.kind == LAPACK for k in self.kernels):
+            provide_lapack(self._runtime)
         libraries = {path: load_library(path) for path in set(built.objects.values())}
         self._libraries = tuple(libraries.values())  # the references keep them loaded
         self._addresses = {symbol: libraries[path].function(symbol) for symbol, path in built.objects.items()}
@@ -324,6 +328,7 @@ class CpuExecutable:
         if any(isinstance(t, GemmThunk) for t in self.thunks):
             context.sgemm, context.dgemm = blas_address("sgemm"), blas_address("dgemm")
             context.sgemv, context.dgemv = blas_address("sgemv"), blas_address("dgemv")
+        if self.built.driver.calls_blas:
             context.get_blas_threads, context.set_blas_threads = blas_threading()
         self._configure(context)
         return context

@@ -28,7 +28,7 @@ struct steps {
   const struct operand *operands;
   const int32_t *jumps;
   int32_t operand_count;
-  int32_t multiplies; /* whether there is a matrix product */
+  int32_t calls_blas; /* whether a step calls BLAS or LAPACK */
 };
 
 struct context {
@@ -98,7 +98,7 @@ static void multiply(void *context, int64_t first, int64_t last) {
   }
 }
 
-/* The BLAS runs on one thread, and our thread pool splits the batch and the rows or columns of each product: two thread
+/* BLAS and LAPACK run on one thread, and our thread pool splits the batch and the rows or columns of each product: two thread
    pools would compete for the cores. */
 static void gemm(struct context *context, gemm_t blas, int width, int batch, int m, int n, int k, int lhs_t, int rhs_t,
                  char *lhs, char *rhs, char *out) {
@@ -244,7 +244,7 @@ EXPORT void hlogym_run_program(char *arena, char *const *parameters, char *const
     const struct operand *const o = &program->operands[i];
     context->addresses[i] = o->table == 0 ? arena + o->at : tables[o->table][o->at];
   }
-  const int limit_blas = program->multiplies && context->set_blas_threads;
+  const int limit_blas = program->calls_blas && context->set_blas_threads;
   hlogym_begin(call);
   if (limit_blas) hlogym_blas_enter(context->get_blas_threads, context->set_blas_threads);
   if (context->times)
