@@ -240,6 +240,26 @@ def test_what_follows_reductions_of_rows_is_computed_for_many_rows(rows: int, co
     assert ("_of[" in source) == (bool(stages) and rows >= 16)
 
 
+@pytest.mark.parametrize("t", ["f32", "s32"])
+def test_branches_that_the_short_loop_decides_are_no_obstacle(t: str) -> None:
+    text = f"""
+    a = {t}[100,4] parameter(0)
+    b = {t}[100,4] parameter(1)
+    early = {t}[100,2] slice(a), slice={{[0:100], [0:2]}}
+    zero = {t}[] constant(0)
+    shifted = {t}[100,4] pad(early, zero), padding=0_0x2_0
+    s = {t}[100,4] add(shifted, b)
+    m = {t}[100,4] multiply(s, a)
+    d = {t}[100,4] subtract(m, b)
+    q = {t}[100,4] multiply(d, d)
+    n = {t}[100,4] negate(q)
+    ROOT r = {t}[100,4] maximum(n, a)
+    """
+    source = checked(text, Schedule())
+    assert "if (" not in source
+    assert source.count("omp simd") == 1
+
+
 @pytest.mark.parametrize(("function", "apart"), [("log", True), ("tanh", True), ("negate", False)])
 def test_one_long_function_of_the_sums_of_rows_runs_in_vectors(function: str, apart: bool) -> None:
     text = f"""

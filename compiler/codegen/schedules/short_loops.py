@@ -13,9 +13,10 @@ from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import IndexExpr, IndexSymbol, Runtime, Var
 from compiler.codegen.nest.loop_ir import Body, For, LoopKind
-from compiler.codegen.nest.traversal import indices_in, map_bodies, map_indices
+from compiler.codegen.nest.traversal import indices_in, map_bodies, map_indices, walk
 from compiler.codegen.nest.work import work_of
 from compiler.codegen.schedules import accumulators
+from compiler.codegen.schedules.known_tests import COPYABLE, copy_with
 from compiler.codegen.schedules.lanes import is_column_loop
 from compiler.codegen.schedules.loop_transforms import has_loop
 
@@ -85,7 +86,29 @@ def _is_free(s: For) -> bool:
 
 
 def _is_short(s: For, short: int) -> bool:
-    return _is_free(s) and s.var.extent <= short and all(isinstance(x, lir.Let | lir.Store) for x in s.body)
+    """Check whether the iterations of a loop are few and can be written out without branches."""
+    if not _is_free(s) or s.var.extent > short or not all(isinstance(x, COPYABLE) for x in s.body):
+        return False
+    return all(isinstance(x, lir.Let | lir.Store) for n in range(s.var.extent) for x in _iteration(s.body, s.var, n))
+
+
+def _iteration(body: Body, var: Var, n: int) -> Body:
+    """Return the statements for one value of a variable, without the branches that it decides."""
+    if all(isinstance(x, lir.Let | lir.Store | lir.LocalStore) for x in body):
+        return body
+    at: dict[IndexSymbol, IndexExpr] = {var: ix.const(n)}
+    tests = [x.value for x in walk(body) if isinstance(x, lir.Let) and isinstance(x.value, lir.IndexTest)]
+    outcomes = {test: _outcome(replace(test, value=test.value.substitute(at))) for test in tests}
+    return copy_with(body, {test: known for test, known in outcomes.items() if known is not None}, at, "")
+
+
+def _outcome(test: lir.IndexTest) -> bool | None:
+    """Return the outcome of a test; None if it is not the same for all values of its variables."""
+    least, most = test.value.range
+    low, high = least if test.low is None else test.low, most if test.high is None else test.high
+    if low <= least and most <= high:
+        return True
+    return False if most < low or high < least else None
 
 
 def merge_narrow_columns(body: Body, short: int) -> Body:
@@ -157,10 +180,10 @@ class Copies:
         self.names = self.names or [{} for _ in range(self.var.extent)]
 
     def of(self, body: Body) -> list[lir.Stmt]:
-        """Return the copies of definitions and stores."""
+        """Return the copies of definitions and stores, among which are branches only if the variable decides them."""
         out: list[lir.Stmt] = []
         for n, names in enumerate(self.names):
-            for s in body:
+            for s in _iteration(body, self.var, n):
                 (copy,) = map_indices((s,), lambda i, n=n, names=names: self._index(i, n, names))  # type: ignore[misc]
                 if isinstance(copy, lir.Store | lir.LocalStore):
                     out.append(replace(copy, value=names.get(copy.value, copy.value)))
