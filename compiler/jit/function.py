@@ -89,14 +89,10 @@ class JitFunction:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function; compile it at the first call with a signature."""
-        for a in args:
-            if type(_first_leaf(a)) in _JAX_TYPES:
-                break
-        else:
-            if self._output != "jax":
-                found = self._numpy_call(args, kwargs)
-                if found is not None:
-                    return found[0](found[1])
+        if not (args and type(args[0]) in _JAX_TYPES) and self._output != "jax" and not any(map(_is_of_jax, args)):
+            found = self._numpy_call(args, kwargs)
+            if found is not None:
+                return found[0](found[1])
         try:
             results = self._jitted(*args, **kwargs)
         except (TypeError, ValueError) as e:
@@ -214,8 +210,8 @@ def _as_numpy(results: Any) -> Any:
     )
 
 
-def _first_leaf(tree: Any) -> Any:
-    """Return the first leaf of built-in containers, by which most calls with JAX arrays are known."""
+def _is_of_jax(tree: Any) -> bool:
+    """Check whether the first leaf of a tree of built-in containers is of a type of JAX that was met."""
     while type(tree) in _CONTAINERS and tree:
         tree = next(iter(tree.values())) if type(tree) is dict else tree[0]
-    return tree
+    return type(tree) in _JAX_TYPES
