@@ -85,6 +85,8 @@ SHORTEST, SHORT_REPEATS = 5, 4
 """Least number of elements of a short innermost loop of a reduction, and of its repetitions, for which it has lanes."""
 SHORT_VECTORS = 8
 """Vectors in a loop from which on the elements that remain over do not matter."""
+LEAST_VECTOR = 4
+"""Elements of the shortest vector loop without branches: gcc vectorizes the loop around a shorter one."""
 NARROW_ENTRY = 32
 """Bits of the narrower of two kinds of entries of a sort."""
 
@@ -330,7 +332,9 @@ class _Binder:
 
     def _leaf(self, s: For) -> For:
         """Return a loop over single elements as a vector loop, or as a serial one if the schedule has no vectors."""
-        kind = LoopKind.VECTOR if self.schedule.vector and not is_sparse(s) else LoopKind.SERIAL
+        is_short = s.var.extent < LEAST_VECTOR and all(isinstance(x, lir.Let | lir.Store) for x in s.body)
+        is_vector = self.schedule.vector and not is_sparse(s) and not is_short
+        kind = LoopKind.VECTOR if is_vector else LoopKind.SERIAL
         return replace(s, kind=kind, body=self._body(s.body))
 
     def _block(self, s: For) -> int:
