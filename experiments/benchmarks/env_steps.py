@@ -7,7 +7,7 @@ Legal actions are drawn at random, loops are kept as they are, and an episode in
 step. "New" are steps until the given seconds have passed, mostly to states that were not met before; "met" is how many
 of them computed something, because they led to a new state or ended in one. A program with few states is known after
 some steps, and the rest are look-ups. "Remembered" are the same episodes again. Seconds are processor time of one
-process. "reset" is the mean of a reset after the first one. "Added" is the memory that the environment adds to the
+process, without that of the compilers that it starts. "reset" is the mean of a reset after the first one. "Added" is the memory that the environment adds to the
 process, with the program, its baseline and its states, and "process" is that of a whole process with this environment
 alone after 1,000 steps.
 
@@ -277,7 +277,7 @@ def main() -> None:
         "",
         f"- command: `{' '.join(['python -m experiments.benchmarks.env_steps', *sys.argv[1:]])}`",
         f"- commit: {facts['commit']}",
-        f"- machine: {facts['machine']}; processor time of one process",
+        f"- machine: {facts['machine']}; processor time of one process, without compilers that it starts",
         f"- date: {facts['date']}",
         "",
         "Random legal actions, loops kept, times by the cost model or the emulator. New and remembered are in steps",
