@@ -7,9 +7,9 @@ Legal actions are drawn at random, loops are kept as they are, and an episode in
 step. "New" are steps until the given seconds have passed, mostly to states that were not met before; "met" is how many
 of them computed something, because they led to a new state or ended in one. A program with few states is known after
 some steps, and the rest are look-ups. "Remembered" are the same episodes again. Seconds are processor time of one
-process, without that of the compilers that it starts. "reset" is the mean of a reset after the first one. "Added" is the memory that the environment adds to the
-process, with the program, its baseline and its states, and "process" is that of a whole process with this environment
-alone after 1,000 steps.
+process, without that of the compilers that it starts. "reset" is the mean of a reset after the first one. "Added" is
+the memory that the environment adds to the process, with the program, its baseline and its states, and "process" is
+that of a whole process with this environment alone after 1,000 steps.
 
 With `--processes` the environments also run in several processes at once, one each, for the same seconds of wall time;
 a plot beside the table shows the sum of their new steps per second.
