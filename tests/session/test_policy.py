@@ -61,7 +61,7 @@ def test_each_phase_is_decided_by_its_part_and_the_rest_by_the_rules(whole: Path
 
 def test_results_are_those_of_the_interpreter(whole: Path) -> None:
     rng = np.random.default_rng(0)
-    x, y = rng.normal(size=(3, 90)).astype(np.float32), rng.normal(size=(90, 5)).astype(np.float32)
+    x, y = (rng.normal(size=s.dimensions).astype(np.float32) for s in parse(DOT).entry.parameter_shapes)
     for given in (None, "heuristic", "priority", str(whole), f"{whole}:rules"):
         np.testing.assert_allclose(compile(DOT, policy=given)(x, y)[0], evaluate(parse(DOT), [x, y])[0], rtol=1e-5)
 

@@ -106,7 +106,7 @@ def _exchange(worker: subprocess.Popen[bytes], text: bytes) -> tuple[dict[str, A
         return reply, image
     worker.kill()
     worker.wait()
-    for stream in (worker.stdin, worker.stdout):
+    for pipe in (worker.stdin, worker.stdout):
         with contextlib.suppress(BrokenPipeError):
-            stream.close()
+            pipe.close()
     return None
