@@ -6,12 +6,11 @@ The routines are given to the runtime when a program that needs them is loaded, 
 from __future__ import annotations
 
 import ctypes
-import math
 from typing import Any
 
 from compiler.backends.cpu.blas import lapack_address
-from compiler.codegen.kernel_spec import KernelSpec, kernel_symbol
-from compiler.codegen.languages import C
+from compiler.backends.cpu.matrix_kernels import matrix_kernel
+from compiler.codegen.kernel_spec import KernelSpec
 from compiler.codegen.schedules.kernel_choice import BoundKernel
 from compiler.interpreter.custom_calls import options
 from compiler.ir.instruction import HloInstruction
@@ -28,6 +27,7 @@ ROUTINES = ("ssyevd", "dsyevd", "sgesdd", "dgesdd")
 """The routines in the order of `hlogym_lapack` in runtime.c."""
 _TYPES = {T.F32: "float", T.F64: "double"}
 _EIGENVALUES = """\
+  extern void *hlogym_lapack[];
   typedef void (*routine_t)(char *, char *, int *, real *, int *, real *, real *, int *, int *, int *, int *);
   const real *const x = (const real *)arguments[0] + item * ROWS * ROWS;
   real *const vectors = (real *)arguments[1] + item * ROWS * ROWS;
@@ -46,6 +46,7 @@ _EIGENVALUES = """\
   __builtin_free(a);
 """
 _SINGULAR_VALUES = """\
+  extern void *hlogym_lapack[];
   typedef void (*routine_t)(char *, int *, int *, real *, int *, real *, real *, int *, real *, int *, real *, int *,
                             int *, int *);
   const real *const x = (const real *)arguments[0] + item * ROWS * COLUMNS;
@@ -73,13 +74,13 @@ _SINGULAR_VALUES = """\
   TRANSPOSE(right, v, COLUMNS, RIGHT);
   __builtin_free(a);
 """
-_HELPERS = """\
-extern void *hlogym_lapack[];
-#define ALLOCATE(bytes) (real *)__builtin_malloc(bytes)
-#define TRANSPOSE(to, from, rows, columns) \\
-  for (int64_t i = 0; i < (rows); i++) \\
-    for (int64_t j = 0; j < (columns); j++) (to)[j * (rows) + i] = (from)[i * (columns) + j]
-"""
+_MACROS = {
+    "ALLOCATE(bytes)": "(real *)__builtin_malloc(bytes)",
+    "TRANSPOSE(to, from, rows, columns)": (
+        "for (int64_t i = 0; i < (rows); i++) "
+        "for (int64_t j = 0; j < (columns); j++) (to)[j * (rows) + i] = (from)[i * (columns) + j]"
+    ),
+}
 
 
 def eigenvalues_of(backend: str) -> KernelImplementation:
@@ -107,7 +108,7 @@ def _emit(
 
 
 def _text(i: HloInstruction) -> tuple[str, dict[str, str | int]] | None:
-    """Return C text for one matrix and its macros, or None if LAPACK computes something else or nothing."""
+    """Return C text for one matrix and its macros, or None if it is no call of `ROUTINES` or the matrix is empty."""
     if i.opcode is not Opcode.CUSTOM_CALL or len(i.operands) != 1:
         return None
     a = i.operand(0).shape
@@ -134,38 +135,6 @@ def _kernel(i: HloInstruction) -> KernelSpec:
     found = _text(i)
     assert found is not None  # noqa: S101 - the instruction was not refused
     text, macros = found
-    inputs, outputs = (i.operand(0).shape,), tuple(i.shape.leaves())
-    rows, columns = inputs[0].dimensions[-2:]
-    batch = math.prod(inputs[0].dimensions[:-2])
-    run = "HLOGYM_KERNEL_range((void *)arguments, 0, 1);" if batch == 1 else (
-        f"hlogym_parallel(HLOGYM_KERNEL_range, (void *)arguments, {batch}, 1);"
-    )  # fmt: skip
-    names = [*macros, "ALLOCATE", "TRANSPOSE"]
-    source = "\n".join(
-        [
-            _HELPERS.rstrip("\n"),
-            *(f"#define {name} {value}" for name, value in macros.items()),
-            "static void HLOGYM_KERNEL_one(void *const *arguments, int64_t item) {",
-            text.rstrip("\n"),
-            "}",
-            "static void HLOGYM_KERNEL_range(void *context, int64_t first, int64_t last) {",
-            "  for (int64_t item = first; item < last; item++) HLOGYM_KERNEL_one((void *const *)context, item);",
-            "}",
-            f"void HLOGYM_KERNEL(void *const *arguments) {{ {run} }}",
-            *(f"#undef {name}" for name in names),
-            "",
-        ]
-    )
-    symbol = kernel_symbol(source)
-    return KernelSpec(
-        name=i.name,
-        kind=KIND,
-        language=C.name,
-        source=source.replace("HLOGYM_KERNEL", symbol),
-        symbol=symbol,
-        inputs=inputs,
-        outputs=outputs,
-        bytes=sum(s.byte_size for s in (*inputs, *outputs)),
-        flops=9 * batch * rows * columns * min(rows, columns),
-        in_place=((0, 1),),
-    )
+    rows, columns = i.operand(0).shape.dimensions[-2:]
+    operations = 9 * rows * columns * min(rows, columns)
+    return matrix_kernel(i, KIND, text, {**_MACROS, **macros}, operations, 1, (0, 1))

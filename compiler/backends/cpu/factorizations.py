@@ -6,12 +6,11 @@ matrices of a batch are computed in parallel.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
-from compiler.codegen.kernel_spec import KernelSpec, distinct_operands, kernel_symbol
-from compiler.codegen.languages import C
+from compiler.backends.cpu.matrix_kernels import matrix_kernel
+from compiler.codegen.kernel_spec import KernelSpec, distinct_operands
 from compiler.codegen.schedules.kernel_choice import BoundKernel
 from compiler.interpreter.custom_calls import options
 from compiler.ir.instruction import HloInstruction
@@ -276,42 +275,13 @@ def _emit(
 def _kernel(i: HloInstruction) -> KernelSpec:
     work = _work(i)
     assert work is not None  # noqa: S101 - the instruction was not refused
-    inputs, outputs = tuple(o.shape for o in i.operands), tuple(i.shape.leaves())
-    batch = math.prod(inputs[0].dimensions[:-2])
-    element = inputs[0].element_type
+    element = i.operand(0).shape.element_type
     suffix = "f" if element is PrimitiveType.F32 else ""
     macros = {"real": _TYPES[element], "ABS": f"fabs{suffix}", "SQRT": f"sqrt{suffix}", **work.macros}
-    names = [name.split("(")[0] for name in macros]
     grain = max(1, _GRAIN // max(1, work.operations))
-    run = "HLOGYM_KERNEL_range((void *)arguments, 0, 1);" if batch == 1 else (
-        f"hlogym_parallel(HLOGYM_KERNEL_range, (void *)arguments, {batch}, {grain});"
-    )  # fmt: skip
-    source = "\n".join(
-        [
-            *(f"#define {name} {value}" for name, value in macros.items()),
-            "VECTOR_BITS(512) static void HLOGYM_KERNEL_one(void *const *arguments, int64_t item) {",
-            work.text.rstrip("\n"),
-            "}",
-            "VECTOR_BITS(512) static void HLOGYM_KERNEL_range(void *context, int64_t first, int64_t last) {",
-            "  for (int64_t item = first; item < last; item++) HLOGYM_KERNEL_one((void *const *)context, item);",
-            "}",
-            f"void HLOGYM_KERNEL(void *const *arguments) {{ {run} }}",
-            *(f"#undef {name}" for name in names),
-            "",
-        ]
-    )
-    symbol = kernel_symbol(source)
-    return KernelSpec(
-        name=i.name,
-        kind="factorization",
-        language=C.name,
-        source=source.replace("HLOGYM_KERNEL", symbol),
-        symbol=symbol,
-        inputs=inputs,
-        outputs=outputs,
-        bytes=sum(s.byte_size for s in (*inputs, *outputs)),
-        flops=batch * work.operations,
-        in_place=((work.in_place % len(inputs), len(inputs)),),
+    inputs = len(i.operands)
+    return matrix_kernel(
+        i, "factorization", work.text, macros, work.operations, grain, (work.in_place % inputs, inputs)
     )
 
 

@@ -1,0 +1,64 @@
+"""Kernels in C that compute the matrices of a batch one by one, and in parallel."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from compiler.codegen.kernel_spec import KernelSpec, kernel_symbol
+from compiler.codegen.languages import C
+from compiler.ir.instruction import HloInstruction
+
+
+def matrix_kernel(
+    i: HloInstruction,
+    kind: str,
+    text: str,
+    macros: Mapping[str, str | int],
+    operations: int,
+    grain: int,
+    in_place: tuple[int, int],
+) -> KernelSpec:
+    """Return the kernel of an instruction whose first operand is a batch of matrices.
+
+    Args:
+        i: the instruction.
+        kind: kind of the kernel.
+        text: C statements that compute the matrix with the number `item`, given `arguments`.
+        macros: definitions of the macros in the text by their names, with parameters if they have any.
+        operations: floating point operations of one matrix.
+        grain: number of matrices of a parallel task.
+        in_place: the positions of an input and an output among the arguments, which may share one buffer.
+    """
+    inputs, outputs = tuple(o.shape for o in i.operands), tuple(i.shape.leaves())
+    batch = math.prod(inputs[0].dimensions[:-2])
+    run = "HLOGYM_KERNEL_range((void *)arguments, 0, 1);" if batch == 1 else (
+        f"hlogym_parallel(HLOGYM_KERNEL_range, (void *)arguments, {batch}, {grain});"
+    )  # fmt: skip
+    source = "\n".join(
+        [
+            *(f"#define {name} {value}" for name, value in macros.items()),
+            "VECTOR_BITS(512) static void HLOGYM_KERNEL_one(void *const *arguments, int64_t item) {",
+            text.rstrip("\n"),
+            "}",
+            "VECTOR_BITS(512) static void HLOGYM_KERNEL_range(void *context, int64_t first, int64_t last) {",
+            "  for (int64_t item = first; item < last; item++) HLOGYM_KERNEL_one((void *const *)context, item);",
+            "}",
+            f"void HLOGYM_KERNEL(void *const *arguments) {{ {run} }}",
+            *(f"#undef {name.split('(')[0]}" for name in macros),
+            "",
+        ]
+    )
+    symbol = kernel_symbol(source)
+    return KernelSpec(
+        name=i.name,
+        kind=kind,
+        language=C.name,
+        source=source.replace("HLOGYM_KERNEL", symbol),
+        symbol=symbol,
+        inputs=inputs,
+        outputs=outputs,
+        bytes=sum(s.byte_size for s in (*inputs, *outputs)),
+        flops=batch * operations,
+        in_place=(in_place,),
+    )
