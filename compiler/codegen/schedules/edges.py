@@ -150,7 +150,7 @@ class _Edges:
 
     def _branches(self, s: For, tests: Sequence[lir.IndexTest], branches: _Branches) -> For:
         """Return a loop whose body is copied for the outcomes of the tests."""
-        outcomes = _evaluate(tests, np.arange(s.var.extent))
+        outcomes = outcomes_of(tests, np.arange(s.var.extent))
         if branches is _Branches.MIDDLE:
             body = self._apart(s.body, tests, outcomes)
         elif len(np.unique(outcomes, axis=1).T) <= MAX_OUTCOMES:
@@ -259,14 +259,14 @@ def _steps(extent: int) -> int:
 def _ranges_of(tests: Sequence[lir.IndexTest], extent: int, group: int) -> list[Range] | None:
     """Return the ranges of groups with equal outcomes; None if there are too many."""
     whole = extent // group
-    values = _evaluate(tests, np.arange(whole * group)).reshape(len(tests), whole, group)
+    values = outcomes_of(tests, np.arange(whole * group)).reshape(len(tests), whole, group)
     changes = np.flatnonzero((values[:, 1:] != values[:, :-1]).any(axis=(0, 2))) + 1
     starts = [0, *changes.tolist(), whole]
     if len(starts) > MAX_RANGES:
         return None
     found = [Range(a, b, _columns(values[:, a])) for a, b in itertools.pairwise(starts)]
     if extent % group:
-        found.append(Range(whole, whole + 1, _columns(_evaluate(tests, np.arange(whole * group, extent)))))
+        found.append(Range(whole, whole + 1, _columns(outcomes_of(tests, np.arange(whole * group, extent)))))
     return found
 
 
@@ -293,7 +293,7 @@ def _divisors(i: IndexExpr) -> Iterator[int]:
             yield from _divisors(symbol.value)
 
 
-def _evaluate(tests: Sequence[lir.IndexTest], positions: npt.NDArray[np.int64]) -> Outcomes:
+def outcomes_of(tests: Sequence[lir.IndexTest], positions: npt.NDArray[np.int64]) -> Outcomes:
     """Return the outcome of each test at each position of the only variable."""
     out = np.ones((len(tests), len(positions)), bool)
     for row, t in zip(out, tests, strict=True):

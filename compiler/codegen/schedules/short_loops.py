@@ -9,13 +9,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+
 from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import IndexExpr, IndexSymbol, Runtime, Var
 from compiler.codegen.nest.loop_ir import Body, For, LoopKind
-from compiler.codegen.nest.traversal import indices_in, map_bodies, map_indices, walk
+from compiler.codegen.nest.traversal import indices_in, map_bodies, map_indices
 from compiler.codegen.nest.work import work_of
 from compiler.codegen.schedules import accumulators
+from compiler.codegen.schedules.edges import outcomes_of, tests_of
 from compiler.codegen.schedules.known_tests import COPYABLE, copy_with
 from compiler.codegen.schedules.lanes import is_column_loop
 from compiler.codegen.schedules.loop_transforms import has_loop
@@ -96,19 +99,9 @@ def _iteration(body: Body, var: Var, n: int) -> Body:
     """Return the statements for one value of a variable, without the branches that it decides."""
     if all(isinstance(x, lir.Let | lir.Store | lir.LocalStore) for x in body):
         return body
-    at: dict[IndexSymbol, IndexExpr] = {var: ix.const(n)}
-    tests = [x.value for x in walk(body) if isinstance(x, lir.Let) and isinstance(x.value, lir.IndexTest)]
-    outcomes = {test: _outcome(replace(test, value=test.value.substitute(at))) for test in tests}
-    return copy_with(body, {test: known for test, known in outcomes.items() if known is not None}, at, "")
-
-
-def _outcome(test: lir.IndexTest) -> bool | None:
-    """Return the outcome of a test; None if it is not the same for all values of its variables."""
-    least, most = test.value.range
-    low, high = least if test.low is None else test.low, most if test.high is None else test.high
-    if low <= least and most <= high:
-        return True
-    return False if most < low or high < least else None
+    tests = tests_of(For(var, LoopKind.INDEPENDENT, body))
+    facts = dict(zip(tests, outcomes_of(tests, np.array([n]))[:, 0].tolist(), strict=True))
+    return copy_with(body, facts, {var: ix.const(n)}, "")
 
 
 def merge_narrow_columns(body: Body, short: int) -> Body:
