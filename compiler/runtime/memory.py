@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -84,12 +84,12 @@ def _largest(program: ThunkProgram) -> str:
     return f"; the largest is {buffer.shape} of %{name}, {size_text(buffer.size)}"
 
 
-def new_results(buffers: Sequence[Buffer]) -> list[Array]:
-    """Return new arrays for the results of a call; raise MemoryLimitError if they do not fit into memory."""
+def new_results(buffers: Sequence[Buffer], make: Callable[[Buffer], Array]) -> list[Array]:
+    """Return new arrays, made by `make`, for the results of a call; raise MemoryLimitError if they do not fit."""
     needed = sum(b.size for b in buffers)
     check_memory(needed, f"the program's results ({', '.join(str(b.shape) for b in buffers[:4])})")
     try:
-        return [np.empty(b.shape.dimensions, b.shape.dtype) for b in buffers]
+        return [make(b) for b in buffers]
     except MemoryError as e:
         raise MemoryLimitError(f"the program's results need {size_text(needed)} of memory: {e}") from None
 

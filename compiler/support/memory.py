@@ -8,10 +8,11 @@ the process's control groups, and what `ulimit -v` and `ulimit -d` leave.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from compiler.errors import MemoryLimitError
+from compiler.errors import BackendError, MemoryLimitError
 
 SMALL = 64 << 20
 """Allocations up to this many bytes are not checked."""
@@ -23,6 +24,29 @@ def available_bytes() -> int | None:
     """Return how many bytes this process can still allocate, or None if that cannot be determined."""
     known = [n for n in (_of_machine(), *_of_control_groups(), *_of_limits()) if n is not None]
     return max(0, min(known)) if known else None
+
+
+def when_short(release: Callable[[], int]) -> None:
+    """Register a function that frees memory held in reserve and returns how many bytes that were."""
+    _RESERVES.append(release)
+
+
+_RESERVES: list[Callable[[], int]] = []
+
+
+def bytes_of_variable(name: str, default: int) -> int:
+    """Return a number of bytes from a variable of the environment, such as 500M or 4G, or the default if it is not set.
+
+    Raises:
+        BackendError: its value is not a number of bytes.
+    """
+    text = os.environ.get(name, "").strip()
+    if not text:
+        return default
+    match = re.fullmatch(r"([0-9]{1,18})([KMGT]?)", text.upper())
+    if match is None:
+        raise BackendError(f"{name} must be a number of bytes such as 500M or 4G, not {text!r}")
+    return int(match[1]) << {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}[match[2]]
 
 
 def check_memory(needed: int, what: str) -> None:
@@ -39,6 +63,10 @@ def check_memory(needed: int, what: str) -> None:
         return
     available = available_bytes()
     if available is not None and needed > available:
+        if sum(release() for release in _RESERVES) > 0:
+            available = available_bytes() or 0
+        if needed <= available:
+            return
         raise MemoryLimitError(f"{what} needs {size_text(needed)} of memory, and {size_text(available)} are available")
 
 

@@ -21,8 +21,8 @@ FUNCTIONS = (
 )  # fmt: skip
 """The functions of Python's C API in the table of call.c, in its order; numpy's follow them."""
 
-_ARRAY_TYPE, _NEW_FROM_DESCR = 2, 94
-"""Positions of PyArray_Type and PyArray_NewFromDescr in numpy's table of functions, fixed by its ABI."""
+_ARRAY_TYPE, _NEW_FROM_DESCR, _SET_HANDLER = 2, 94, 304
+"""Positions of PyArray_Type, PyArray_NewFromDescr and PyDataMem_SetHandler in numpy's table, fixed by its ABI."""
 
 
 class Leaf(ctypes.Structure):
@@ -78,7 +78,9 @@ def connect(runtime: ctypes.CDLL) -> ctypes.PyDLL:
     table = [ctypes.cast(getattr(ctypes.pythonapi, n), ctypes.c_void_p).value for n in FUNCTIONS]
     table += [id(None), id(True)]
     numpy_table = _numpy_table()
-    table += [numpy_table[_ARRAY_TYPE], numpy_table[_NEW_FROM_DESCR]] if numpy_table else [None, None]
+    used = (_ARRAY_TYPE, _NEW_FROM_DESCR, _SET_HANDLER)
+    table += [numpy_table[position] if numpy_table else None for position in used]
+    table.append(_result_handler(runtime))
     runtime.hlogym_set_api((ctypes.c_void_p * len(table))(*table))
     pointer = ctypes.c_void_p
     held.hlogym_take_frame.argtypes, held.hlogym_take_frame.restype = [pointer], pointer
@@ -89,6 +91,20 @@ def connect(runtime: ctypes.CDLL) -> ctypes.PyDLL:
     held.hlogym_new_array.argtypes, held.hlogym_new_array.restype = [pointer], ctypes.py_object
     held.hlogym_call_definition.argtypes, held.hlogym_call_definition.restype = [ctypes.c_int], pointer
     return held
+
+
+def _result_handler(runtime: ctypes.CDLL) -> int:
+    """Return the address of a capsule of the memory handler of large results, which lives as long as the runtime."""
+    runtime.hlogym_result_handler.restype = ctypes.c_void_p
+    new = ctypes.pythonapi.PyCapsule_New
+    new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+    name = ctypes.c_char_p(b"mem_handler")  # the capsule keeps the address of its name
+    capsule = new(runtime.hlogym_result_handler(), name, None)
+    _HANDLER_PARTS.extend((name, capsule))
+    return id(capsule)
+
+
+_HANDLER_PARTS: list[object] = []
 
 
 def _numpy_table() -> Any:

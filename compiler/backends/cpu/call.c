@@ -27,6 +27,8 @@ static struct {
   object *array_type;
   object *(*new_array)(object *type, object *descr, int rank, const intptr_t *dimensions, const intptr_t *strides,
                        void *data, int flags, object *base); /* PyArray_NewFromDescr, which takes over `descr` */
+  object *(*set_handler)(object *); /* PyDataMem_SetHandler, which returns the one before */
+  object *result_handler;           /* a capsule of the handler in result_memory.c */
 } api;
 
 /* The head of numpy's array object after the head of every Python object: PyArrayObject_fields. */
@@ -115,8 +117,15 @@ static int fits(const struct array *a, const struct leaf *leaf) {
 }
 
 static object *new_array(const struct leaf *leaf) {
+  object *const before = leaf->size >= LARGE ? api.set_handler(api.result_handler) : 0;
+  if (leaf->size >= LARGE && !before) return 0;
   api.increment(leaf->descr);
-  return api.new_array(api.array_type, leaf->descr, leaf->rank, leaf->dimensions, 0, 0, 0, 0);
+  object *const out = api.new_array(api.array_type, leaf->descr, leaf->rank, leaf->dimensions, 0, 0, 0, 0);
+  if (!before) return out;
+  object *const ours = api.set_handler(before);
+  api.decrement(before);
+  if (ours) api.decrement(ours);
+  return out;
 }
 
 /* Check whether a result may take over the memory of an argument, as `runtime.donation.may_donate` does. */

@@ -24,7 +24,7 @@ from compiler.backends.cpu.fourier import can_transform, transform
 from compiler.backends.cpu.frames import Context, Frame, FramePool, TimingMemory, pointers
 from compiler.backends.cpu.libraries import load_library
 from compiler.backends.cpu.loop_functions import loop_functions
-from compiler.backends.cpu.native_runtime import RUNTIME
+from compiler.backends.cpu.native_runtime import LARGE, RUNTIME
 from compiler.backends.cpu.onednn.steps import LibrarySteps
 from compiler.codegen.kernel_spec import KernelSpec
 from compiler.interpreter.machine import Machine
@@ -140,12 +140,14 @@ class CpuExecutable:
         """Set up the pool of frames and, where it works, the built-in functions that call the program."""
         held = RUNTIME.held
         parameters, kept = leaf_table(self._expected, [-1] * len(self._expected))
-        results, also_kept = leaf_table(self._returned, [self._donated.get(n, -1) for n in range(len(self._returned))])
+        self._result_leaves, also_kept = leaf_table(
+            self._returned, [self._donated.get(n, -1) for n in range(len(self._returned))]
+        )
         constants = ctypes.addressof(self._constants)
         counts = len(self._expected), len(self._returned)
-        leaves = ctypes.addressof(parameters), ctypes.addressof(results)
+        leaves = ctypes.addressof(parameters), ctypes.addressof(self._result_leaves)
         table = ProgramTable(self._entry_address, constants, *leaves, *counts, None)
-        self._kept = (parameters, results, kept, also_kept, table)
+        self._kept = (parameters, kept, also_kept, table)
         self._frames = FramePool(held, table, weakly(self._new_frame))
         weakref.finalize(self, self._frames.clear).atexit = False
         # Host ops need the frame of their call, and large results a check of the memory that is left.
@@ -298,9 +300,9 @@ class CpuExecutable:
         return frame
 
     def _make_results(self, arrays: Sequence[Any], arguments: list[Array], donate: bool) -> list[Array]:
-        if not self._donated and self._result_bytes <= SMALL:
+        if not self._donated and self._result_bytes < LARGE:
             return [np.empty(dimensions, dtype) for dtype, dimensions in self._returned]
-        new = iter(new_results(self._new))
+        new = iter(new_results(self._new, self._new_result))
         results = []
         for n in range(len(self._returned)):
             source = self._donated.get(n)
@@ -311,6 +313,12 @@ class CpuExecutable:
             else:
                 results.append(copied_argument(arguments[source], source))
         return results
+
+    def _new_result(self, buffer: Buffer) -> Array:
+        if not RUNTIME.calls_arrays or buffer.size < LARGE:
+            return np.empty(buffer.shape.dimensions, buffer.shape.dtype)
+        made: Array = RUNTIME.held.hlogym_new_array(ctypes.byref(self._result_leaves[buffer.index]))
+        return made
 
     def _new_frame(self) -> Frame:
         """Return a new frame; raise MemoryLimitError if its arena does not fit into memory."""

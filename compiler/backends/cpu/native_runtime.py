@@ -15,11 +15,12 @@ from pathlib import Path
 
 from compiler.backends.cpu.array_call import array_calls_work, connect
 from compiler.errors import BackendError
+from compiler.support.memory import bytes_of_variable, when_short
 
 __all__ = ["OPENMP_FUNCTIONS", "RUNTIME", "RUNTIME_FLAGS", "Call", "NativeRuntime", "runtime_source"]
 
 RUNTIME_FLAGS = ("-O2", "-std=gnu11", "-fPIC", "-shared", "-fvisibility=hidden", "-pthread")
-SOURCES = ("runtime.c", "placement.c", "pool.c", "shared_threads.c", "timing.c", "steps.c", "call.c")
+SOURCES = ("runtime.c", "placement.c", "pool.c", "shared_threads.c", "timing.c", "steps.c", "result_memory.c", "call.c")
 OPENMP_FUNCTIONS = (
     "GOMP_parallel_start", "GOMP_parallel_end", "omp_get_max_threads", "omp_get_num_threads", "omp_get_thread_num",
     "omp_in_parallel",
@@ -30,6 +31,10 @@ OTHER_RUNTIME = (
     "again, or load it in a process of its own before any other program"
 )
 THREAD_VARIABLES = ("HLOGYM_NUM_THREADS", "OMP_NUM_THREADS")
+LARGE = 1 << 20
+"""Bytes from which the memory of a result is kept when it is freed, as in result_memory.c."""
+KEPT_RESULTS = 256 << 20
+"""Bytes of freed results that are kept by default."""
 
 
 def runtime_source() -> str:
@@ -96,6 +101,8 @@ class NativeRuntime:
                 _share(library, self._openmp)
                 self.held = connect(library)
                 self.calls_arrays = array_calls_work(self.held)
+                self.held.hlogym_keep_results(ctypes.c_int64(kept_results()))
+                when_short(self.held.hlogym_release_results)
                 self._library, self._loaded = library, path.stem
             elif path.stem != self._loaded:
                 raise BackendError(OTHER_RUNTIME)
@@ -170,6 +177,15 @@ def default_threads() -> int:
         if text and name == THREAD_VARIABLES[0]:
             raise BackendError(f"{name} must be a positive integer, not {text!r}")
     return available_cores()
+
+
+def kept_results() -> int:
+    """Return how many bytes of freed results are kept for later ones: HLOGYM_KEPT_RESULTS, or the default.
+
+    Raises:
+        BackendError: HLOGYM_KEPT_RESULTS is not a number of bytes such as 500M or 4G.
+    """
+    return bytes_of_variable("HLOGYM_KEPT_RESULTS", KEPT_RESULTS)
 
 
 def available_cores() -> int:

@@ -1,7 +1,7 @@
 /* The runtime of kernels and drivers: calls, checks for pending signals, and the floating-point control register.
 
-   The thread pool (placement.c, pool.c, shared_threads.c), timers (timing.c), the driver (steps.c) and calls from Python
-   (call.c) follow this file in one translation unit. One copy serves the whole process; the dynamic linker binds kernels
+   The thread pool (placement.c, pool.c, shared_threads.c), timers (timing.c), the driver (steps.c), and the memory of
+   results and calls from Python (result_memory.c, call.c) follow this file in one translation unit. One copy serves the whole process; the dynamic linker binds kernels
    and drivers to its functions. */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -14,6 +14,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>

@@ -6,7 +6,6 @@ import functools
 import hashlib
 import os
 import platform
-import re
 import shutil
 import subprocess
 import tempfile
@@ -22,6 +21,7 @@ from compiler.codegen.kernel_spec import KernelSpec
 from compiler.codegen.printing import print_c
 from compiler.codegen.schedules.schedule import COMPILER_FLAGS
 from compiler.errors import BackendError, BuildKilledError, CodegenError
+from compiler.support.memory import bytes_of_variable
 
 FLAGS = (
     "-O3", "-march=native", "-std=gnu11", "-fPIC", "-shared", "-fopenmp-simd", "-fno-math-errno", "-fno-trapping-math",
@@ -232,13 +232,7 @@ def _cache_folder() -> Path:
 
 def _cache_limit() -> int:
     """Return the bytes that compiled code may take on disk: $HLOGYM_CACHE_SIZE, such as 500M or 4G, or the default."""
-    text = os.environ.get("HLOGYM_CACHE_SIZE", "").strip()
-    if not text:
-        return DEFAULT_LIMIT
-    match = re.fullmatch(r"([0-9]{1,18})([KMGT]?)", text.upper())
-    if match is None:
-        raise BackendError(f"HLOGYM_CACHE_SIZE must be a number of bytes such as 500M or 4G, not {text!r}")
-    return int(match[1]) << {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}[match[2]]
+    return bytes_of_variable("HLOGYM_CACHE_SIZE", DEFAULT_LIMIT)
 
 
 def _absolute(path: str) -> Path:

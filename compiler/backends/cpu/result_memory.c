@@ -1,0 +1,109 @@
+/* Memory of large results: a freed one is kept for the next array of about its size.
+
+   The C library returns large blocks to the system when they are freed, or not, depending on what lies above them in the
+   heap. A program whose results take 48 MiB then spends as long on page faults as on computing. Arrays that a call makes
+   own their memory, which comes from here by numpy's handler of data memory (NEP 49). Everything here runs while the
+   caller holds the GIL. This file is part of the runtime's translation unit, before call.c. */
+
+#define LARGE (1 << 20)     /* bytes; smaller results are left to numpy */
+#define HUGE_PAGE (4 << 20) /* blocks from this size on ask for huge pages, as numpy's do */
+#define BLOCK_HEAD 64       /* bytes of a block before the array, and its alignment */
+#define KEPT_BLOCKS 64
+
+struct block {
+  size_t size; /* of the array */
+};
+
+static struct {
+  struct block *blocks[KEPT_BLOCKS]; /* oldest first */
+  int count;
+  size_t bytes, limit;
+} kept;
+
+static void *array_of(struct block *b) { return (char *)b + BLOCK_HEAD; }
+static struct block *block_of(void *array) { return (struct block *)((char *)array - BLOCK_HEAD); }
+
+static struct block *forget(int k) {
+  struct block *const b = kept.blocks[k];
+  kept.bytes -= b->size;
+  memmove(&kept.blocks[k], &kept.blocks[k + 1], (size_t)(--kept.count - k) * sizeof b);
+  return b;
+}
+
+/* Return all kept memory to the C library; return how many bytes that were. */
+EXPORT int64_t hlogym_release_results(void) {
+  const size_t bytes = kept.bytes;
+  while (kept.count > 0) free(forget(kept.count - 1));
+  return (int64_t)bytes;
+}
+
+/* Set how many bytes are kept at most. */
+EXPORT void hlogym_keep_results(int64_t limit) {
+  hlogym_release_results();
+  kept.limit = (size_t)limit;
+}
+
+EXPORT int64_t hlogym_kept_results(void) { return (int64_t)kept.bytes; }
+
+static struct block *new_block(size_t size) {
+  void *memory;
+  if (size > SIZE_MAX - BLOCK_HEAD || posix_memalign(&memory, BLOCK_HEAD, BLOCK_HEAD + size)) return 0;
+  struct block *const b = memory;
+  b->size = size;
+  if (size >= HUGE_PAGE) {
+    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), start = ((uintptr_t)array_of(b) + page - 1) / page * page;
+    madvise((void *)start, size - page, MADV_HUGEPAGE); /* a hint: it may fail */
+  }
+  return b;
+}
+
+/* Return memory for an array, which may be up to an eighth longer, or null. */
+static void *take_memory(void *context, size_t size) {
+  (void)context;
+  for (int k = kept.count - 1; k >= 0; k--)
+    if (kept.blocks[k]->size >= size && kept.blocks[k]->size - size <= size / 8) return array_of(forget(k));
+  struct block *b = new_block(size);
+  if (!b && hlogym_release_results() > 0) b = new_block(size);
+  return b ? array_of(b) : 0;
+}
+
+static void give_memory(void *context, void *array, size_t size) {
+  (void)context, (void)size;
+  if (!array) return;
+  struct block *const b = block_of(array);
+  if (b->size > kept.limit) {
+    free(b);
+    return;
+  }
+  while (kept.count == KEPT_BLOCKS || kept.bytes + b->size > kept.limit) free(forget(0));
+  kept.blocks[kept.count++] = b;
+  kept.bytes += b->size;
+}
+
+static void *take_zeros(void *context, size_t count, size_t size) {
+  void *array = 0;
+  if (!__builtin_mul_overflow(count, size, &size) && (array = take_memory(context, size))) memset(array, 0, size);
+  return array;
+}
+
+static void *resize_memory(void *context, void *array, size_t size) {
+  void *const new = take_memory(context, size);
+  if (!new || !array) return new;
+  const size_t old = block_of(array)->size;
+  memcpy(new, array, old < size ? old : size);
+  give_memory(context, array, old);
+  return new;
+}
+
+/* PyDataMem_Handler of numpy, version 1. */
+static struct {
+  char name[127];
+  uint8_t version;
+  void *context;
+  void *(*allocate)(void *, size_t);
+  void *(*allocate_zeros)(void *, size_t, size_t);
+  void *(*resize)(void *, void *, size_t);
+  void (*release)(void *, void *, size_t);
+} handler = {"hlogym_results", 1, 0, take_memory, take_zeros, resize_memory, give_memory};
+
+EXPORT void *hlogym_result_handler(void) { return &handler; }
