@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from compiler.plan import CompilationPlan, Phase
-from compiler.support.gc_pause import gc_paused
+from compiler.support.gc_pause import gc_less_often, gc_paused
 from env.baseline import Baseline, ProgramError
 from env.compilation import Compilation, PlanFailedError
 from env.measurement import Measurement, Measurer, ReferenceFailedError
@@ -100,6 +100,7 @@ class CompilerEnv(gym.Env[ObsType, np.int64], ABC):
     ) -> None:
         self.reward = make_reward(("measured-time" if measured else "estimated-time") if reward is None else reward)
         self.reward.check_backend(backend)
+        gc_less_often()
         self.suite = suite if isinstance(suite, Suite) else load_suite(suite)
         self.backend, self.render_mode = backend, render_mode
         own = SpeedupMeasurer(backend, measurer, store, parse_workers(workers))

@@ -255,25 +255,6 @@ class FusionRewriter:
         self.edits.remove(parameter)
 
 
-def trial_fusion(kind: str, first: HloInstruction, second: HloInstruction) -> HloComputation:
-    """Return the fused computation that fusing two nodes would make; the module is not changed.
-
-    Args:
-        kind: "producer-consumer"; "multi-output"; "sibling" for any two independent nodes.
-        first: the producer, or the earlier of two independent nodes.
-        second: the consumer, or the later node.
-    """
-    rewriter = FusionRewriter.of(second)
-    if kind == "sibling":
-        rewriter.add_outputs(rewriter.add_copy(first))
-        rewriter.inline_constants()
-    else:
-        rewriter.inline_producer(first, keep=kind == "multi-output")
-    rewriter.finish()
-    rewriter.body.reorder()  # everything that examines a trial asks for its post order
-    return rewriter.body
-
-
 # ---- in the module
 
 

@@ -17,7 +17,8 @@ from compiler.codegen.build_target import BuildTarget
 from compiler.codegen.buildability import is_refused, kernel_refusal
 from compiler.fusion.contents import Content, Contents
 from compiler.fusion.nodes import Nodes
-from compiler.fusion.rewriting import body_of, is_inlined_constant, is_multi_output, trial_fusion
+from compiler.fusion.rewriting import body_of, is_inlined_constant, is_multi_output
+from compiler.fusion.trial_bodies import trial_fusion
 from compiler.ir import HloComputation, HloInstruction, Opcode
 
 MAX_BODIES = 64
@@ -138,7 +139,7 @@ class Trials:
                 for body in self._bodies.values():
                     body.dissolve()
                 self._bodies.clear()
-            found = self._bodies[pair] = trial_fusion(kind, first, second)
+            found = self._bodies[pair] = trial_fusion(kind, first, second, self._structures.ids)
         return found
 
     # ---- content

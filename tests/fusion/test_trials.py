@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from compiler.analysis.kernel_summary import KernelSummary, summarize_body
+from compiler.analysis.structure import StructuralIds
 from compiler.codegen.buildability import kernel_refusal
 from compiler.fusion import trials
-from compiler.fusion.rewriting import trial_fusion
 from compiler.fusion.state import FusionState
+from compiler.fusion.trial_bodies import trial_fusion
 from compiler.ir import HloComputation, HloInstruction
 from tests.fusion.programs import optimized, random_graph
 
@@ -34,8 +35,8 @@ def test_answers_by_structure_are_those_of_each_pair(seed: int) -> None:
 def test_bodies_of_trials_are_freed_without_the_garbage_collector(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[weakref.ref[HloComputation]] = []
 
-    def noted(kind: str, first: HloInstruction, second: HloInstruction) -> HloComputation:
-        body = trial_fusion(kind, first, second)
+    def noted(kind: str, first: HloInstruction, second: HloInstruction, ids: StructuralIds) -> HloComputation:
+        body = trial_fusion(kind, first, second, ids)
         made.append(weakref.ref(body))
         return body
 

@@ -11,7 +11,7 @@ from compiler.fusion.actions import FusionAction
 from compiler.fusion.state import FusionState
 from compiler.ir import HloModule
 from compiler.passes.infrastructure.pipeline import PassPipeline
-from compiler.support.gc_pause import gc_paused, gc_rarely
+from compiler.support.gc_pause import gc_less_often, gc_paused, gc_rarely
 from compiler.text import parse
 
 
@@ -104,3 +104,16 @@ def test_compilation_slows_it_down() -> None:
     assert seen
     assert min(seen) > before[0]
     assert gc.get_threshold() == before
+
+
+@pytest.mark.parametrize("before", [(700, 10, 10), (0, 10, 10), (50_000, 5, 7)])
+def test_the_collector_never_runs_more_often_than_before(before: tuple[int, int, int]) -> None:
+    former = gc.get_threshold()
+    try:
+        gc.set_threshold(*before)
+        gc_less_often()
+        first, *rest = gc.get_threshold()
+        assert tuple(rest) == before[1:]
+        assert first > before[0] if before[0] == 700 else first == before[0]
+    finally:
+        gc.set_threshold(*former)

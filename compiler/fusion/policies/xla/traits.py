@@ -11,9 +11,9 @@ from compiler.fusion.rewriting import (
     is_multi_output,
     outputs_of,
     source_of,
-    trial_fusion,
 )
 from compiler.fusion.sequence import SequenceState
+from compiler.fusion.trial_bodies import trial_fusion
 from compiler.ir import HloInstruction, Opcode, Trait
 
 _IN_LIBRARIES = (Opcode.DOT, Opcode.CONVOLUTION, Opcode.SORT)
