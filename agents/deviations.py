@@ -14,11 +14,12 @@ from compiler.fusion.actions import FusionAction
 from compiler.ir import HloModule
 from compiler.loops import LoopPolicy, LoopSite
 from compiler.passes import PassPipeline, make_pass
+from compiler.passes.pipelines.given import as_pipeline
 from compiler.plan import CompilationPlan
 from compiler.policy import HEURISTIC, Policy
 from compiler.runtime.kernel_selector import as_selector
 from compiler.runtime.kernel_sites import KernelSite
-from compiler.session import CompilationSession, as_pipeline
+from compiler.session import CompilationSession
 from compiler.support.lru_dict import LruDict
 
 __all__ = ["GROUPS", "Built", "Deviation", "Group", "PlanBuilder", "PolicyDraws"]

@@ -9,7 +9,9 @@ from typing import Any
 
 from compiler.analysis.devices import device_refusal
 from compiler.backends.registry import find_backend
+from compiler.deciders import decider_name
 from compiler.errors import ArgumentError, UnsupportedError
+from compiler.expansion_changes import run_expansion_changes
 from compiler.expansions import ChooseExpansion, ExpansionPolicy
 from compiler.fusion.policies import POLICIES, make_policy
 from compiler.fusion.protocol import ChooseFusion, FusionPolicy, as_policy
@@ -18,11 +20,12 @@ from compiler.ir.verifier import verify
 from compiler.learned.site_policy import SiteExpansions
 from compiler.loops import LoopPolicy
 from compiler.passes import HloPass, PassPipeline
+from compiler.passes.pipelines.given import Pipeline
 from compiler.plan import CompilationPlan
 from compiler.policy import HEURISTIC, Policy, resolve_policy
 from compiler.runtime.executable import CallOptions, Configurable, Executable
 from compiler.runtime.kernel_selector import ChooseKernel, KernelSelector
-from compiler.session import CompilationSession, Pipeline, decider_name
+from compiler.session import CompilationSession
 from compiler.support.gc_pause import gc_rarely
 from compiler.support.untrusted import short_repr
 from compiler.text import parse
@@ -231,8 +234,10 @@ def decide_all(session: CompilationSession, policy: Policy, keep_fusions: bool =
     """
     if not keep_fusions:
         session.run_passes(policy.passes)
-    if policy.expansions is not None:
-        session.run_expansion_policy(policy.expansions, only_changes=isinstance(policy.expansions, SiteExpansions))
+    if isinstance(policy.expansions, SiteExpansions):
+        run_expansion_changes(session, policy.expansions)
+    elif policy.expansions is not None:
+        session.run_expansion_policy(policy.expansions)
     if policy.loops is not None:
         session.run_loop_policy(policy.loops)
     elif not keep_fusions:

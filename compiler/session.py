@@ -6,7 +6,7 @@ The Gymnasium environments are built on it; it does not depend on Gymnasium.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -16,6 +16,7 @@ from compiler.backends.backend import OwnDefaults
 from compiler.backends.registry import BACKENDS, build_target, find_backend, known_backend
 from compiler.codegen.languages import C
 from compiler.codegen.schedules.kernel_choice import BoundKernel, KernelBindings, KernelChoice
+from compiler.deciders import decider_name, replayed_from
 from compiler.errors import FusionError, HlogymError, PlanError
 from compiler.expansions import (
     ChooseExpansion,
@@ -36,9 +37,10 @@ from compiler.fusion.state import FusionState
 from compiler.ir import HloInstruction, HloModule
 from compiler.loops import KEEP, KernelLoops, KnownLoops, LoopPolicy, LoopSite, apply_loop_choice, find_site, loop_sites
 from compiler.lowering import lower_for
-from compiler.passes import HloPass, PassPipeline, PipelineRun, make_pass
+from compiler.passes import HloPass, PipelineRun, make_pass
 from compiler.passes.infrastructure.registry import pass_text
 from compiler.passes.pipelines.default import default_pipeline
+from compiler.passes.pipelines.given import Pipeline, as_pipeline
 from compiler.plan import PHASES, CompilationPlan, ExpansionChoice, FusionStep, LoopChoice, Phase
 from compiler.plan_binding import FusionBase, PlanBinding
 from compiler.runtime.executable import Executable
@@ -46,13 +48,7 @@ from compiler.runtime.instruction_kernels import has_kernel
 from compiler.runtime.kernel_selector import ChooseKernel, KernelSelector, as_selector
 from compiler.runtime.kernel_sites import KernelSite, KernelTarget, SiteChoice, find_kernel_site, kernel_sites
 from compiler.support.gc_pause import gc_rarely
-from compiler.support.untrusted import is_name, short_repr
-
-Pipeline: TypeAlias = "PassPipeline | HloPass | Sequence[str | HloPass] | None"
-
-
-MOST_CHANGED_INSTRUCTIONS = 150_000
-"""Most changes of expansions in a module times its instructions, some two seconds; the rest keep their default."""
+from compiler.support.untrusted import short_repr
 
 
 class SessionError(HlogymError, RuntimeError):
@@ -79,14 +75,6 @@ class _Kernel:
 _Decision: TypeAlias = "_Passes | ExpansionChoice | LoopChoice | _LoopCleanup | FusionStep | _Kernel"
 
 
-@dataclass(frozen=True)
-class Completion:
-    """A compilation after default fusion: its plan, and its estimated time in seconds."""
-
-    plan: CompilationPlan
-    seconds: float
-
-
 class CompilationSession:
     """One compilation, decision by decision.
 
@@ -95,6 +83,7 @@ class CompilationSession:
 
     Attributes:
         target: what loops and fusions are checked for before they are accepted.
+        known_fusions: what default fusion has made of the sequences of this session and its forks.
         decided_by: phase -> the name of the policy that decided it, or "plan"; phases without an entry were decided by
             single calls or by the rules of the compiler.
 
@@ -122,7 +111,7 @@ class CompilationSession:
         self.target = build_target(self._backend)
         self._pipeline, self._cleanup = pipeline, cleanup
         self._known_loops: KnownLoops = {}
-        self._known_fusions = KnownFusions(self.device, self.target)
+        self.known_fusions = KnownFusions(self.device, self.target)
         self._reset()
 
     def _reset(self) -> None:
@@ -221,13 +210,11 @@ class CompilationSession:
         self._decisions.append(ExpansionChoice(found.id, found.position, choice))
         return changed
 
-    def run_expansion_policy(self, policy: ExpansionPolicy | ChooseExpansion, only_changes: bool = False) -> None:
+    def run_expansion_policy(self, policy: ExpansionPolicy | ChooseExpansion) -> None:
         """Decide every op that may be computed in several ways, also those that earlier choices bring about.
 
         Args:
             policy: asked once for each site.
-            only_changes: leave the sites undecided for which it chooses the default, which they get anyway; of large
-                modules with many sites, leave what is beyond MOST_CHANGED_INSTRUCTIONS undecided too.
 
         Raises:
             ArgumentError: `policy` is neither a policy nor a function.
@@ -235,32 +222,8 @@ class CompilationSession:
         """
         policy = as_expansion_policy(policy)
         self.decided_by["expansions"] = decider_name(policy)
-        if only_changes:
-            self._run_changes(policy)
-            return
         while left := self.expansions():
             self.set_expansion(left[0], policy.choose_expansion(left[0]))
-
-    def _run_changes(self, policy: ExpansionPolicy) -> None:
-        asked: set[str] = set()
-        # Each change looks at the whole module twice, so large modules with many sites would take too long.
-        left = max(1, MOST_CHANGED_INSTRUCTIONS // max(1, self.module.instruction_count))
-        while left:
-            change = self._next_change(policy, asked)
-            if change is None:
-                break
-            self.set_expansion(*change)
-            left -= 1
-
-    def _next_change(self, policy: ExpansionPolicy, asked: set[str]) -> tuple[ExpansionSite, str] | None:
-        """Return the first site, among those not `asked` about, for which a policy leaves the default."""
-        for site in self.expansions():
-            if site.id not in asked:
-                asked.add(site.id)
-                choice = policy.choose_expansion(site)
-                if choice != site.default:
-                    return site, choice
-        return None
 
     # ---- loops
 
@@ -291,6 +254,11 @@ class CompilationSession:
             self.set_loop(site, policy.choose_loop(site, self.module))
 
     # ---- fusion
+
+    @property
+    def is_fusing(self) -> bool:
+        """Whether there is a state of fusion, which the first query or decision about fusions makes."""
+        return self._state is not None
 
     @property
     def fusion(self) -> FusionState:
@@ -358,36 +326,6 @@ class CompilationSession:
             finally:
                 taken = zip(state.history[start:], state.made[start:], strict=True)
                 self._decisions += [FusionStep(action, made) for action, made in taken]
-
-    def completion(self) -> Completion:
-        """Return where `fuse_by_default` would lead, which costs little where the fusions of sequences are known."""
-        rest = self.fork()
-        if rest._state is None:
-            return rest._default_fusions()
-        rest.run_fusion_policy()
-        return Completion(rest.plan, rest.cost().seconds)
-
-    def fuse_by_default(self) -> None:
-        """Fuse as `run_fusion_policy()` does, but sequence by sequence, and without asking where the result is known.
-
-        The names of fusions, which depend on their order, are therefore others.
-        """
-        if self._state is not None:
-            self.run_fusion_policy()
-            return
-        plan = self._default_fusions().plan
-        with gc_rarely():
-            self._replay_fusions(plan)
-
-    def _default_fusions(self) -> Completion:
-        """End the phases before fusion; return where default fusion leads."""
-        base, name = self._begin_fusion(), self.default_fusion()
-        self.decided_by["fusion"] = decider_name(make_policy(name))
-        with gc_rarely():
-            found = self._known_fusions.of(self.module, lambda: make_policy(name))
-        fused = [found.sequences[c] for c in base.sequences if c in found.sequences]
-        steps = tuple(FusionStep(*step) for s in fused for step in s.steps)
-        return Completion(self._plan_with(steps), found.seconds)
 
     # ---- kernels
 
@@ -468,12 +406,8 @@ class CompilationSession:
     @property
     def plan(self) -> CompilationPlan:
         """The record of all decisions so far."""
-        return self._plan_with(())
-
-    def _plan_with(self, more: tuple[FusionStep, ...]) -> CompilationPlan:
-        """Return the plan of the decisions so far and of more fusions."""
         by_kind: dict[type, list[Any]] = {}
-        for d in (*self._decisions, *more):
+        for d in self._decisions:
             by_kind.setdefault(type(d), []).append(d)
         steps, base = by_kind.get(FusionStep, []), self._base
         kernels: dict[str, dict[str, KernelChoice]] = {}
@@ -684,37 +618,3 @@ def _as_plan_errors() -> Iterator[None]:
         raise
     except HlogymError as e:
         raise PlanError(f"the plan cannot be replayed: {e}") from None
-
-
-def as_pipeline(pipeline: Pipeline) -> HloPass:
-    """Return the pass that a user gave as a pass, a pass text, a list of either, or None for the default pipeline."""
-    if pipeline is None:
-        return default_pipeline()
-    if isinstance(pipeline, HloPass):
-        return pipeline
-    if isinstance(pipeline, str):
-        return make_pass(pipeline)
-    return PassPipeline("given", tuple(_passes(pipeline)))
-
-
-def _passes(given: Iterable[str | HloPass]) -> Iterable[HloPass]:
-    return (make_pass(p) if isinstance(p, str) else p for p in given)
-
-
-def decider_name(policy: object) -> str:
-    """Return the name of a policy for readers: its `name`, that of the function that it asks, or that of its class."""
-    if isinstance(policy, RuledFusion):
-        return policy.name or decider_name(policy.policy)
-    asked = getattr(policy, "function", None) or getattr(policy, "name", None)
-    name = asked if isinstance(asked, str) else getattr(asked, "__qualname__", type(policy).__qualname__)
-    return name if is_name(name) else type(policy).__qualname__
-
-
-_REPLAYED = "plan"
-
-
-def replayed_from(name: str) -> str:
-    """Return who decided a phase of a plan that is replayed."""
-    if name.startswith(_REPLAYED):
-        return name
-    return f"{_REPLAYED} ({name})" if name else _REPLAYED

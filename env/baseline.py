@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 
+from compiler.default_fusion import default_completion, fuse_by_default
 from compiler.errors import HlogymError
 from compiler.fusion.policies import make_policy
 from compiler.ir.verifier import verify
@@ -74,7 +75,7 @@ class Baseline:
         session = self._default.fork()
         with _naming(self._program):
             if self._fuses:
-                session.fuse_by_default()
+                fuse_by_default(session)
             else:
                 session.run_fusion_policy(make_policy("none"))
         return session
@@ -85,7 +86,7 @@ class Baseline:
             session = self.complete()
             return session.plan, max(session.cost().seconds, LEAST_ESTIMATE)
         with _naming(self._program):
-            done = self._default.completion()
+            done = default_completion(self._default)
         return done.plan, max(done.seconds, LEAST_ESTIMATE)
 
     @property

@@ -10,13 +10,14 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
 
+from compiler.default_fusion import Completion, default_completion
 from compiler.errors import UnknownNameError
 from compiler.fusion.actions import FusionAction
 from compiler.ir import HloModule
 from compiler.learned.features.candidates import MAX_CANDIDATES
 from compiler.passes.infrastructure.registry import pass_texts
 from compiler.plan import PHASES, CompilationPlan, Phase
-from compiler.session import CompilationSession, Completion
+from compiler.session import CompilationSession
 from env.base import CompilerEnv, EnvOptions
 from env.baseline import LEAST_ESTIMATE, Baseline
 from env.compilation import Compilation
@@ -73,7 +74,7 @@ class _SessionCompilation(Compilation):
             episode = self.episode
             # Once fusion has begun, the episode keeps account of the time.
             begun = Completion(episode.session.plan, self.state.seconds) if episode.is_fusing else None
-            notes["completion"] = begun or episode.session.completion()
+            notes["completion"] = begun or default_completion(episode.session)
         found: Completion = notes["completion"]
         return found
 

@@ -10,6 +10,7 @@ from typing import TypeAlias, overload
 
 from compiler.analysis.cost_model import CostModel, module_cost
 from compiler.codegen.schedules.kernel_choice import KernelChoice
+from compiler.default_fusion import fuse_by_default
 from compiler.errors import HlogymError
 from compiler.expansions import ExpansionSite
 from compiler.fusion.actions import FusionAction
@@ -491,5 +492,5 @@ class Episode:
         if self._features is not None or self._kernels is not None:
             return self.session
         rest = self.session.fork()
-        rest.fuse_by_default()
+        fuse_by_default(rest)
         return rest

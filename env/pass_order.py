@@ -12,6 +12,7 @@ import numpy.typing as npt
 from gymnasium import spaces
 
 from compiler.analysis.cost_model import CostModel, module_cost
+from compiler.default_fusion import default_completion, fuse_by_default
 from compiler.ir import HloModule
 from compiler.learned.features.passes import LIMIT, Vector, observation_size
 from compiler.learned.pass_episode import PassEpisode
@@ -99,7 +100,7 @@ class _PassCompilation(Compilation):
             key = self.program.name, end.key
             found = self._finished.get(key)
             if found is None:
-                done = self._before_fusion(end, defaults).completion()
+                done = default_completion(self._before_fusion(end, defaults))
                 found = self._finished[key] = done.plan, max(done.seconds, LEAST_ESTIMATE)
             notes["completed"] = found[0], defaults, found[1]
         whole: tuple[CompilationPlan, tuple[str, ...], float] = notes["completed"]
@@ -107,7 +108,7 @@ class _PassCompilation(Compilation):
 
     def _complete(self) -> CompilationSession:
         session = self._before_fusion(*self._after_passes())
-        session.fuse_by_default()
+        fuse_by_default(session)
         return session
 
     def _after_passes(self) -> tuple[PassState, tuple[str, ...]]:

@@ -26,7 +26,8 @@ from compiler.ir import HloModule
 from compiler.learned.pass_order import LearnedPassOrder
 from compiler.learned.pass_states import PassState, default_pass_actions
 from compiler.passes.infrastructure.base import op_count
-from compiler.session import CompilationSession, Pipeline
+from compiler.passes.pipelines.given import Pipeline
+from compiler.session import CompilationSession
 from compiler.text import parse
 from env.measurement import Measurer, MeasurerOptions
 from env.pass_order import PassOrderEnv

@@ -13,20 +13,15 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
+from compiler.analysis.element_work import FLOPS, LOOP_FROM, SPECIFIC, flops_per_element, needs_loop, reduced_elements
 from compiler.analysis.library_work import TEMPLATE_OPS, library_flops, operand_reads, product_time, scans_rows
 from compiler.analysis.post_operations import epilogue_of, suits_call
 from compiler.errors import UnsupportedError
-from compiler.ir import HloComputation, HloInstruction, Opcode, Trait
+from compiler.ir import HloComputation, HloInstruction, Opcode
 from compiler.ir.types import PrimitiveType as T
 
-LOOP_FROM = 17
-"""Reductions over at least this many elements run as loops; smaller ones are unrolled."""
 SHARED_FROM = 8
 """Shorter reductions, such as pools of 2x2, are no work that cores share beyond that of their results."""
-SPLIT_FROM = 32
-"""Loops over rows of at least this many elements are split where the operands of a concatenation meet."""
-MOST_ROLLED = 0.1
-"""Share of a rolled array that comes from the other end at most."""
 CONTEXT_LIMIT = 64
 """Largest number of contexts of one value; further ones are merged into one."""
 
@@ -141,7 +136,7 @@ def summary_key(instruction: HloInstruction) -> Hashable:
     i, operands = instruction, instruction.operands
     same = tuple(map(operands.index, operands)) if len(operands) > 1 else ()
     static = tuple([i.attributes.get(a) for a in _STATIC]) if i.attributes else ()
-    called = flops_per_element(i) if i.opcode in _SPECIFIC else 0.0
+    called = flops_per_element(i) if i.opcode in SPECIFIC else 0.0
     in_place = i.opcode is Opcode.DYNAMIC_UPDATE_SLICE and _may_be_overwritten(operands[0])
     return i.opcode, i.shape, tuple([o.shape for o in operands]), same, static, called, in_place
 
@@ -182,19 +177,6 @@ def add_use(contexts: Contexts, context: int, use: Use) -> None:
     elif found is not use and found != use:
         most = max(found.evaluations, use.evaluations), max(found.distinct, use.distinct), max(found.copies, use.copies)
         contexts[context] = Use(*most)
-
-
-def needs_loop(instruction: HloInstruction) -> bool:
-    """Check whether an instruction is a reduction that runs as a loop."""
-    if instruction.opcode is not Opcode.REDUCE:
-        return False
-    return instruction.shape.is_tuple or reduced_elements(instruction) >= LOOP_FROM
-
-
-def reduced_elements(reduce: HloInstruction) -> int:
-    """Return how many elements are combined into each result."""
-    dims = reduce.operands[0].shape.dimensions
-    return math.prod(dims[d] for d in reduce.dimensions)
 
 
 def _extent(reduce: HloInstruction) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
@@ -302,7 +284,7 @@ class _Walk:
                 for each, _, uses in contexts.values():
                     evaluations += each
                     copies += uses
-            per_element = flops_per_element(i) if op in _SPECIFIC else _FLOPS[op]
+            per_element = flops_per_element(i) if op in SPECIFIC else FLOPS[op]
             own = evaluations * per_element
             flops += own
             if in_steps and per_element > 1.0:
@@ -519,9 +501,6 @@ def _broadcast_share(i: HloInstruction) -> float:
 
 
 _STATIC = ("dimensions", "slice", "padding")
-_CALLING = (Opcode.REDUCE, Opcode.MAP)
-_SPECIFIC = frozenset((*_CALLING, Opcode.CONCATENATE, Opcode.GATHER))
-"""Opcodes whose operations per element depend on more than the opcode."""
 
 
 def _moves(i: HloInstruction, n: int) -> int | None:
@@ -544,65 +523,3 @@ def _long(dimensions: Sequence[int]) -> list[int]:
 
 def _unrolled(i: HloInstruction) -> int:
     return reduced_elements(i) if i.opcode is Opcode.REDUCE and not needs_loop(i) else 1
-
-
-_INDEXING = {
-    Opcode.GATHER: 3.0, Opcode.CONCATENATE: 2.0, Opcode.PAD: 2.0, Opcode.DYNAMIC_SLICE: 0.5,
-    Opcode.DYNAMIC_UPDATE_SLICE: 2.0, Opcode.REVERSE: 0.5, Opcode.TRANSPOSE: 0.5, Opcode.IOTA: 0.5,
-}  # fmt: skip
-"""Index arithmetic and branches of data movement, in scalar operations per element; those of a gather are shared by the
-adjacent elements that it reads."""
-LONGEST_RUN = 16
-"""Number of adjacent elements beyond which a loop over them does not become faster."""
-
-_FLOPS = {
-    op: _INDEXING.get(op, 0.0) if op.has(Trait.MOVEMENT) or op is Opcode.IOTA else float(op.row.flops) for op in Opcode
-}
-
-
-def flops_per_element(i: HloInstruction) -> float:
-    """Return the scalar operations per element of the result."""
-    if i.opcode is Opcode.REDUCE:
-        return reduced_elements(i) * _callee_flops(i)
-    if i.opcode is Opcode.MAP:
-        return _callee_flops(i)
-    if i.opcode is Opcode.GATHER:
-        return _FLOPS[i.opcode] / min(LONGEST_RUN, max(1, _gathered_run(i)))
-    if i.opcode is Opcode.CONCATENATE:
-        return _FLOPS[i.opcode] * _tested(i)
-    return _FLOPS[i.opcode]
-
-
-def _tested(concatenate: HloInstruction) -> float:
-    """Return the share of the elements of a concatenation that are computed with tests of where they come from.
-
-    Loops over long rows are split where the operands meet. In an array that is rolled, nearly all elements are then in
-    the loop over the longest part. Only an array that is given counts, because a computed one is computed in each loop.
-    """
-    largest = max(concatenate.operands, key=lambda o: o.shape.num_elements)
-    rest = 1.0 - largest.shape.num_elements / max(1, concatenate.shape.num_elements)
-    if largest.opcode is not Opcode.SLICE or rest > MOST_ROLLED or largest.shape.dimensions[-1] < SPLIT_FROM:
-        return 1.0
-    rolled = largest.operands[0]
-    if rolled.opcode is Opcode.GET_TUPLE_ELEMENT:  # of the state of a loop
-        rolled = rolled.operands[0]
-    return rest if rolled.opcode is Opcode.PARAMETER else 1.0
-
-
-def _gathered_run(gather: HloInstruction) -> int:
-    """Return how many adjacent elements of the result are adjacent in the operand, so that they share an index.
-
-    These are the elements of a row where rows are gathered, and 1 where elements are.
-    """
-    dims, sizes = gather.shape.dimensions, gather.attributes["slice_sizes"]
-    last = len(dims) - 1
-    if last not in gather.attributes["offset_dims"] or sizes[-1] != dims[-1]:
-        return 1
-    whole = sizes[-1] == gather.operands[0].shape.dimensions[-1]
-    more = whole and len(sizes) > 1 and last - 1 in gather.attributes["offset_dims"] and sizes[-2] == dims[-2]
-    return dims[-1] * (dims[-2] if more else 1)
-
-
-def _callee_flops(i: HloInstruction) -> float:
-    callee: HloComputation = i.attributes["to_apply"]
-    return max(1.0, float(sum(c.opcode.row.flops for c in callee.instructions)))

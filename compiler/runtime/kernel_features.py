@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 
 from compiler.analysis.cost_model import DeviceModel, is_priced_as_kernel
-from compiler.analysis.kernel_summary import KernelSummary, needs_loop, summarize
+from compiler.analysis.element_work import needs_loop
+from compiler.analysis.kernel_summary import KernelSummary, summarize
 from compiler.analysis.trip_count import trip_count_of
 from compiler.codegen.kernel_spec import KernelSpec
 from compiler.ir import HloInstruction, Opcode, Trait

@@ -4,6 +4,7 @@ import itertools
 
 import pytest
 
+from compiler.default_fusion import default_completion, fuse_by_default
 from compiler.fusion.actions import FusionAction
 from compiler.fusion.known_fusions import KnownFusions
 from compiler.fusion.policies import make_policy
@@ -74,9 +75,9 @@ def test_known_fusions_are_those_of_the_policy(backend: str) -> None:
     start = _started(backend)
     for choices in itertools.islice(itertools.product(CHOICES, repeat=3), 0, None, 4):
         session = _decided(start, choices)
-        completion = session.completion()
+        completion = default_completion(session)
         fused, replayed, asked = session.fork(), CompilationSession(parse(LOOPS), backend=backend), session.fork()
-        fused.fuse_by_default()
+        fuse_by_default(fused)
         replayed.replay(completion.plan)
         asked.run_fusion_policy()
         assert completion.seconds == asked.cost().seconds
@@ -95,12 +96,12 @@ def test_loops_that_were_decided_before_are_not_fused_again(monkeypatch: pytest.
     monkeypatch.setattr("compiler.fusion.known_fusions.run_policy", run)
     start = _started()
     for n in range(3):  # each body with each choice
-        _decided(start, (CHOICES[n],) * 3).completion()
+        default_completion(_decided(start, (CHOICES[n],) * 3))
     assert asked
     asked.clear()
-    combination = _decided(start, ("keep", "unroll-4", "unroll-2")).completion()
+    combination = default_completion(_decided(start, ("keep", "unroll-4", "unroll-2")))
     assert len(asked) <= 1  # at most the entry, in which passes may have named something otherwise
-    assert combination == _decided(_started(), ("keep", "unroll-4", "unroll-2")).completion()
+    assert combination == default_completion(_decided(_started(), ("keep", "unroll-4", "unroll-2")))
 
 
 def test_what_is_known_is_bounded() -> None:
@@ -115,9 +116,9 @@ def test_what_is_known_is_bounded() -> None:
 def test_a_session_whose_fusion_has_begun_goes_on_by_the_policy() -> None:
     session = _started()
     session.apply(session.actions()[0])
-    asked, fused, completion = session.fork(), session.fork(), session.completion()
+    asked, fused, completion = session.fork(), session.fork(), default_completion(session)
     asked.run_fusion_policy()
-    fused.fuse_by_default()
+    fuse_by_default(fused)
     assert completion.plan == fused.plan == asked.plan
     assert completion.seconds == asked.cost().seconds
 
@@ -129,6 +130,6 @@ def test_kernel_loops_are_priced_as_by_the_policy() -> None:
     session = _decided(start, ("kernel", "keep", "kernel"))
     asked = session.fork()
     asked.run_fusion_policy()
-    completion = session.completion()
+    completion = default_completion(session)
     assert completion.seconds == asked.cost().seconds
     assert len(completion.plan.steps) == len(asked.plan.steps)

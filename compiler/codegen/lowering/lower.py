@@ -30,7 +30,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from compiler.analysis.attention import attention_of
-from compiler.analysis.kernel_summary import needs_loop
+from compiler.analysis.element_work import needs_loop
 from compiler.codegen.lowering.emission import STATEMENT_LIMIT
 from compiler.codegen.lowering.emit import Emitter
 from compiler.codegen.lowering.nests import looped_reductions, nests_of
