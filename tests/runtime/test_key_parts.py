@@ -16,6 +16,7 @@ from compiler.passes.dots import attention_fusion
 from compiler.runtime.kernel_sites import KernelSite
 from compiler.text import parse
 from tests.codegen.attentions import AttentionForm, random_attention
+from tests.codegen.grouped_attention import grouped_attention
 from tests.codegen.running import Array, random_args
 
 needs_emulator = pytest.mark.skipif(not available(), reason="the emulator needs g++")
@@ -93,40 +94,6 @@ def test_masked_rows_in_parts(zero_if_masked: bool) -> None:
     assert np.isfinite(found[:, 6:]).all()
 
 
-def grouped(queries: int, groups: int, keys: int, t: str) -> str:
-    """Return attention of several heads of queries per head of keys, of which caches hold [keys, heads, size]."""
-    score, row = f"[2,{groups},{queries},{keys}]", f"[2,{groups},{queries}]"
-    return f"""HloModule grouped
-    max {{ a = f32[] parameter(0)
-      b = f32[] parameter(1)
-      ROOT m = f32[] maximum(a, b) }}
-    sum {{ a = f32[] parameter(0)
-      b = f32[] parameter(1)
-      ROOT s = f32[] add(a, b) }}
-    ENTRY e {{
-      q = {t}[{queries},2,{groups},32] parameter(0)
-      k = {t}[{keys},2,32] parameter(1)
-      v = {t}[{keys},2,32] parameter(2)
-      low = f32[] constant(-inf)
-      zero = f32[] constant(0)
-      dot = {t}[2,{queries},{groups},{keys}] dot(q, k), lhs_batch_dims={{1}}, rhs_batch_dims={{1}},
-        lhs_contracting_dims={{3}}, rhs_contracting_dims={{2}}
-      turned = {t}{score} transpose(dot), dimensions={{0,2,1,3}}
-      scores = f32{score} convert(turned)
-      most = f32{row} reduce(scores, low), dimensions={{3}}, to_apply=max
-      mosts = f32{score} broadcast(most), dimensions={{0,1,2}}
-      below = f32{score} subtract(scores, mosts)
-      w = f32{score} exponential(below)
-      total = f32{row} reduce(w, zero), dimensions={{3}}, to_apply=sum
-      totals = f32{score} broadcast(total), dimensions={{0,1,2}}
-      p = f32{score} divide(w, totals)
-      weights = {t}{score} convert(p)
-      out = {t}[2,{groups},{queries},32] dot(weights, v), lhs_batch_dims={{0}}, rhs_batch_dims={{1}},
-        lhs_contracting_dims={{3}}, rhs_contracting_dims={{0}}
-      ROOT r = {t}[{queries},2,{groups},32] transpose(out), dimensions={{2,0,1,3}}
-    }}"""
-
-
 @needs_emulator
 @pytest.mark.parametrize(
     ("queries", "groups", "t"),
@@ -134,7 +101,7 @@ def grouped(queries: int, groups: int, keys: int, t: str) -> str:
 )
 def test_heads_of_queries_that_share_keys(queries: int, groups: int, t: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attention_fusion, "LEAST_SLOW", 0)
-    module = parse(grouped(queries, groups, 300, t))
+    module = parse(grouped_attention(t, 2, groups, queries, 300, 32, scores="groups first"))
     args = random_args(module.entry.parameter_shapes, np.random.default_rng(2))
     (wanted,) = evaluate(module, args)
     executable = compile(module, backend="cuda")
@@ -170,6 +137,7 @@ def test_one_kernel_is_a_choice_for_attention_in_parts() -> None:
 
 @pytest.mark.parametrize("queries", [1, 16])
 def test_caches_that_a_library_cannot_read_are_not_copied(queries: int) -> None:
-    kernels = compile(grouped(queries, 4, 8192, "f32"), backend="cuda").kernels
+    program = grouped_attention("f32", 2, 4, queries, 8192, 32, scores="groups first")
+    kernels = compile(program, backend="cuda").kernels
     touching = [k.kind for k in kernels if any(s.dimensions == (8192, 2, 32) for s in (*k.inputs, *k.outputs))]
     assert touching == ["attention"]

@@ -20,6 +20,7 @@ from compiler.codegen.schedules.kernel_choice import GENERATED, KernelChoice
 from compiler.runtime.thunks import Thunk
 from compiler.text import parse
 from experiments.provenance import provenance
+from tests.codegen.grouped_attention import CacheOrder, grouped_attention
 
 TIMES = PredictedTimes("h100")
 
@@ -33,7 +34,7 @@ class Form:
         heads: heads of keys.
         groups: heads of queries per head of keys.
         queries, keys, size: of a head.
-        cache: "keys first" or "heads first", the order of the caches.
+        cache: the order of the caches.
     """
 
     type: str
@@ -42,49 +43,19 @@ class Form:
     queries: int
     keys: int
     size: int
-    cache: str = "keys first"
+    cache: CacheOrder = "keys first"
 
     def text(self) -> str:
         """Return the program."""
-        t, h, g, q, k, d = self.type, self.heads, self.groups, self.queries, self.keys, self.size
-        first = self.cache == "keys first"
-        cache, batch, along = (f"{k},{h},{d}", 1, 0) if first else (f"{h},{k},{d}", 0, 1)
-        score, row = f"[{h},{q},{g},{k}]", f"[{h},{q},{g}]"
-        return f"""HloModule decoding
-        max {{ a = f32[] parameter(0)
-          b = f32[] parameter(1)
-          ROOT m = f32[] maximum(a, b) }}
-        sum {{ a = f32[] parameter(0)
-          b = f32[] parameter(1)
-          ROOT s = f32[] add(a, b) }}
-        ENTRY e {{
-          q = {t}[{q},{h},{g},{d}] parameter(0)
-          k = {t}[{cache}] parameter(1)
-          v = {t}[{cache}] parameter(2)
-          low = f32[] constant(-inf)
-          zero = f32[] constant(0)
-          dot = {t}{score} dot(q, k), lhs_batch_dims={{1}}, rhs_batch_dims={{{batch}}}, lhs_contracting_dims={{3}},
-            rhs_contracting_dims={{2}}
-          scores = f32{score} convert(dot)
-          most = f32{row} reduce(scores, low), dimensions={{3}}, to_apply=max
-          mosts = f32{score} broadcast(most), dimensions={{0,1,2}}
-          below = f32{score} subtract(scores, mosts)
-          w = f32{score} exponential(below)
-          total = f32{row} reduce(w, zero), dimensions={{3}}, to_apply=sum
-          totals = f32{score} broadcast(total), dimensions={{0,1,2}}
-          p = f32{score} divide(w, totals)
-          weights = {t}{score} convert(p)
-          out = {t}[{h},{q},{g},{d}] dot(weights, v), lhs_batch_dims={{0}}, rhs_batch_dims={{{batch}}},
-            lhs_contracting_dims={{3}}, rhs_contracting_dims={{{along}}}
-          ROOT r = {t}[{q},{h},{g},{d}] transpose(out), dimensions={{1,0,2,3}}
-        }}"""
+        return grouped_attention(self.type, self.heads, self.groups, self.queries, self.keys, self.size, self.cache)
 
 
+CACHES: tuple[CacheOrder, ...] = ("keys first", "heads first")
 FORMS = [
     Form(t, h, g, q, keys, 128, cache)
     for t in ("f32", "bf16")
     for h, g, q, keys in ((8, 4, 1, 4096), (8, 4, 4, 4096), (8, 4, 16, 4096), (32, 1, 1, 1024), (8, 8, 1, 32768))
-    for cache in ("keys first", "heads first")
+    for cache in CACHES
 ]
 
 
