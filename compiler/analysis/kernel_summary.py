@@ -25,6 +25,7 @@ SHARED_FROM = 8
 CONTEXT_LIMIT = 64
 """Largest number of contexts of one value; further ones are merged into one."""
 
+CACHE_LINE = 64
 COLUMNS = 256
 """Number of adjacent columns that a block computes together."""
 
@@ -350,12 +351,25 @@ class _Walk:
 
     def _reads(self, p: HloInstruction, nests: int) -> int:
         """Return how many nests read an input: each reads it again."""
+        lines = self._lines(p)
         if nests == 1:
-            return 1
+            return lines
         rows = {_ROW, _KEPT, *range(_SWEEP - _MAX_SWEEPS, _SWEEP + 1)}
         of_one = {*rows, _MANY, SCALAR}  # a nest of rows and what is computed once
         own = set(self.uses.get(p, ()))
-        return max(1, min(nests, len(own - of_one) + (not own.isdisjoint(rows))))
+        return lines * max(1, min(nests, len(own - of_one) + (not own.isdisjoint(rows))))
+
+    def _lines(self, p: HloInstruction) -> int:
+        """Return how many elements are loaded for each one that is used: a cache line if columns are read one by one.
+
+        Reductions along columns combine adjacent columns together, unless a gather picks the columns.
+        """
+        if not self.level or all(c > _SWEEP or c < _SWEEP - _MAX_SWEEPS for c in self.uses.get(p, ())):
+            return 1
+        gathers = (i.operands[0] for i in self.inside if i.opcode is Opcode.GATHER)
+        if not any(self.level.get(o) for o in gathers):
+            return 1
+        return max(1, CACHE_LINE * first_leaf_elements(p) // max(1, p.shape.byte_size))
 
     def _nests(self, updates: set[HloInstruction]) -> int:
         """Return the number of loop nests, about as `codegen.lowering.nests` finds them."""
