@@ -22,8 +22,12 @@ _INDEXING = {
 }  # fmt: skip
 """Index arithmetic and branches of data movement, in scalar operations per element; those of a gather are shared by the
 adjacent elements that it reads."""
+NESTED_PAD = 30.0
+"""Scalar operations per element of a pad between elements of a value that holds another one: one alone is a loop over
+the elements and one over what is between them."""
 LONGEST_RUN = 16
 """Number of adjacent elements beyond which a loop over them does not become faster."""
+
 FLOPS = {
     op: _INDEXING.get(op, 0.0) if op.has(Trait.MOVEMENT) or op is Opcode.IOTA else float(op.row.flops) for op in Opcode
 }

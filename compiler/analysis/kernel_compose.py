@@ -22,7 +22,8 @@ def compose(
 ) -> KernelSummary:
     """Return the summary of the kernel that computes `producer` inside `consumer`.
 
-    Exact, unless a reduction of the producer needs a loop or one of the two updates in place; then build the fusion.
+    Exact, unless a reduction of the producer needs a loop, one of the two updates in place or both pad values between
+    their elements; then build the fusion.
 
     Args:
         producer: the kernel that is inlined.
@@ -62,6 +63,7 @@ def compose(
         largest_output=max(consumer.largest_output, producer.largest_output if keep else 0.0),
         flops=consumer.flops + producer.flops * evaluations / max(1.0, producer.elements),
         statements=consumer.statements + producer.statements * sum(u.copies for u in wanted.values()),
+        spreads=consumer.spreads or producer.spreads,
         reduced=max(consumer.reduced, producer.reduced * evaluations / max(1.0, producer.elements)),
     )
 

@@ -9,11 +9,19 @@ fusion.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
-from compiler.analysis.element_work import FLOPS, LOOP_FROM, SPECIFIC, flops_per_element, needs_loop, reduced_elements
+from compiler.analysis.element_work import (
+    FLOPS,
+    LOOP_FROM,
+    NESTED_PAD,
+    SPECIFIC,
+    flops_per_element,
+    needs_loop,
+    reduced_elements,
+)
 from compiler.analysis.library_work import TEMPLATE_OPS, library_flops, operand_reads, product_time, scans_rows
 from compiler.analysis.post_operations import epilogue_of, suits_call
 from compiler.errors import UnsupportedError
@@ -103,6 +111,7 @@ class KernelSummary:
         called: those of a convolution that a library computes with what follows in one call, faster than apart; else 0.
         block_bytes: of a block that is no row, the bytes of one input that it reads again.
         serial: those of `flops` that expensive functions in the steps of a scan along rows take, one step at a time.
+        spreads: whether it pads a value between its elements.
         reduced: elements that a reduction without a loop combines, over all of its results; 0 below `SHARED_FROM` each.
     """
 
@@ -123,6 +132,7 @@ class KernelSummary:
     block_bytes: float = 0.0
     serial: float = 0.0
     reduced: float = 0.0
+    spreads: bool = False
 
 
 def summarize(instruction: HloInstruction) -> KernelSummary:
@@ -261,6 +271,8 @@ class _Walk:
         flops, statements, products, serial, reduced = 0.0, 0, 0.0, 0.0, 0.0
         templates = [i for i in self.inside if i.opcode in TEMPLATE_OPS]
         in_steps = any(i.opcode is Opcode.REDUCE_WINDOW and scans_rows(i) for i in templates)
+        spread = {i for i in self.inside if i.opcode is Opcode.PAD and any(d.interior for d in i.attributes["padding"])}
+        nested = self._above(spread) if len(spread) > 1 else set()
         summed: Contexts = {}  # chains of elementwise ops have the same contexts
         evaluations, copies = 0.0, 0
         for i in reversed(self.inside):
@@ -286,6 +298,8 @@ class _Walk:
                     evaluations += each
                     copies += uses
             per_element = flops_per_element(i) if op in SPECIFIC else FLOPS[op]
+            if i in nested:
+                per_element = NESTED_PAD
             own = evaluations * per_element
             flops += own
             if in_steps and per_element > 1.0:
@@ -326,7 +340,19 @@ class _Walk:
             block_bytes=block_bytes,
             serial=serial,
             reduced=reduced,
+            spreads=bool(spread),
         )
+
+    def _above(self, some: Set[HloInstruction]) -> set[HloInstruction]:
+        """Return those of some instructions that are computed from others of them."""
+        reached, found = set[HloInstruction](), set[HloInstruction]()
+        for i in self.inside:
+            above = not reached.isdisjoint(i.operands)
+            if above and i in some:
+                found.add(i)
+            if above or i in some:
+                reached.add(i)
+        return found
 
     def _called(self) -> float:
         """Return the operations of a convolution of f32 that a library should compute with what follows, or 0."""

@@ -129,7 +129,7 @@ class Estimates:
         keep = kind != "producer-consumer"
         exact = a.looped_reduction or a.in_place or b.in_place or (keep and b.looped_reduction)
         exact = exact or a.template is not None or b.template is not None or (keep and a.elements != b.elements)
-        if exact or is_multi_output(first):
+        if exact or is_multi_output(first) or (a.spreads and b.spreads):
             return self._legality.trials.summary(kind, first, second)
         contexts: Contexts = {}
         inputs: list[HloInstruction | None] = []

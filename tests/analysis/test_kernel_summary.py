@@ -1,0 +1,84 @@
+"""Kernels whose indices make them slow, as the default fusion prices them."""
+
+from __future__ import annotations
+
+import pytest
+
+from compiler.analysis.kernel_summary import summarize
+from compiler.fusion.policies import DEFAULT_POLICY, make_policy
+from compiler.fusion.protocol import run_policy
+from compiler.fusion.state import FusionState
+from compiler.ir import HloInstruction, HloModule, Opcode
+from compiler.text import parse
+
+ADD = "add { a = f32[] parameter(0) b = f32[] parameter(1) ROOT c = f32[] add(a, b) }"
+INTERLEAVED = """
+HloModule m
+ENTRY main {
+  x = f32[512,32] parameter(0)
+  zero = f32[] constant(0)
+  x0 = f32[512,64] pad(x, zero), padding=0_0x0_1_1
+  x1 = f32[512,64] pad(x, zero), padding=0_0x1_0_1
+  y = f32[512,64] add(x0, x1)
+  e = f32[512,64] tanh(y)
+  y0 = f32[512,128] pad(e, zero), padding=0_0x0_1_1
+  y1 = f32[512,128] pad(e, zero), padding=0_0x1_0_1
+  ROOT z = f32[512,128] add(y0, y1)
+}
+"""
+PICKED = """
+HloModule m
+ADD
+ENTRY main {
+  x = f32[1024,1024] parameter(0)
+  i = s32[1024,1] parameter(1)
+  zero = f32[] constant(0)
+  e = f32[1024,1024] exponential(x)
+  s = f32[1024] reduce(e, zero), dimensions={AXIS}, to_apply=add
+  ROOT g = f32[1024] gather(s, i), offset_dims={}, collapsed_slice_dims={0}, start_index_map={0}, index_vector_dim=1,
+    slice_sizes={1}
+}
+"""
+
+
+def fused(text: str) -> HloModule:
+    module = parse(text)
+    run_policy(FusionState(module), make_policy(DEFAULT_POLICY))
+    return module
+
+
+def opcodes(i: HloInstruction) -> list[Opcode]:
+    return [x.opcode for c in i.called_computations() for x in c.instructions]
+
+
+def test_interleaved_values_are_not_interleaved_again_in_one_kernel() -> None:
+    kernels = [opcodes(i) for i in fused(INTERLEAVED).entry.instructions if i.opcode is Opcode.FUSION]
+    assert [k.count(Opcode.PAD) for k in kernels] == [2, 2]
+
+
+@pytest.mark.parametrize(("axis", "together"), [("1", True), ("0", False)])
+def test_a_reduction_along_columns_is_computed_before_a_gather_picks_them(axis: str, together: bool) -> None:
+    module = fused(PICKED.replace("ADD", ADD).replace("AXIS", axis))
+    sums = [k for i in module.entry.instructions if Opcode.REDUCE in (k := opcodes(i))]
+    assert [Opcode.GATHER in k for k in sums] == [together]
+
+
+def test_columns_that_a_gather_picks_are_read_by_lines() -> None:
+    module = parse(f"""
+        HloModule m
+        {ADD}
+        f {{
+          x = f32[1024,1024] parameter(0)
+          i = s32[1024,1] parameter(1)
+          zero = f32[] constant(0)
+          s = f32[1024] reduce(x, zero), dimensions={{0}}, to_apply=add
+          ROOT g = f32[1024] gather(s, i), offset_dims={{}}, collapsed_slice_dims={{0}}, start_index_map={{0}},
+            index_vector_dim=1, slice_sizes={{1}}
+        }}
+        ENTRY main {{
+          x = f32[1024,1024] parameter(0)
+          i = s32[1024,1] parameter(1)
+          ROOT y = f32[1024] fusion(x, i), kind=kInput, calls=f
+        }}
+    """)
+    assert summarize(module.entry.root).bytes_read == 64 * 1024**2 + 4096
