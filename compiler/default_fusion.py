@@ -31,10 +31,12 @@ def default_completion(session: CompilationSession) -> Completion:
         session: it does not change.
     """
     rest = session.fork()
-    if not rest.is_fusing:
-        return _completed(rest)
-    rest.run_fusion_policy()
-    return Completion(rest.plan, rest.cost().seconds)
+    if rest.is_fusing:
+        rest.run_fusion_policy()
+        return Completion(rest.plan, rest.cost().seconds)
+    found = _completed(rest)
+    rest.module.dismantle()
+    return found
 
 
 def fuse_by_default(session: CompilationSession) -> None:

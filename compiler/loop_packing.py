@@ -10,7 +10,9 @@ from compiler.codegen.build_target import BuildTarget
 from compiler.codegen.buildability import is_emittable, kernel_refusal
 from compiler.codegen.templates.loop_state import LoopState, default_loop_schedule
 from compiler.errors import UnsupportedError
+from compiler.fusion.digests import Digests
 from compiler.ir import HloComputation, HloInstruction, HloModule, Opcode
+from compiler.loops import KnownLoops
 from compiler.passes.dots.outlining import Outline
 from compiler.passes.infrastructure.rewrite_limits import pinned
 
@@ -28,7 +30,7 @@ _MOST_READS = 1.5
 """How often the kernel of a loop may compute each element of what it includes, on average."""
 
 
-def pack_loops(module: HloModule, target: BuildTarget) -> bool:
+def pack_loops(module: HloModule, target: BuildTarget, known: KnownLoops) -> bool:
     """Make a fusion of each kernel loop with the packing and unpacking of its state; return whether any was made.
 
     A loop whose kernel cannot compute them is left alone.
@@ -36,12 +38,13 @@ def pack_loops(module: HloModule, target: BuildTarget) -> bool:
     Args:
         module: the module to change, after its loops were decided.
         target: what kernels are built for.
+        known: which of these kernels are known to exist; what is found is added.
     """
     changed = False
     inside = inside_kernel_loops(module)
     for computation in [c for c in module.control_flow_computations() if c not in inside]:
         for loop in [i for i in computation.instructions if i.opcode is Opcode.WHILE and is_kernel_loop(i)]:
-            changed |= _pack(computation, loop, target)
+            changed |= _pack(computation, loop, target, known)
     return changed
 
 
@@ -55,7 +58,7 @@ def inside_kernel_loops(module: HloModule) -> set[HloComputation]:
     return found
 
 
-def _pack(computation: HloComputation, loop: HloInstruction, target: BuildTarget) -> bool:
+def _pack(computation: HloComputation, loop: HloInstruction, target: BuildTarget, known: KnownLoops) -> bool:
     start, fixed = loop.operands[0], pinned(computation)
     if start.opcode is not Opcode.TUPLE or list(start.users) != [loop] or loop.is_root or loop in fixed:
         return False
@@ -79,7 +82,11 @@ def _pack(computation: HloComputation, loop: HloInstruction, target: BuildTarget
     for around in ({*more, *after}, {*before, *after}, before, after):
         region = {start, loop, *loop.users, *around}
         outline = Outline.of([i for i in computation.post_order() if i in region], "loop")
-        if kernel_refusal(outline.body, target) is None:
+        key = Digests().computation(outline.body), target
+        found = known.get(key)
+        if found is None:
+            found = known[key] = kernel_refusal(outline.body, target) is None
+        if found:
             outline.apply(computation, "loop")
             return True
     return changed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Hashable
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from compiler.analysis.loop_marks import mark_kernel_loop
 from compiler.analysis.structure import shape_key
@@ -18,6 +18,7 @@ from compiler.ir import HloInstruction, HloModule, Opcode
 from compiler.ir.computation import has_side_effect
 from compiler.passes.loops.loop_editing import Loops
 from compiler.passes.loops.while_loop_unroller import unroll_by, unroll_factor, unroll_fully
+from compiler.support.bounded_table import BoundedTable
 
 KEEP, FULL, KERNEL = "keep", "full", "kernel"
 """Choices for a loop, besides those of `unroll_choice`: leave it, unroll it fully, run it inside one kernel."""
@@ -122,9 +123,16 @@ def unroll_factor_of(choice: str) -> int | None:
     return int(factor) if choice.startswith(_UNROLL) and factor.isdecimal() else None
 
 
-KnownLoops: TypeAlias = dict[Hashable, bool]
-"""Whether loops can run inside one kernel, by what they compute and for what; finding out generates the kernel."""
-_MAX_KNOWN = 1000
+class KnownLoops(BoundedTable[Hashable, bool]):
+    """Whether loops can run inside one kernel, by what they compute and for what; finding out generates the kernel."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        super().__init__(_MOST_KNOWN)
+
+
+_MOST_KNOWN = 1000
 
 
 def loop_sites(
@@ -141,7 +149,7 @@ def loop_sites(
         target: what kernels are built for; None: C with its defaults.
         without: the ids of loops that are left out, so that their choices need not be found.
     """
-    kernels = _Kernels({} if known is None else known, target or C_TARGET)
+    kernels = _Kernels(KnownLoops() if known is None else known, target or C_TARGET)
     views = list(Loops(module).views())
     return [_site(n, v, induction(v), kernels) for n, v in enumerate(views) if loop_id(v) not in without]
 
@@ -171,8 +179,6 @@ class _Kernels:
         key = what, self.target
         found = self.known.get(key)
         if found is None:
-            if len(self.known) >= _MAX_KNOWN:
-                self.known.clear()
             found = self.known[key] = loop_kernel.loop_refusal(loop, self.target) is None
         return found
 
@@ -213,7 +219,7 @@ def find_site(
     views = list(Loops(module).views())
     for n, view in enumerate(views):
         if loop_id(view) == site_id:
-            return _site(n, view, induction(view), _Kernels({} if known is None else known, target or C_TARGET))
+            return _site(n, view, induction(view), _Kernels(KnownLoops() if known is None else known, target or C_TARGET))
     raise PlanError(f"there is no loop {site_id!r}; loops: {', '.join(map(loop_id, views)) or 'none'}")
 
 
@@ -237,7 +243,7 @@ def apply_loop_choice(
         raise PlanError(f"there is no loop at position {position}; the module has {len(views)}")
     view = views[position]
     counter = induction(view)
-    site = _site(position, view, counter, _Kernels({} if known is None else known, target or C_TARGET))
+    site = _site(position, view, counter, _Kernels(KnownLoops() if known is None else known, target or C_TARGET))
     if choice not in site.choices:
         raise PlanError(f"loop {site.id!r} cannot be treated as {choice!r}; choices: {', '.join(site.choices)}")
     if choice == KERNEL:

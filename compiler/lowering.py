@@ -9,6 +9,7 @@ from compiler.expansions import is_kept
 from compiler.fusion.library_fusions import wrap_library_ops
 from compiler.ir import HloInstruction, HloModule, Opcode
 from compiler.loop_packing import inside_kernel_loops, pack_loops
+from compiler.loops import KnownLoops
 from compiler.passes.dots.convolution_patches import is_gathered
 from compiler.passes.dots.dot_strength_reduction import suits_tiles
 from compiler.passes.dots.features_last import FeaturesLast
@@ -29,13 +30,14 @@ LAUNCH_BYTES = 3_000_000
 """Bytes that a GPU transposes in the time that a kernel takes longer than its work."""
 
 
-def lower_for(module: HloModule, backend: Backend, target: BuildTarget) -> None:
+def lower_for(module: HloModule, backend: Backend, target: BuildTarget, known: KnownLoops) -> None:
     """Expand what was not decided and has neither a kernel nor a library on a backend; plans do not record it.
 
     Args:
         module: the module before fusion, which is changed; for a backend that compiles no kernels it stays as it is.
         backend: the backend.
         target: what its kernels are built for.
+        known: which loops are known to have kernels; what is found is added.
     """
     if backend.language is None:
         return
@@ -68,4 +70,4 @@ def lower_for(module: HloModule, backend: Backend, target: BuildTarget) -> None:
         group_products(module, library_computes)
     elif language.tiles:
         group_tile_products(module)
-    pack_loops(module, target)
+    pack_loops(module, target, known)

@@ -110,7 +110,7 @@ class CompilationSession:
         self.device = device or self._backend.device_model()
         self.target = build_target(self._backend)
         self._pipeline, self._cleanup = pipeline, cleanup
-        self._known_loops: KnownLoops = {}
+        self._known_loops = KnownLoops()
         self.known_fusions = KnownFusions(self.device, self.target)
         self._reset()
 
@@ -282,7 +282,7 @@ class CompilationSession:
 
     def _lower(self) -> None:
         with gc_rarely():
-            lower_for(self.module, self._backend, self.target)
+            lower_for(self.module, self._backend, self.target, self._known_loops)
             self._base = FusionBase.of(self.module)
 
     @property
@@ -586,7 +586,7 @@ class CompilationSession:
     def finish(self) -> Executable:
         """Build and return the executable."""
         if self._base is None:
-            lower_for(self.module, self._backend, self.target)
+            lower_for(self.module, self._backend, self.target, self._known_loops)
         plan = self.plan
         self.phase = "done"
         return self._backend.build(self.final_module(), plan, self.kernel_bindings)

@@ -99,6 +99,7 @@ class KnownFusions:
             loops = set(sequence_loops(s.computation, weights))
             timed = [i for i in s.computation.post_order() if i not in loops]
             yield name, FusedSequence(tuple(steps), self._times(timed))
+        state.dismantle()
 
     def _times(self, instructions: Iterable[HloInstruction]) -> tuple[float, ...]:
         return tuple(filter(None, map(self._cost_model.instruction, instructions)))

@@ -151,6 +151,12 @@ class SequenceState:
         other._start()
         return other
 
+    def dismantle(self) -> None:
+        """Drop everything, see `FusionState.dismantle`."""
+        for t in self.tables(self._splits is not None):
+            vars(t).clear()
+        vars(self).clear()
+
     def restrict(self, restrictions: Restrictions) -> None:
         """Make fusions illegal that rules of the user forbid; rules given before no longer hold."""
         self.legality = self.legality.restricted(restrictions)

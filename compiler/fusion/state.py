@@ -232,6 +232,16 @@ class FusionState:
         self.undone += 1
         return self.history.pop()
 
+    def dismantle(self) -> None:
+        """Take the state and its module apart, so that their memory is freed at once; see `HloModule.dismantle`.
+
+        Forks stay as they are.
+        """
+        for s in self.sequences.values():
+            s.dismantle()
+        self.sequences, self._journal = {}, []
+        self.module.dismantle()
+
     def fork(self) -> FusionState:
         """Return an independent copy, which cannot undo what was done before; `undo` is faster than forks."""
         other = copy.copy(self)
