@@ -219,7 +219,9 @@ def find_site(
     views = list(Loops(module).views())
     for n, view in enumerate(views):
         if loop_id(view) == site_id:
-            return _site(n, view, induction(view), _Kernels(KnownLoops() if known is None else known, target or C_TARGET))
+            return _site(
+                n, view, induction(view), _Kernels(KnownLoops() if known is None else known, target or C_TARGET)
+            )
     raise PlanError(f"there is no loop {site_id!r}; loops: {', '.join(map(loop_id, views)) or 'none'}")
 
 

@@ -237,26 +237,38 @@ def _canonical_lines(
     lines: list[str] = []
     known = names.numbers
     for i in order:
-        numbers = [known.get(o) for o in i.operands]
-        if numbers and len(numbers) <= 5 and None not in numbers:
-            read = ", ".join([f"%{n}" for n in numbers])
-        else:
+        operands = i.operands
+        try:
+            if len(operands) == 1:
+                read = f"%{known[operands[0]]}"
+            elif len(operands) == 2:
+                read = f"%{known[operands[0]]}, %{known[operands[1]]}"
+            elif operands and len(operands) <= 5:
+                read = "%" + ", %".join([known[o] for o in operands])
+            else:
+                read = _operand_text(i, options, names)
+        except KeyError:  # an operand without a name yet
             read = _operand_text(i, options, names)
-        start = "  ROOT %" if i is root else "  %"
-        line = f"{start}{known.get(i) or names.of(i, 'v')} = {i.shape.to_text()} {i.opcode.text}({read})"
+        own = known.get(i)
+        if own is None:
+            own = known[i] = f"v{len(known)}"
+        line = f"{'  ROOT %' if i is root else '  %'}{own} = {i.shape.to_text()} {i.opcode.text}({read})"
         lines.append(line + "".join(_canonical_attributes(i, names)) if i.attributes else line)
     return lines
 
 
 def _canonical_attributes(i: HloInstruction, names: _Names) -> list[str]:
-    found = []
     attributes = i.attributes
+    if len(attributes) == 1 and "dimensions" in attributes and i.opcode is not Opcode.MAP and attributes["dimensions"]:
+        return [f", dimensions={{{','.join(map(str, attributes['dimensions']))}}}"]  # the most frequent case
+    found = []
     if i.opcode is Opcode.CUSTOM_CALL and "to_apply" in attributes:
         attributes = {**attributes, "called_computations": (attributes["to_apply"],)}
         del attributes["to_apply"]
     for name, value in sorted(attributes.items()):
-        default = value in _DEFAULTS.get(name, ()) and name not in i.opcode.row.required
-        if name in _CARRIED or default or (name, i.opcode) == ("dimensions", Opcode.MAP):
+        if name in _CARRIED or (name, i.opcode) == ("dimensions", Opcode.MAP):
+            continue
+        if name in _DEFAULTS and value in _DEFAULTS[name] and name not in i.opcode.row.required:
             continue
         if name == "control-predecessors":
             value = tuple(sorted(value, key=lambda v: names.of(v, "v")))

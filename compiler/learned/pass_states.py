@@ -224,29 +224,26 @@ class PassGraph:
         return self.root if key == self.root.key else self._memory.get((self._number, key))
 
     def _run(self, state: PassState, action: int) -> PassState:
-        module = self._copy(state)
+        module = self._taken(state)
         if not self._passes[action].run(module):
-            self._spare = (state, module)  # unchanged, so it serves as the next copy
+            self._spare = (state, module)
             return state
         module.reorder()  # as a pipeline does, so that plans replay to the same module
         if self._verified:
             reverify(module)
         key = module.fingerprint()
         known = self._known(state, key)
-        path = _Path(state._path, action, key)
         if known is None:
+            path = _Path(state._path, action, key)
             known = self._memory[self._number, key] = PassState(key, op_count(module), self, path)
-        if known is self.root:
-            self._memory.modules.free(module)
-        else:
-            self._memory.put_module((self._number, key), module)
+        self._spare = (known, module)
         return known
 
     def module_at(self, path: _Path | None) -> HloModule:
         """Return the module after some passes; those that are not known are run again."""
         missing: list[_Path] = []
         module: HloModule | None = None
-        while path is not None and (module := self._memory.modules.get((self._number, path.key))) is None:
+        while path is not None and (module := self._module_of(path.key)) is None:
             missing.append(path)
             path = path.before
         module = self._start if module is None else module
@@ -261,12 +258,25 @@ class PassGraph:
             self._memory.put_module((self._number, missing[0].key), module)
         return module
 
-    def _copy(self, state: PassState) -> HloModule:
+    def _module_of(self, key: str) -> HloModule | None:
+        """Return the module of the state with a key if there is one now."""
+        if self._spare is not None and self._spare[0].key == key:
+            return self._spare[1]
+        return self._memory.modules.get((self._number, key))
+
+    def _taken(self, state: PassState) -> HloModule:
+        """Return a module of a state that may be changed.
+
+        The module of the latest state is not copied: most are not needed again. If it is left for another state, it is
+        kept, because there may be more than one way on from it.
+        """
         spare, self._spare = self._spare, None
-        if spare is not None and spare[0] is state:
+        if spare is not None and spare[0] is state and spare[1] not in self.lent:
             return spare[1]
-        if spare is not None:
+        if spare is not None and spare[0] is self.root:
             self._memory.modules.free(spare[1])
+        elif spare is not None:
+            self._memory.put_module((self._number, spare[0].key), spare[1])
         return state.read(HloModule.clone)
 
 

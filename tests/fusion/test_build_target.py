@@ -17,7 +17,7 @@ from compiler.fusion import trials
 from compiler.fusion.actions import FusionAction
 from compiler.fusion.rewriting import body_of
 from compiler.ir import HloComputation
-from compiler.loops import KERNEL, loop_sites
+from compiler.loops import KERNEL, KnownLoops, loop_sites
 from compiler.passes.pipelines.default import default_pipeline
 from compiler.plan import CompilationPlan
 from compiler.session import CompilationSession
@@ -109,7 +109,7 @@ def test_sessions_and_forks_judge_for_their_backend() -> None:
 def test_loops_are_judged_for_a_target_and_remembered_by_it() -> None:
     module = parse(load_suite("quickstart").find("cartpole_split").text())
     default_pipeline().run(module)
-    known: dict[object, bool] = {}
+    known = KnownLoops()
     for target in (C_TARGET, CUDA_TARGET):
         assert any(KERNEL in s.choices for s in loop_sites(module, known, target))
     assert len(known) == 2
