@@ -13,7 +13,7 @@ from compiler.codegen.buildability import FUSIBLE_STRUCTURE, node_refusal
 from compiler.codegen.lowering.lower import BASE_STATEMENTS, STATEMENTS_PER_INSTRUCTION
 from compiler.fusion.contents import Contents
 from compiler.fusion.nodes import Nodes
-from compiler.fusion.rewriting import body_of, is_multi_output, outputs_of, source_of
+from compiler.fusion.rewriting import body_of, instructions_of, is_multi_output, outputs_of, source_of
 from compiler.fusion.rules import Restrictions
 from compiler.fusion.templates import WITHOUT_TEMPLATE, is_open_product, pair_refusal
 from compiler.fusion.trials import Trials
@@ -395,11 +395,10 @@ class Legality:
         if found is None:
             summary = summarize(node)
             outputs = tuple(s for o in outputs_of(node) for s in _computed(o, summary).leaves())
-            size = len(body_of(node)) if node.opcode is Opcode.FUSION else 1
-            inside = body_of(node).instructions if node.opcode is Opcode.FUSION else (node,)
-            updates = sum(i.opcode is Opcode.DYNAMIC_UPDATE_SLICE for i in inside)
-            joints = sum(i.opcode in (Opcode.PAD, Opcode.CONCATENATE) for i in inside)
-            found = KernelFacts(None, outputs, size, summary, marks, updates, joints)
+            inside = [i.opcode for i in instructions_of(node)]
+            updates = inside.count(Opcode.DYNAMIC_UPDATE_SLICE)
+            joints = inside.count(Opcode.PAD) + inside.count(Opcode.CONCATENATE)
+            found = KernelFacts(None, outputs, len(inside), summary, marks, updates, joints)
             if shared is not None:
                 if len(self._verdicts.facts_by_structure) >= self.nodes.most // 4:
                     self._verdicts.facts_by_structure.clear()

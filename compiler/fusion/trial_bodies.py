@@ -57,15 +57,23 @@ class _Trial:
         if node is not self._producer:
             self._read_from(node)
         fused = node.opcode is Opcode.FUSION
-        stands_for, read = self._stands_for.get, self._read
+        image, stands_for, read = self._image, self._stands_for.get, self._read
         for i in body_of(node).instructions if fused else (*node.operands, node):
-            if fused and i.opcode is Opcode.TUPLE:
-                continue  # the root
-            of = stands_for(i, i)
-            is_read = i.opcode is Opcode.PARAMETER if fused else i is not node
-            if not is_read or (of in read and not is_inlined_constant(of)):  # the rest is copied where it is needed
-                self._copy(of)
-        return [self._image[stands_for(o, o)] for o in outputs_of(node)]
+            if i in image or (fused and i.opcode is Opcode.TUPLE):  # the root
+                continue
+            if i.opcode is Opcode.PARAMETER if fused else i is not node:
+                of = stands_for(i, i)
+                if of in read and not is_inlined_constant(of):  # the rest is copied where it is needed
+                    self._copy(of)
+                    image[i] = image[of]
+                continue
+            try:
+                operands = tuple([image[o] for o in i.operands])
+            except KeyError:  # most instructions come after all that they need
+                self._copy(i)
+            else:
+                image[i] = self._merged(i, operands)
+        return [image[stands_for(o, o)] for o in outputs_of(node)]
 
     def finished(self, outputs: list[HloInstruction], operands: tuple[HloInstruction, ...]) -> HloComputation:
         """Return the computation, with its parameters in the order of these operands of the nodes."""
@@ -114,6 +122,7 @@ class _Trial:
             if missing:
                 stack += reversed(missing)
                 continue
+            image.update(zip(i.operands, [image[o] for o in operands], strict=True))
             image[i] = self._merged(i, tuple([image[o] for o in operands]))
             stack.pop()
 

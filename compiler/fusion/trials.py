@@ -17,7 +17,7 @@ from compiler.codegen.build_target import BuildTarget
 from compiler.codegen.buildability import is_refused, kernel_refusal
 from compiler.fusion.contents import Content, Contents
 from compiler.fusion.nodes import Nodes
-from compiler.fusion.rewriting import body_of, is_inlined_constant, is_multi_output
+from compiler.fusion.rewriting import body_of, instructions_of, is_inlined_constant, is_multi_output
 from compiler.fusion.trial_bodies import trial_fusion
 from compiler.ir import HloComputation, HloInstruction, Opcode
 
@@ -25,6 +25,8 @@ MAX_BODIES = 64
 """Maximum number of fused computations that are kept for a second question about the same pair."""
 MAX_SUMMARIES = 2_000
 """Maximum number of structures of pairs whose summaries are kept."""
+MOST_COMPARED = 64
+"""Instructions of a fusion up to which it is compared with others that were made in another way; larger ones differ."""
 _IDENTIFIED = frozenset({Opcode.GATHER, Opcode.DYNAMIC_SLICE, Opcode.DYNAMIC_UPDATE_SLICE})
 """Opcodes whose uses a summary tells apart by the instruction, so that equal computations have different summaries."""
 _CONSTANTS = frozenset({Opcode.CONSTANT, Opcode.BROADCAST})
@@ -64,9 +66,13 @@ class _Structures:
         if found is None:
             if len(of) >= most:
                 of.clear()
-            found = of[key] = self._next
-            self._next += 1
+            found = of[key] = self.new()
         return found
+
+    def new(self) -> int:
+        """Return a number that was not given before."""
+        self._next += 1
+        return self._next
 
 
 class Trials:
@@ -191,7 +197,7 @@ class Trials:
             origin = known.origins.pop(revision, None)
             found = None if origin is None else known.of_origin.get(origin)
             if found is None:
-                found = self._number(node)
+                found = self._number(node, origin is not None)
                 if origin is not None:
                     if len(known.of_origin) >= self._nodes.most:
                         known.of_origin.clear()
@@ -236,14 +242,15 @@ class Trials:
         ]
         return kind, structure(first), structure(second), tuple(wires), tuple(constants)
 
-    def _number(self, node: HloInstruction) -> int:
+    def _number(self, node: HloInstruction, has_origin: bool) -> int:
         known = self._structures
-        if node.opcode is Opcode.FUSION:
-            inside: Sequence[HloInstruction] = body_of(node).instructions
-            key = self._computation_key(inside, body_of(node).root)
+        inside = instructions_of(node)
+        if has_origin and len(inside) > MOST_COMPARED:
+            found = known.new()
+        elif node.opcode is Opcode.FUSION:
+            found = known.number(known.numbers, self._computation_key(inside, body_of(node).root), self._nodes.most)
         else:
-            inside, key = (node,), self._instruction_key(node)
-        found = known.number(known.numbers, key, self._nodes.most)
+            found = known.number(known.numbers, self._instruction_key(node), self._nodes.most)
         if any(i.opcode in _IDENTIFIED for i in inside):
             known.identified.add(found)
         return found

@@ -60,18 +60,17 @@ def merge_equal(
     numbers: dict[HloInstruction, int] = {}
     merged = 0
     for i in computation.post_order():
-        numbers[i] = len(numbers)
-        if not may_merge(i) or (i.attributes and has_side_effect(i)):
+        operands: Hashable = i.operands
+        if commute:
+            numbers[i] = len(numbers)
+            if is_commutative(i):
+                operands = tuple(sorted([numbers[o] for o in i.operands]))
+        alike = (i.opcode, operands)
+        earlier = met.setdefault(alike, i)
+        # The rest is looked at only now, because most instructions are like no other one.
+        if earlier is i or not may_merge(i) or (i.attributes and has_side_effect(i)):
             continue
-        operands = [numbers[o] for o in i.operands]
-        if commute and is_commutative(i):
-            operands.sort()
-        alike = (i.opcode, *operands)
-        if alike not in met:
-            met[alike] = i
-            continue
-        earlier = met[alike]
-        if earlier is not None:  # looked at only now, because most instructions are like no other one
+        if earlier is not None:
             known[ids.key(earlier, alike)] = earlier
             met[alike] = None
         first = known.setdefault(ids.key(i, alike), i)
