@@ -9,8 +9,8 @@ outs = exe(*arrays)
 
 from compiler.api import CompileOptions as CompileOptions
 from compiler.api import compile as compile
+from compiler.api import load as load
 from compiler.backends.measured_kernels import MeasuredKernels as MeasuredKernels
-from compiler.backends.registry import load as load
 from compiler.codegen.schedules.kernel_choice import KernelChoice as KernelChoice
 from compiler.errors import HlogymError as HlogymError
 from compiler.errors import HloSyntaxError as HloSyntaxError

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from compiler.analysis.devices import device_refusal
+from compiler.backends import registry
 from compiler.backends.registry import find_backend
 from compiler.deciders import decider_name
 from compiler.errors import ArgumentError, UnsupportedError
@@ -17,6 +18,7 @@ from compiler.fusion.policies import POLICIES, make_policy
 from compiler.fusion.protocol import ChooseFusion, FusionPolicy, as_policy
 from compiler.ir import HloModule
 from compiler.ir.verifier import verify
+from compiler.learned.learned_costs import with_learned_costs
 from compiler.learned.site_policy import SiteExpansions
 from compiler.loops import LoopPolicy
 from compiler.passes import HloPass, PassPipeline
@@ -113,7 +115,7 @@ def compile(  # users know it by this name
     target = find_backend(backend)
     module = checked_module(module, options.verify)
     if not options.optimize:
-        return _configured(target.build(module), options)
+        return _configured(with_learned_costs(target.build(module)), options)
     # Fusions that are kept leave policies only what is left, and only those that are given.
     whole = HEURISTIC if policy is None and options.keep_fusions else resolve_policy(policy, target.name)
     chosen = _overridden(whole, pipeline, expansion_policy, loop_policy, fusion_policy, kernel_selector)
@@ -126,6 +128,17 @@ def compile(  # users know it by this name
     if options.verify:
         verify(session.module)
     return _configured(session.finish(), options)
+
+
+def load(path: str | Path) -> Executable:
+    """Load a program that `Executable.save` wrote; a cpu program loads without a C compiler.
+
+    Raises:
+        SavedProgramError: the folder does not exist, has another format, is damaged, or was built for another kind of
+            processor.
+        BackendError: the program was saved for an unknown backend.
+    """
+    return with_learned_costs(registry.load(path))
 
 
 def checked_module(module: HloModule | str, verified: bool = True) -> HloModule:

@@ -19,8 +19,9 @@ from pathlib import Path
 import numpy as np
 
 from compiler.api import compile as compile_program
+from compiler.api import load
 from compiler.backends.cpu import toolchain
-from compiler.backends.registry import find_backend, load
+from compiler.backends.registry import find_backend
 from compiler.errors import HlogymError
 from compiler.fusion.protocol import FusionPolicy
 from compiler.ir import HloModule

@@ -35,6 +35,7 @@ from compiler.fusion.protocol import ChooseFusion, FusionPolicy, as_policy, run_
 from compiler.fusion.recomputation import recompute_outputs
 from compiler.fusion.state import FusionState
 from compiler.ir import HloInstruction, HloModule
+from compiler.learned.learned_costs import with_learned_costs
 from compiler.loops import KEEP, KernelLoops, KnownLoops, LoopPolicy, LoopSite, apply_loop_choice, find_site, loop_sites
 from compiler.lowering import lower_for
 from compiler.passes import HloPass, PipelineRun, make_pass
@@ -589,7 +590,7 @@ class CompilationSession:
             lower_for(self.module, self._backend, self.target, self._known_loops)
         plan = self.plan
         self.phase = "done"
-        return self._backend.build(self.final_module(), plan, self.kernel_bindings)
+        return with_learned_costs(self._backend.build(self.final_module(), plan, self.kernel_bindings))
 
     def final_module(self) -> HloModule:
         """Return the module of which kernels are made: the present one, or a copy with what kernels compute again."""

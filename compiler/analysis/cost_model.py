@@ -155,7 +155,14 @@ _MAX_SUMMARIES = 10_000
 
 
 class CostModel:
-    """Estimates the time of kernels and instructions on one device, and caches that of single instructions."""
+    """Estimates the time of kernels and instructions on one device, and caches that of single instructions.
+
+    Attributes:
+        name: what readers are told that times come from.
+        device: the device.
+    """
+
+    name = "analytic cost model"
 
     def __init__(self, device: DeviceModel | None = None) -> None:
         self.device = device or cpu()

@@ -16,10 +16,10 @@ from importlib import metadata, resources
 from pathlib import Path
 from typing import Any
 
-from compiler.api import CompileOptions, compile
+from compiler.api import CompileOptions, compile, load
 from compiler.backends.cpu import toolchain
 from compiler.backends.cpu.executable import CpuExecutable
-from compiler.backends.registry import find_backend, load
+from compiler.backends.registry import find_backend
 from compiler.backends.xla.executable import XlaExecutable
 from compiler.errors import HlogymError
 from compiler.ir.module import HloModule

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -10,6 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from compiler.analysis.cost_model import CostModel
 from compiler.codegen.kernel_spec import KernelSpec
 from compiler.errors import ArgumentError
 from compiler.ir.module import HloModule
@@ -122,6 +123,17 @@ class Configurable(Protocol):
     """An executable whose calls have options."""
 
     call_options: CallOptions
+
+
+@runtime_checkable
+class Estimated(Protocol):
+    """An executable whose explanation shows times of a cost model that it is given.
+
+    Attributes:
+        make_costs: returns the cost model of a plan; None: the analytic one.
+    """
+
+    make_costs: Callable[[CompilationPlan | None], CostModel] | None
 
 
 class Executable(Protocol):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from compiler.analysis.cost_model import DeviceModel, module_cost
+from compiler.analysis.cost_model import CostModel, DeviceModel, module_cost
 from compiler.analysis.loop_marks import is_kernel_loop, kernel_loop_of
 from compiler.codegen.build_target import BuildTarget
 from compiler.fusion.actions import SPLITTING_KINDS
@@ -100,13 +100,15 @@ class Explanation:
         module: the module after all passes and fusion.
         plan: the decisions; None for a program that was compiled without any.
         thunks: the steps of the program, nested ones included.
-        device: the device that estimates costs.
+        costs: the cost model, or the device of the analytic one.
         target: what kernels were built for; None: C with its defaults.
         peak: the temporary arrays that need most memory; None if the backend does not assign them.
 
     Attributes:
         plan: the decisions, or None.
         peak: as given.
+        cost_model: the name of the cost model of the times of kernels. Those of boundaries are always of the analytic
+            one, by which the rules judge fusions.
         kernels: what each step computes, in program order; copies and control flow are left out.
     """
 
@@ -115,13 +117,15 @@ class Explanation:
         module: HloModule,
         plan: CompilationPlan | None,
         thunks: Iterable[Thunk],
-        device: DeviceModel,
+        costs: DeviceModel | CostModel,
         target: BuildTarget | None = None,
         peak: Peak | None = None,
     ) -> None:
         self.plan, self._target, self.peak = plan, target, peak
-        self._module, self._device, self._thunks = module, device, list(thunks)
-        self.kernels: list[KernelExplanation] = list(_explain_kernels(module, plan, self._thunks, device))
+        model = costs if isinstance(costs, CostModel) else CostModel(costs)
+        self._module, self._device, self._thunks = module, model.device, list(thunks)
+        self.cost_model = model.name
+        self.kernels: list[KernelExplanation] = list(_explain_kernels(module, plan, self._thunks, model))
 
     @cached_property
     def separate(self) -> tuple[str, ...]:
@@ -160,6 +164,7 @@ class Explanation:
             "expansions": {} if plan is None else {c.id: c.choice for c in plan.expansions},
             "loops": {} if plan is None else dict(plan.loops),
             "loop_passes": [] if plan is None else list(plan.loop_passes),
+            "cost_model": self.cost_model,
             "kernels": [k.to_dict() for k in self.kernels],
             "separate": list(self.separate),
             "boundaries": [b.to_dict() for b in self.boundaries],
@@ -196,7 +201,7 @@ class Explanation:
     def _summary(self) -> Iterator[str]:
         reasons = Counter(b.kind_of_reason for b in self.boundaries)
         kernels = counted(len(self.kernels), "kernel")
-        yield f"{self._module.name}: {kernels}, {time_text(self.seconds)} per call by the cost model"
+        yield f"{self._module.name}: {kernels}, {time_text(self.seconds)} per call by the {self.cost_model}"
         yield from self._decisions()
         if self.kernels:
             kinds = Counter(k.implementation for k in self.kernels)
@@ -280,9 +285,9 @@ class Explanation:
 
 
 def _explain_kernels(
-    module: HloModule, plan: CompilationPlan | None, thunks: Iterable[Thunk], device: DeviceModel
+    module: HloModule, plan: CompilationPlan | None, thunks: Iterable[Thunk], costs: CostModel
 ) -> Iterator[KernelExplanation]:
-    seconds = module_cost(module, device).by_instruction
+    seconds = module_cost(module, costs).by_instruction
     steps = steps_of_fusions(plan)
     homes = {i.name: (c, i) for c in module.control_flow_computations() for i in c.instructions}
     choices = {} if plan is None else plan.kernels
@@ -399,8 +404,8 @@ def _reason(b: Boundary) -> str:
     if b.refusal is not None:
         return f"illegal: {b.refusal}"
     change = "would save" if b.after < b.before else "would lose"
-    amount = time_text(abs(b.before - b.after))
-    return f"not chosen: {b.action} {change} {amount} (estimated {time_text(b.before)} -> {time_text(b.after)})"
+    amount, before, after = map(time_text, (abs(b.before - b.after), b.before, b.after))
+    return f"not chosen: {b.action} {change} {amount} (analytic estimate: {before} -> {after})"
 
 
 def _bytes(number: float) -> str:

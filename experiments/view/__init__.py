@@ -8,10 +8,13 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 
+from compiler.analysis.cost_model import CostModel
 from compiler.backends.registry import find_backend
 from compiler.errors import HloSyntaxError
 from compiler.ir import HloModule
 from compiler.ir.verifier import verify
+from compiler.learned.learned_costs import BACKEND as LEARNED_BACKEND
+from compiler.learned.learned_costs import shown_costs
 from compiler.plan import CompilationPlan
 from compiler.runtime.executable import Executable
 from compiler.text import parse
@@ -28,6 +31,8 @@ from experiments.view.history import record_history
 from experiments.view.page import make_page
 from experiments.view.sources import kernel_sources
 
+MOST_LEARNED = 2000
+"""Most fusions of a plan whose kernels have learned times at every step, each some milliseconds."""
 __all__ = ["graph_page", "read_program", "view_program"]
 
 
@@ -90,12 +95,19 @@ def graph_page(
         measured: seconds per call of each kernel, by name.
         implementations: what computes each kernel, by name.
     """
-    history = record_history(module, plan, backend)
+    costs = _costs_of(plan, backend)
+    history = record_history(module, plan, backend, costs)
     sources = kernel_sources(module, plan, backend)
-    data = graph_data(
-        history, plan, find_backend(backend).device_model(), measured or {}, implementations or {}, sources
-    )
+    data = graph_data(history, plan, costs, measured or {}, implementations or {}, sources)
     return make_page(module.name, data, [asdict(p) for p in history.passes], dict(history.hlo))
+
+
+def _costs_of(plan: CompilationPlan, backend: str) -> CostModel:
+    """Return the cost model of a page: the learned one for a CPU, unless pricing every step would take long."""
+    target = find_backend(backend)
+    if target.name == LEARNED_BACKEND and len(plan.steps) <= MOST_LEARNED:
+        return shown_costs()  # a name may be another kernel at an earlier step
+    return CostModel(target.device_model())
 
 
 def read_program(program: Program) -> HloModule:

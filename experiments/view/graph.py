@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from compiler.analysis.cost_model import DeviceModel, module_cost
+from compiler.analysis.cost_model import CostModel, DeviceModel, module_cost
 from compiler.analysis.loop_marks import kernel_loop_of
 from compiler.ir import HloComputation, HloInstruction, HloModule, Opcode
 from compiler.ir.printing import PrintOptions, print_instruction
@@ -38,7 +38,7 @@ class Table:
 def graph_data(
     history: History,
     plan: CompilationPlan,
-    device: DeviceModel,
+    costs: CostModel,
     measured: Mapping[str, float],
     implementations: Mapping[str, str],
     sources: Mapping[str, str],
@@ -48,18 +48,19 @@ def graph_data(
     Args:
         history: the course of the compilation.
         plan: its decisions.
-        device: the device of the estimates.
+        costs: the cost model of the estimates.
         measured: seconds per call of each kernel, by name; may be empty.
         implementations: what computes each kernel, by name; may be empty.
         sources: of the generated kernels, by name; may be empty.
     """
     words, scopes = Table(), Scopes()
-    final_seconds = module_cost(history.final, device)
-    base_seconds = module_cost(history.base, device).by_instruction
+    final_seconds = module_cost(history.final, costs)
+    base_seconds = module_cost(history.base, costs).by_instruction
     order = {c.name: n for n, c in enumerate(_shown_computations(history.base))}
     return {
         "name": history.final.name,
-        "device": device.name,
+        "device": costs.device.name,
+        "costModel": costs.name,
         "decidedBy": dict(plan.decided_by),
         "passCount": len(history.passes),
         "baseSeconds": history.base_seconds,
@@ -84,7 +85,7 @@ def graph_data(
         "kernels": _kernels(
             history.final, plan, final_seconds.by_instruction, measured, implementations, sources, words
         ),
-        "boundaries": _boundaries(history.final, device, words, order),
+        "boundaries": _boundaries(history.final, costs.device, words, order),
         "words": words.values,  # last, because the other parts add words
     }
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from compiler.ir import HloInstruction, HloModule
+from compiler.analysis.cost_model import CostModel, module_cost
+from compiler.ir import HloComputation, HloInstruction, HloModule
 from compiler.ir.printing import PrintOptions, print_instruction
 from compiler.plan import CompilationPlan
 from compiler.session import CompilationSession
@@ -43,7 +45,7 @@ class FusionRecord:
     """One fusion of the plan.
 
     Attributes:
-        made: the fusions that it made or changed, each with its estimated seconds per execution.
+        made: the fusions that it made or changed, each with its estimated seconds per run of the module.
         remains: whether the producer is still an instruction of its own afterwards.
         saving: estimated seconds that it saves per run of the module.
     """
@@ -78,13 +80,14 @@ class History:
     hlo: Mapping[str, str] = field(default_factory=dict)
 
 
-def record_history(module: HloModule, plan: CompilationPlan, backend: str) -> History:
+def record_history(module: HloModule, plan: CompilationPlan, backend: str, costs: CostModel) -> History:
     """Make the decisions of a plan one by one and record what each changes.
 
     Args:
         module: the program; it is not changed.
         plan: made by a session on this very module, so that its names are those of this compilation.
         backend: name of the backend.
+        costs: prices the instructions.
     """
     session = CompilationSession(module, backend)
     recorder = _PassRecorder(session)
@@ -99,23 +102,49 @@ def record_history(module: HloModule, plan: CompilationPlan, backend: str) -> Hi
         recorder.note(f"loop %{loop.id}: {loop.choice}")
     state = session.fusion
     recorder.note("cleanup after loops, and lowering" if plan.loop_passes else "lowering, and grouping of products")
-    base, before = session.module.clone(), state.seconds()
+    base = session.module.clone()
     hlo = {"as given": _text(module), "before fusion": _text(session.module)}
-    fusions = []
+    fusions, prices = [], _Prices(session.module, costs)
+    before = prices.seconds
     for step in plan.steps:
         action = step.action
-        sequence = state.sequences[action.computation]
-        saving = state.estimate(action) if state.why_not(action) is None else 0.0
         session.apply(action)
-        names = state.made[-1]
-        made = tuple((n, sequence.time_of(state.find(action.computation, n))) for n in names)
-        remains = sequence.computation.find(action.producer) is not None
-        remains = remains and action.producer not in names
-        record = FusionRecord(action.computation, action.kind, action.producer, action.consumers, made, remains, saving)
+        made = state.made[-1]
+        sequence = state.sequences[action.computation].computation
+        saving = prices.update(sequence, (action.producer, *action.consumers, *made))
+        timed = tuple((n, prices.of(sequence, n)) for n in made)
+        remains = action.producer not in made and sequence.find(action.producer) is not None
+        record = FusionRecord(
+            action.computation, action.kind, action.producer, action.consumers, timed, remains, saving
+        )
         fusions.append(record)
     session.module.reorder()
     hlo["after fusion"] = _text(session.module)
     return History(recorder.changes, base, before, fusions, session.module, hlo)
+
+
+class _Prices:
+    """The seconds per run of a module that each of its instructions takes, while fusions change it."""
+
+    def __init__(self, module: HloModule, costs: CostModel) -> None:
+        cost = module_cost(module, costs)
+        self.seconds = cost.seconds
+        self._costs, self._runs = costs, {c.name: runs for c, runs in costs.weights(module).items()}
+        self._known: dict[str, dict[str, float]] = {name: {} for name in self._runs}
+        for (sequence, name), seconds in cost.by_instruction.items():
+            self._known[sequence][name] = seconds
+
+    def of(self, sequence: HloComputation, name: str) -> float:
+        """Return the seconds of an instruction."""
+        return self._known[sequence.name].get(name, 0.0)
+
+    def update(self, sequence: HloComputation, changed: Iterable[str]) -> float:
+        """Price what a fusion changed, forget what it removed, and return the seconds that it saves."""
+        known, now = self._known[sequence.name], {i.name: i for i in sequence.instructions}
+        gone = {*(n for n in known if n not in now), *changed}
+        saved = [known.pop(n) for n in gone if n in known]
+        known.update({n: self._costs.instruction(now[n]) * self._runs[sequence.name] for n in gone if n in now})
+        return math.fsum((*saved, *(-known[n] for n in gone if n in known)))
 
 
 def _text(module: HloModule) -> str:

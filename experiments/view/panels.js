@@ -52,7 +52,7 @@ View.Panel = class {
     const parts = [
       View.el("h2", sequence.entry ? data.name : sequence.name),
       this.facts([
-        ["estimate", `${View.seconds(data.baseSeconds)} before fusion, ${View.seconds(data.finalSeconds)} after (${data.device})`],
+        ["estimate", `${View.seconds(data.baseSeconds)} before fusion, ${View.seconds(data.finalSeconds)} after (${data.costModel}, ${data.device})`],
         ["measured", View.seconds(measured)], ["decided by", who || "the rules of the compiler"], ["fusions", data.steps.length],
         ["here", `${leaves.length} nodes of ${sequence.ops.length} instructions`],
       ]),
@@ -171,7 +171,7 @@ View.reasonText = function (program, b) {
   if (b[4] >= 0) return `illegal: ${program.words[b[4]]}`;
   const difference = View.seconds(Math.abs(b[7] - b[6]));
   const change = !difference ? "would change nothing" : b[7] < b[6] ? `would save ${difference}` : `would lose ${difference}`;
-  return `not chosen: ${b[5]} ${change} (estimated ${View.seconds(b[6])} → ${View.seconds(b[7])})`;
+  return `not chosen: ${b[5]} ${change} (analytic estimate: ${View.seconds(b[6])} → ${View.seconds(b[7])})`;
 };
 
 View.stepText = function (step) {

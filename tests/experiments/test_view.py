@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from compiler import parse
+from compiler.analysis.cost_model import CostModel
 from compiler.ir import HloModule
 from compiler.session import CompilationSession
 from env.suites import find_program
@@ -39,9 +40,9 @@ ENTRY main {{
 HIDDEN = {"constant", "tuple", "get-tuple-element"}
 
 
-def page_of(module: HloModule, policy: str | None = None) -> tuple[str, CompilationSession]:
-    session = decided_session(module, "cpu", policy, None)
-    return graph_page(module, session.plan), session
+def page_of(module: HloModule, policy: str | None = None, backend: str = "cpu") -> tuple[str, CompilationSession]:
+    session = decided_session(module, backend, policy, None)
+    return graph_page(module, session.plan, backend), session
 
 
 def blob(page: str, name: str) -> Any:
@@ -74,7 +75,7 @@ def test_scopes_are_the_path_without_jit_and_the_op() -> None:
 def test_passes_list_the_lines_that_they_change() -> None:
     module = parse("HloModule m\nENTRY e { x = f32[4] parameter(0)  n = f32[4] negate(x)  ROOT m = f32[4] negate(n) }")
     session = decided_session(module, "cpu", None, None)
-    history = record_history(module, session.plan, "cpu")
+    history = record_history(module, session.plan, "cpu", CostModel())
     change = next(p for p in history.passes if any("negate" in line for _, _, line in p.lines))
     signs = [(sign, computation, line.partition(" = ")[0]) for sign, computation, line in change.lines]
     assert ("-", "e", "%n") in signs
@@ -91,8 +92,18 @@ def test_the_steps_are_the_fusions_with_what_they_save() -> None:
         (s.action.kind, s.action.producer, s.action.consumers) for s in session.plan.steps
     ]
     assert data["baseSeconds"] - sum(s[6] for s in data["steps"]) == pytest.approx(data["finalSeconds"], rel=1e-6)
+    assert data["costModel"].startswith("learned")
     assert [b[4] >= 0 for b in data["boundaries"]] == [True]
     assert "different domains" in data["words"][data["boundaries"][0][4]]
+
+
+def test_long_plans_and_other_backends_have_analytic_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = parse(find_program("softmax").text())
+    assert blob(page_of(module, backend="cuda")[0], "data")["costModel"].startswith("analytic")
+    monkeypatch.setattr("experiments.view.MOST_LEARNED", 0)
+    data = blob(page_of(module)[0], "data")
+    assert data["costModel"].startswith("analytic")
+    assert data["baseSeconds"] - sum(s[6] for s in data["steps"]) == pytest.approx(data["finalSeconds"], rel=1e-6)
 
 
 # ---- security

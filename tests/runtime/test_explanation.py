@@ -8,7 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from compiler import CompileOptions, compile, load, parse
+from compiler import CompilationSession, CompileOptions, compile, load, parse
+from compiler.analysis.cost_model import module_cost
+from compiler.backends.registry import find_backend
 from compiler.errors import PlanError
 from compiler.fusion.actions import FusionAction
 from compiler.fusion.state import FusionState
@@ -196,3 +198,31 @@ def test_a_policy_continues_from_kept_fusions() -> None:
     assert kept.plan is not None
     assert kept.plan.decided_by["fusion"] == "default"
     assert len(kept.kernels) < 4
+
+
+def test_times_are_those_of_the_model_that_is_named() -> None:
+    _, learned = explained()
+    assert learned.cost_model.startswith("learned cost model")
+    assert learned.to_dict()["cost_model"] == learned.cost_model
+    assert f"per call by the {learned.cost_model}\n" in str(learned)
+    executable, on_gpu = explained(backend="cuda")
+    assert on_gpu.cost_model == "analytic cost model"
+    assert on_gpu.seconds == pytest.approx(module_cost(executable.module, find_backend("cuda").device_model()).seconds)
+
+
+def test_a_program_explains_itself_the_same_after_it_is_loaded(tmp_path: Path) -> None:
+    executable, explanation = explained()
+    executable.save(tmp_path / "saved")
+    assert load(tmp_path / "saved").explain().to_dict()["kernels"] == explanation.to_dict()["kernels"]
+
+
+def test_times_are_those_of_the_kernels_that_were_chosen() -> None:
+    session = CompilationSession(parse(CHAIN))
+    session.run_passes()
+    session.run_fusion_policy()
+    (site, *_) = session.kernel_sites()
+    default = session.fork().finish().explain()
+    session.set_kernel(site, {"threads": 0, "vector": 0})
+    chosen = session.finish().explain()
+    changed = {k.name for k, other in zip(chosen.kernels, default.kernels, strict=True) if k.seconds != other.seconds}
+    assert changed == {site.name}

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from compiler.analysis.cost_model import CostModel
 from compiler.backends.cpu import toolchain
 from compiler.backends.cpu.array_call import ProgramTable, builtin_functions, leaf_table
 from compiler.backends.cpu.blas import blas_address, blas_threading
@@ -133,6 +134,7 @@ class CpuExecutable:
         self._steps_of_library(None)
         self._callback = _HOST(weakly(self._run_host))
         self._call_options = CallOptions()
+        self.make_costs: Callable[[CompilationPlan | None], CostModel] | None = None
         self._make_table()
         self._running = threading.local()  # `frame`: the frame of the call that the thread runs
 
@@ -207,7 +209,8 @@ class CpuExecutable:
 
     def explain(self) -> Explanation:
         """Return which decisions made each kernel, and why kernels that follow each other are separate."""
-        return Explanation(self.module, self.plan, self.thunks, cpu_device(), peak=find_peak(self.program.thunks))
+        costs = cpu_device() if self.make_costs is None else self.make_costs(self.plan)
+        return Explanation(self.module, self.plan, self.thunks, costs, peak=find_peak(self.program.thunks))
 
     def save(self, path: str | Path) -> None:
         """Save the program to a folder; a machine with this kind of processor can load it without a compiler."""
