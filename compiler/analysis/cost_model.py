@@ -158,7 +158,7 @@ class CostModel:
     """Estimates the time of kernels and instructions on one device, and caches that of single instructions.
 
     Attributes:
-        name: what readers are told that times come from.
+        name: names the model where its times are shown.
         device: the device.
     """
 
