@@ -31,8 +31,8 @@ NARROW_INTEGERS = frozenset({T.S2, T.U2, T.S4, T.U4, T.S8, T.U8, T.S16, T.U16})
 STATEMENT_LIMIT = 6000
 """Maximum number of statements in a kernel."""
 
-Memo: TypeAlias = dict[tuple[HloInstruction, Index], tuple[str, ...]]
-"""The names of the values of an instruction at an index."""
+Memo: TypeAlias = dict[tuple[HloInstruction, int], tuple[str, ...]]
+"""The names of the values of an instruction at an index, which is given by its `EmissionState.number`."""
 
 
 @dataclass
@@ -43,7 +43,7 @@ class Frame:
     is_guard: bool = False
     stmts: list[lir.Stmt] = field(default_factory=list)
     memo: Memo = field(default_factory=dict)
-    helpers: dict[Hashable, str] = field(default_factory=dict)
+    helpers: dict[int, str] = field(default_factory=dict)
 
 
 class EmissionState(ABC):
@@ -78,6 +78,7 @@ class EmissionState(ABC):
         self._counts: dict[str, IndexExpr] = {}
         self._bounds = FloatBounds()
         self._count = 0
+        self._numbers: dict[Hashable, int] = {}
 
     @abstractmethod
     def values(self, i: HloInstruction, index: Index) -> tuple[str, ...]:
@@ -89,24 +90,42 @@ class EmissionState(ABC):
         """Emit the computation of `i[index]` and return the name of the scalar."""
         return self.values(i, index)[0]
 
+    def number(self, key: Hashable) -> int:
+        """Return a number that stands for an index, or for a key of helper values, in all frames.
+
+        It takes long to hash what has index expressions, and there are many frames inside of branches.
+        """
+        return self._numbers.setdefault(key, len(self._numbers))
+
     def known(self, i: HloInstruction, index: Index) -> tuple[str, ...] | None:
         """Return the names of `i[index]` if it has been computed in an open frame, otherwise None."""
+        key = i, self.number(index)
         for frame in self.frames:
-            found = frame.memo.get((i, index))
+            found = frame.memo.get(key)
             if found is not None:
                 return found
         return None
+
+    def remember(self, i: HloInstruction, index: Index, names: tuple[str, ...]) -> None:
+        """Note that `i[index]` has been computed in the innermost frame."""
+        self.frames[-1].memo[i, self.number(index)] = names
 
     def once(self, key: Hashable, make: Callable[[], str]) -> str:
         """Return the name of a helper value; call `make` to emit it unless an open frame has it already."""
         name = self.helper(key)
         if name is None:
-            name = self.frames[-1].helpers[key] = make()
+            name = make()
+            self.frames[-1].helpers[self.number(key)] = name
         return name
 
     def helper(self, key: Hashable) -> str | None:
         """Return the name of a helper value if an open frame has it, otherwise None."""
-        return next((f.helpers[key] for f in self.frames if key in f.helpers), None)
+        number = self.number(key)
+        for frame in self.frames:
+            found = frame.helpers.get(number)
+            if found is not None:
+                return found
+        return None
 
     def tuple_of(self, element: HloInstruction) -> HloInstruction:
         """Return the tuple operand of a get-tuple-element; for a fusion or call, the root of its computation."""

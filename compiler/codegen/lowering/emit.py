@@ -30,17 +30,21 @@ class Emitter(EmissionState):
 
     @cached_property
     def _regions(self) -> RegionSelector:
-        # Made when it is needed: the two refer to each other, and the garbage collector would have to find that.
         return RegionSelector(self)
 
     def values(self, i: HloInstruction, index: Index) -> tuple[str, ...]:
         """Implement `EmissionState.values`: compute each element once, hoisted as far as its index allows."""
-        known = self.known(i, index)
-        if known is not None:
-            return known
-        with self.at_depth(self.depth_of(index)):
-            names = self._emit(i, index)
-            self.frames[-1].memo[i, index] = names
+        key = i, self.number(index)
+        for frame in self.frames:
+            known = frame.memo.get(key)
+            if known is not None:
+                return known
+        # As within `at_depth`, but faster: this is done for each element that is emitted.
+        outer = self.depth_of(index) + 1
+        inner = self.frames[outer:]
+        del self.frames[outer:]
+        names = self.frames[-1].memo[key] = self._emit(i, index)
+        self.frames += inner
         return names
 
     def _emit(self, i: HloInstruction, index: Index) -> tuple[str, ...]:

@@ -121,7 +121,7 @@ def reduce_values(e: EmissionState, i: HloInstruction, index: Index) -> tuple[st
         members = (i,)
     names = _emit_simple(e, members, vars_, position)
     for m, name in zip(members, names, strict=True):
-        e.frames[-1].memo[(m, result_index(m, kept))] = (name,)
+        e.remember(m, result_index(m, kept), (name,))
     return (names[members.index(i)],)
 
 

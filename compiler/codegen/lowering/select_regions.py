@@ -9,6 +9,7 @@ in such a chain. It is therefore emitted once, before the branch, at an index th
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -177,7 +178,8 @@ class RegionSelector:
     """
 
     def __init__(self, emission: EmissionState) -> None:
-        self._e = emission
+        # The emission refers to its selector. Without a cycle, what was emitted in a trial is freed at once.
+        self._e: EmissionState = weakref.proxy(emission)
         # For each instruction the selects that it is computed from; a number for each that grows towards the root; and
         # the instructions that were emitted once for both sides of a branch.
         self._above_of: dict[HloInstruction, frozenset[HloInstruction]] = {}
@@ -222,7 +224,7 @@ class RegionSelector:
             names = self._shared_names(select.tests, i, sides[0].get(i), sides[1].get(i))
             for side, memo in zip(sides, known, strict=True):
                 if names is not None and i in side:
-                    memo[i, side[i]] = names
+                    memo[i, self._e.number(side[i])] = names
         return known
 
     def _shared_names(
