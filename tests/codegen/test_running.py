@@ -246,3 +246,27 @@ def test_it_is_in_the_kernel_of_a_gpu_too(tmp_path: Path) -> None:
     for case, run in zip(cases, running.run_emulated(cases, tmp_path), strict=True):
         assert run.error == ""
         assert running.problem(run.outputs, case) is None, case.spec.signature
+
+
+def test_rows_that_advance_together_are_gathered_by_indices_of_their_own() -> None:
+    text = """
+    HloModule m
+    add { a = f32[] parameter(0) b = f32[] parameter(1) ROOT c = f32[] add(a, b) }
+    f {
+      table = f32[9,256] parameter(0)
+      at = s32[20,1] parameter(1)
+      zero = f32[] constant(0)
+      rows = f32[20,256] gather(table, at), offset_dims={1}, collapsed_slice_dims={0}, start_index_map={0},
+        index_vector_dim=1, slice_sizes={1,256}
+      ROOT s = f32[20,256] reduce-window(rows, zero), window={size=1x256 pad=0_0x255_0}, to_apply=add
+    }
+    ENTRY main {
+      table = f32[9,256] parameter(0)
+      at = s32[20,1] parameter(1)
+      ROOT y = f32[20,256] fusion(table, at), kind=kLoop, calls=f
+    }
+    """
+    rng = np.random.default_rng(3)
+    table, at = rng.integers(0, 9, (9, 256)).astype(np.float32), rng.integers(0, 9, (20, 1)).astype(np.int32)
+    (found,) = compile_hlo(text, backend="cpu", policy="none")(table, at)
+    np.testing.assert_array_equal(found, np.cumsum(table[at[:, 0]], axis=1))

@@ -149,3 +149,34 @@ def test_a_kernel_may_read_a_constant_array_at_fixed_indices() -> None:
     """
     case = running.case_of(running.fused(text), [np.array([1, 2], np.float32)], "c")
     assert running.problem(running.run_c([case])[0], case) is None
+
+
+def rolled(links: int) -> str:
+    """Return a chain in which the rows of a function of each array are rolled."""
+    lines = ["x0 = f32[10,16] parameter(0)"]
+    for k in range(links):
+        lines.append(f"t{k} = f32[10,16] tanh(x{k})")
+        lines.append(f"a{k} = f32[3,16] slice(t{k}), slice={{[7:10], [0:16]}}")
+        lines.append(f"b{k} = f32[7,16] slice(t{k}), slice={{[0:7], [0:16]}}")
+        lines.append(f"x{k + 1} = f32[10,16] concatenate(a{k}, b{k}), dimensions={{0}}")
+    return "\n".join([*lines, f"ROOT r = f32[10,16] negate(x{links})"])
+
+
+@pytest.mark.parametrize("links", [1, 2, 3])
+def test_a_value_whose_rows_are_rolled_is_computed_without_a_branch(links: int) -> None:
+    kernel = lower(running.fused(rolled(links)))
+    assert not any(isinstance(s, lir.If) for s in walk(kernel.body))
+    x = np.random.default_rng(links).standard_normal((10, 16)).astype(np.float32)
+    case = running.case_of(running.fused(rolled(links)), [x], "c")
+    assert running.problem(running.run_c([case])[0], case) is None
+
+
+def test_an_array_whose_elements_are_rolled_along_rows_keeps_its_branch() -> None:
+    text = (
+        rolled(1).replace("[3,16]", "[10,3]").replace("[7,16]", "[10,13]").replace("dimensions={0}", "dimensions={1}")
+    )
+    text = text.replace("{[7:10], [0:16]}", "{[0:10], [13:16]}").replace("{[0:7], [0:16]}", "{[0:10], [0:13]}")
+    assert any(isinstance(s, lir.If) for s in walk(lower(running.fused(text)).body))
+    x = np.random.default_rng(1).standard_normal((10, 16)).astype(np.float32)
+    case = running.case_of(running.fused(text), [x], "c")
+    assert running.problem(running.run_c([case])[0], case) is None

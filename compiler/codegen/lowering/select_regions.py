@@ -4,7 +4,8 @@ A concatenate, pad or dynamic-update-slice becomes a branch that computes only t
 Selects can depend on one another: in `y = concatenate(tanh(x), x)`, both sides of the branch for an element of y need
 an element of x. If x is computed by a select as well, emitting it on both sides would double the code with each select
 in such a chain. It is therefore emitted once, before the branch, at an index that the condition of the branch selects:
-`at = condition ? i : i - n; v = x[at]; if (condition) y = tanh(v) else y = v`.
+`at = condition ? i : i - n; v = x[at]; if (condition) y = tanh(v) else y = v`. If both sides are elements of one value in
+different rows, nothing is left to branch for.
 """
 
 from __future__ import annotations
@@ -194,6 +195,9 @@ class RegionSelector:
     def _source_value(self, t: T, source: Source) -> str:
         if not isinstance(source, Select):
             return self._e.value(*source)
+        same = self._same_value(source)
+        if same is not None:
+            return self._e.value(same[0], self._select(source.tests, *same))
         known = self._hoist_common(source)
         condition = self._holds(source.tests)
         zero = self._e.constant(0, t)
@@ -226,6 +230,28 @@ class RegionSelector:
                 if names is not None and i in side:
                     memo[i, self._e.number(side[i])] = names
         return known
+
+    def _same_value(self, select: Select) -> tuple[HloInstruction, Index, Index] | None:
+        """Return the value of which both sides are an element, with both indices, as in an array whose rows are rolled.
+
+        It has to be computed, and the condition and the indices may differ between rows only: a loop over the elements
+        of a row then has no branch around calls, and loads adjacent elements.
+        """
+        if isinstance(select.then, Select) or isinstance(select.otherwise, Select):
+            return None
+        (i, then), (other, otherwise) = self._moved(*select.then), self._moved(*select.otherwise)
+        if i is not other or not i.opcode.is_elementwise or i in self._e.sources or then[-1:] != otherwise[-1:]:
+            return None
+        along = ix.variables_of(then[-1:])
+        if not along or not along.isdisjoint(ix.variables_of(t.value for t in select.tests)):
+            return None
+        return i, then, otherwise
+
+    def _moved(self, i: HloInstruction, index: Index) -> Element:
+        """Return the element of another value that an element is without any arithmetic."""
+        while i not in self._e.sources and i.opcode in INDEXING_MAPS:
+            i, index = i.operands[0], INDEXING_MAPS[i.opcode](i, index)
+        return i, index
 
     def _shared_names(
         self, tests: tuple[Test, ...], i: HloInstruction, then: Index | None, otherwise: Index | None
@@ -346,6 +372,9 @@ class RegionSelector:
         The search mirrors what `_hoist_common` will emit for it: what both sides need is computed at one selected
         index, so the search continues from that index.
         """
+        same = self._same_value(select)
+        if same is not None:
+            return self._locate((same[0], self._select(select.tests, *same)), wanted)
         common = self._above(select.then) & self._above(select.otherwise)
         sides = self._sides(select, wanted, common)
         found: dict[HloInstruction, Index] = {}

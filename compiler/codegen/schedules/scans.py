@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
-from compiler.codegen.nest.index import IndexExpr, IndexSymbol, Var
+from compiler.codegen.nest.index import IndexExpr, IndexSymbol, Runtime, Var
 from compiler.codegen.nest.loop_ir import Body, For, LoopKind, Scan
 from compiler.codegen.nest.scalar_ops import binary
 from compiler.codegen.nest.traversal import indices_in, map_indices, names_defined
@@ -167,7 +167,10 @@ def _renamed(s: Scan, suffix: str) -> Scan:
         return replace(x, name=new(x.name), value=value)
 
     carries = tuple(replace(c, name=new(c.name), next=new(c.next)) for c in s.carries)
-    return replace(s, carries=carries, body=tuple(map(renamed, s.body)))
+    read = {v for v in ix.variables_of(indices_in(s.body)) if isinstance(v, Runtime) and v.name in own}
+    at: dict[IndexSymbol, IndexExpr] = {v: ix.of(replace(v, name=new(v.name))) for v in read}
+    body = map_indices(s.body, lambda i: i.substitute(at)) if at else s.body
+    return replace(s, carries=carries, body=tuple(map(renamed, body)))
 
 
 # ---- few long rows in tracks
