@@ -4,8 +4,8 @@ A concatenate, pad or dynamic-update-slice becomes a branch that computes only t
 Selects can depend on one another: in `y = concatenate(tanh(x), x)`, both sides of the branch for an element of y need
 an element of x. If x is computed by a select as well, emitting it on both sides would double the code with each select
 in such a chain. It is therefore emitted once, before the branch, at an index that the condition of the branch selects:
-`at = condition ? i : i - n; v = x[at]; if (condition) y = tanh(v) else y = v`. If both sides are elements of one value in
-different rows, nothing is left to branch for.
+`at = condition ? i : i - n; v = x[at]; if (condition) y = tanh(v) else y = v`. If both sides are elements of one value
+in different rows, nothing is left to branch for.
 """
 
 from __future__ import annotations
