@@ -1,8 +1,8 @@
 """The fused computation that fusing two nodes would make, made without changing the module or its fusions.
 
-It is what the functions of `rewriting` make, in the same order. Many fusions are tried for each one that is made, so
-nothing is made here only to be removed again: an instruction is copied when something needs it, unless an equal one is
-there.
+It is what the functions of `rewriting` make, though in another order. Many fusions are tried for each one that is
+made, so nothing is made here only to be removed again: an instruction is copied when something needs it, unless an
+equal one is there.
 """
 
 from __future__ import annotations
@@ -10,7 +10,14 @@ from __future__ import annotations
 from collections.abc import Hashable
 
 from compiler.analysis.structure import StructuralIds, may_merge
-from compiler.fusion.rewriting import FUSED_COMPUTATION, body_of, is_inlined_constant, outputs_of, source_of
+from compiler.fusion.rewriting import (
+    FUSED_COMPUTATION,
+    body_of,
+    is_inlined_constant,
+    is_multi_output,
+    outputs_of,
+    source_of,
+)
 from compiler.ir import HloComputation, HloInstruction, Opcode
 from compiler.ir.computation import has_side_effect
 
@@ -27,6 +34,8 @@ def trial_fusion(
         ids: numbers of the computations that instructions call.
     """
     trial = _Trial(None if kind == "sibling" else first, ids or StructuralIds())
+    if kind == "multi-output" or (kind == "producer-consumer" and not is_multi_output(first)):
+        trial.add(first)  # all of it is needed
     outputs = trial.add(second)
     if kind != "producer-consumer":
         outputs += trial.add(first)
@@ -63,8 +72,9 @@ class _Trial:
                 continue
             if i.opcode is Opcode.PARAMETER if fused else i is not node:
                 of = stands_for(i, i)
-                if of in read and not is_inlined_constant(of):  # the rest is copied where it is needed
+                if of not in image and of in read and not is_inlined_constant(of):
                     self._copy(of)
+                if of in image:  # the rest is copied where it is needed
                     image[i] = image[of]
                 continue
             try:

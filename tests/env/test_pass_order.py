@@ -121,6 +121,26 @@ def test_modules_that_were_handed_out_outlive_their_states() -> None:
     assert str(kept) == text
 
 
+def test_a_module_that_was_handed_out_is_not_changed_by_the_next_pass() -> None:
+    graph = PassGraph(parse(TEXT), PASSES)
+    state = graph.apply(graph.root, 0)
+    module = state.module
+    text = str(module)
+    after = graph.apply(graph.apply(state, 1), 2)
+    assert str(module) == str(state.module) == text
+    assert after.key != state.key
+
+
+def test_a_state_that_is_left_in_several_ways_has_its_module_each_time() -> None:
+    graph = PassGraph(parse(TEXT), PASSES)
+    for order in ((0, 1, 2), (0, 2, 1), (1, 0), (1, 2), (0, 1), (2, 0, 1)):
+        state, module = graph.root, parse(TEXT)
+        for action in order:
+            state = graph.apply(state, action)
+            make_pass(PASSES[action]).run(module)
+        assert state.read(lambda m: m.fingerprint()) == state.key == module.fingerprint()
+
+
 def text_of_a_loop() -> str:
     from tests.env.small_programs import LOOP
 

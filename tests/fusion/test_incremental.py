@@ -1,7 +1,9 @@
 """Tests of what a fusion state keeps up to date: actions, savings, time, fingerprint, and of taking actions back."""
 
+import gc
 import subprocess
 import sys
+import weakref
 
 import numpy as np
 import pytest
@@ -256,3 +258,20 @@ def test_facts_that_were_forgotten_are_found_again_for_the_right_form_of_a_node(
     assert len(kernel.outputs) == 2
     assert len(kernel.summary.inputs) == len(both.operands)
     check(state)
+
+
+def test_a_dismantled_state_is_freed_without_a_garbage_collection() -> None:
+    state = FusionState(optimized("layer_norm_backward"))
+    fork = state.fork()
+    run_policy(state, make_policy("default"))
+    state.actions()
+    kept = [weakref.ref(x) for s in state.sequences.values() for x in (s, s.table, s.computation)]
+    gc.collect()
+    gc.disable()
+    try:
+        state.dismantle()
+        del state
+        assert all(reference() is None for reference in kept)
+    finally:
+        gc.enable()
+    assert fork.actions()

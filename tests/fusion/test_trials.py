@@ -11,6 +11,7 @@ from compiler.analysis.kernel_summary import KernelSummary, summarize_body
 from compiler.analysis.structure import StructuralIds
 from compiler.codegen.buildability import kernel_refusal
 from compiler.fusion import trials
+from compiler.fusion.rewriting import body_of
 from compiler.fusion.state import FusionState
 from compiler.fusion.trial_bodies import trial_fusion
 from compiler.ir import HloComputation, HloInstruction
@@ -75,6 +76,31 @@ def test_kernels_known_by_what_they_compute_are_those_of_the_bodies(program: str
         elif legal:
             state.apply(legal[int(rng.integers(len(legal)))])
     assert known > 0
+
+
+@pytest.mark.parametrize("program", ["layer_norm_backward", "mlp_train_step", "cartpole_split", 3, 4, 5])
+def test_a_trial_computes_what_the_fusion_does(program: str | int) -> None:
+    module = random_graph(program, 24) if isinstance(program, int) else optimized(program)
+    state, rng, compared = FusionState(module), np.random.default_rng(0), 0
+    for _ in range(12):
+        actions = [a for a in state.actions() if len(a.consumers) == 1]
+        if not actions:
+            break
+        for n in rng.permutation(len(actions))[:6]:
+            action = actions[n]
+            kind = "sibling" if action.kind == "horizontal" else action.kind
+            pair = [state.find(action.computation, name) for name in (action.producer, action.consumer)]
+            nodes = state.sequences[action.computation].nodes
+            first, second = nodes.sorted(pair) if kind == "sibling" else pair
+            trial = trial_fusion(kind, first, second)
+            fused = body_of(state.apply(action))
+            if fused.result_shape == trial.result_shape:  # else outputs were dropped that nothing reads
+                ids = StructuralIds()
+                assert ids.of(trial) == ids.of(fused)
+                compared += 1
+            state.undo()
+        state.apply(actions[int(rng.integers(len(actions)))])
+    assert compared > 10
 
 
 def _facts(summary: KernelSummary) -> tuple[KernelSummary, list[str]]:
