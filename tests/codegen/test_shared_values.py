@@ -66,3 +66,33 @@ def test_indices_that_all_rows_share_are_clamped_once(t: str) -> None:
         index_vector_dim=1, slice_sizes={{64,1}}
     """
     assert ("int32_t" in checked(text, Schedule()).partition("_shared[")[0].splitlines()[-1]) == (t != "s32")
+
+
+def test_a_packed_operand_computes_the_values_of_rows_once() -> None:
+    text = """
+    HloModule m
+    f {
+      v = f32[32] parameter(0)
+      x = f32[32,512] parameter(1)
+      w = f32[512,256] parameter(2)
+      s = f32[32] rsqrt(v)
+      b = f32[32,512] broadcast(s), dimensions={0}
+      y = f32[32,512] multiply(x, b)
+      ROOT p = f32[32,256] dot(y, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+    }
+    ENTRY e {
+      v = f32[32] parameter(0)
+      x = f32[32,512] parameter(1)
+      w = f32[512,256] parameter(2)
+      ROOT p = f32[32,256] fusion(v, x, w), kind=kOutput, calls=f
+    }
+    """
+    rng = np.random.default_rng(0)
+    arrays = [rng.uniform(0.5, 2.0, shape).astype(np.float32) for shape in ((32,), (32, 512), (512, 256))]
+    executable = compile(text, policy="none")
+    np.testing.assert_allclose(executable(*arrays)[0], evaluate(parse(text), arrays)[0], rtol=1e-4)
+    (kernel,) = executable.kernels
+    packing = kernel.source.partition("float panel")[2].partition("\n}\n")[0]
+    assert packing
+    assert "sqrtf(" in kernel.source
+    assert "sqrtf(" not in packing

@@ -104,10 +104,10 @@ class _Sharing:
 
     @staticmethod
     def _is_free(s: For) -> bool:
-        return s.kind is LoopKind.INDEPENDENT and s.base is None and not s.combined
+        return s.base is None and not s.combined
 
     def _loop(self, s: Loop, path: tuple[tuple[Loop, Body], ...]) -> Loop:
-        if not all(isinstance(x, lir.Let | lir.Store) for x in s.body):
+        if not all(isinstance(x, lir.Let | lir.Store | lir.LocalStore) for x in s.body):
             return replace(s, body=self.body(s.body, path))
         variables = [v for loop, _ in path for v in _vars_of(loop)]
         lets = [x for _, before in path for x in before if isinstance(x, lir.Let)]
@@ -115,15 +115,18 @@ class _Sharing:
         values = _Values(self.stored, self.around, variables, self._numbers)
         for let in (*lets, *own):
             values.add(let)
+        mine = {x.name for x in own}
         needed = self._needed(s, values)
         numbers = _used_as_numbers(s) if self.is_narrow else set(needed)
         kept = {}
-        for name in needed:
+        for name in needed:  # grows: what a value is computed from may be worth an array if the value is not
             wide = values.of[name].type
             t = T.S32 if wide in _WIDE and name not in numbers else wide
             found = self._keep(name, t, values, variables)
             if found is not None:
                 kept[name] = lir.Let(name, t, found)
+            else:
+                needed += [n for n in names_used((values.of[name],)) if n in mine and n not in needed]
         body: Body = tuple(kept.get(x.name, x) if isinstance(x, lir.Let) else x for x in s.body)
         return replace(s, body=_without_unused(body, s))
 
@@ -173,7 +176,7 @@ def _used_as_numbers(s: Loop) -> set[str]:
     """Return the names that statements of a loop use other than in indices."""
     used = {r.value for r in s.reductions} if isinstance(s, lir.Reduce) else set()
     for x in s.body:
-        if isinstance(x, lir.Store):
+        if isinstance(x, lir.Store | lir.LocalStore):
             used.add(x.value)
         elif isinstance(x, lir.Let) and isinstance(x.value, lir.Apply):
             used.update(x.value.args)
