@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from compiler.errors import HlogymError
 from compiler.fusion.actions import FusionAction
@@ -229,9 +229,9 @@ class DecisionStates:
     @staticmethod
     def _listed(episode: Episode) -> Sequence[FusionAction | Stop] | _Texts:
         """Return the moves of the state that an episode is in, by the names that its path gave to instructions."""
-        moves = episode.moves
-        actions = [m for m in moves if isinstance(m, FusionAction | Stop)] if episode.phase == "fusion" else []
-        return tuple(actions) if len(actions) == len(moves) else _Texts.of(moves)
+        if episode.phase == "fusion":  # there are hundreds of them in each state
+            return cast("tuple[FusionAction | Stop, ...]", tuple(episode.moves))
+        return _Texts.of(episode.moves)
 
     def _see(self, episode: Episode, path: _Path | None, key: Hashable) -> DecisionState:
         """Return the state that an episode is in, and remember it."""
