@@ -1,5 +1,7 @@
 """Options of the whole test suite."""
 
+import signal
+
 import pytest
 from hypothesis import settings
 
@@ -18,3 +20,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def update_golden(request: pytest.FixtureRequest) -> bool:
     """Whether golden files are rewritten instead of compared."""
     return bool(request.config.getoption("--update-golden"))
+
+
+def pytest_configure() -> None:
+    """Take SIGINT as usual: a shell ignores it in what it runs in the background, and processes inherit that."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
