@@ -204,7 +204,7 @@ def _overridden(
 def _fusion_policy(given: FusionPolicy | ChooseFusion | str) -> FusionPolicy:
     if not isinstance(given, str):
         return as_policy(given)
-    if given not in POLICIES and Path(given).is_dir():
+    if given and given not in POLICIES and Path(given).is_dir():
         raise ArgumentError(f"{short_repr(given)} is a folder; pass policy={short_repr(given)}")
     return make_policy(given)
 

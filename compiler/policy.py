@@ -165,7 +165,7 @@ def resolve_policy(given: GivenPolicy, backend: str) -> Policy:
         return given.for_backend(backend)
     if isinstance(given, Path):
         return _of_folder(given, readable=False).for_backend(backend)
-    if not isinstance(given, str):
+    if not isinstance(given, str) or not given:
         raise ArgumentError(
             f"policy is a name, a folder or a Policy, not {short_repr(given)}; a policy of one phase has an argument "
             "of its own, such as fusion_policy"

@@ -17,7 +17,7 @@ from compiler.backends.registry import BACKENDS, build_target, find_backend, kno
 from compiler.codegen.languages import C
 from compiler.codegen.schedules.kernel_choice import BoundKernel, KernelBindings, KernelChoice
 from compiler.deciders import decider_name, replayed_from
-from compiler.errors import FusionError, HlogymError, PlanError
+from compiler.errors import ArgumentError, FusionError, HlogymError, PlanError
 from compiler.expansions import (
     ChooseExpansion,
     ExpansionPolicy,
@@ -105,6 +105,8 @@ class CompilationSession:
         device: DeviceModel | None = None,
         cleanup: Pipeline = None,
     ) -> None:
+        if not isinstance(module, HloModule):
+            raise ArgumentError(f"a session compiles an HloModule, not {short_repr(module)}; parse(text) makes one")
         self._source = module.clone()
         self.fingerprint = module.fingerprint()
         self._backend = find_backend(backend)
@@ -248,8 +250,15 @@ class CompilationSession:
         return changed
 
     def run_loop_policy(self, policy: LoopPolicy | None = None) -> None:
-        """Decide every remaining loop with a policy, by default that of `compile` for the backend."""
+        """Decide every remaining loop with a policy, by default that of `compile` for the backend.
+
+        Raises:
+            ArgumentError: `policy` is no policy.
+            PlanError: it chose something that is not possible.
+        """
         policy = self.default_loops() if policy is None else policy
+        if not isinstance(policy, LoopPolicy):
+            raise ArgumentError(f"a loop policy has choose_loop(site, module), which {short_repr(policy)} has not")
         self.decided_by["loops"] = decider_name(policy)
         for site in self.loops():
             self.set_loop(site, policy.choose_loop(site, self.module))

@@ -13,8 +13,10 @@ import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 
+from compiler.errors import OptionError
 from compiler.plan import CompilationPlan, Phase
 from compiler.support.gc_pause import gc_less_often, gc_paused
+from compiler.support.untrusted import short_repr
 from env.baseline import Baseline, ProgramError
 from env.compilation import Compilation, PlanFailedError
 from env.measurement import Measurement, Measurer, ReferenceFailedError
@@ -23,7 +25,7 @@ from env.speedup_measurer import SpeedupMeasurer
 from env.suites import Program, Suite, load_suite
 from env.workers import parse_workers
 
-__all__ = ["REFUSED_REWARD", "CompilerEnv", "EnvOptions"]
+__all__ = ["REFUSED_REWARD", "CompilerEnv", "EnvOptions", "checked_steps"]
 
 REFUSED_REWARD = -0.01
 """For an action outside the mask, which does nothing."""
@@ -41,6 +43,13 @@ class EnvOptions(TypedDict, total=False):
     store: str | Path | None
     workers: str
     render_mode: str | None
+
+
+def checked_steps(max_steps: int) -> int:
+    """Return the greatest number of steps of an episode; OptionError unless it is a positive integer."""
+    if not isinstance(max_steps, int | np.integer) or isinstance(max_steps, bool) or max_steps < 1:
+        raise OptionError(f"max_steps must be a positive integer, not {short_repr(max_steps)}")
+    return int(max_steps)
 
 
 class CompilerEnv(gym.Env[ObsType, np.int64], ABC):

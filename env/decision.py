@@ -18,7 +18,7 @@ from compiler.learned.features.candidates import MAX_CANDIDATES
 from compiler.passes.infrastructure.registry import pass_texts
 from compiler.plan import PHASES, CompilationPlan, Phase
 from compiler.session import CompilationSession
-from env.base import CompilerEnv, EnvOptions
+from env.base import CompilerEnv, EnvOptions, checked_steps
 from env.baseline import LEAST_ESTIMATE, Baseline
 from env.compilation import Compilation
 from env.episode import Episode, Move, Offers
@@ -174,7 +174,7 @@ class DecisionEnv(CompilerEnv[Observation]):
         super().__init__(suite, shared=shared, **options)
         if phases is not None:
             self.phases = _phases(phases)  # type: ignore[misc]
-        self.max_steps, self.automatic = max_steps, automatic
+        self.max_steps, self.automatic = checked_steps(max_steps), automatic
         self.offers = Offers(splits, None if passes is None else pass_texts(passes))
         self.observation_space = cast("spaces.Space[Observation]", observation_space())
         self.action_space = spaces.Discrete(MAX_CANDIDATES)

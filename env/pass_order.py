@@ -22,7 +22,7 @@ from compiler.passes.infrastructure.registry import pass_texts
 from compiler.plan import CompilationPlan, Phase
 from compiler.session import CompilationSession
 from compiler.support.lru_dict import LruDict
-from env.base import CompilerEnv, EnvOptions
+from env.base import CompilerEnv, EnvOptions, checked_steps
 from env.baseline import LEAST_ESTIMATE, Baseline
 from env.compilation import Compilation
 from env.speedup_measurer import SpeedupMeasurer
@@ -199,7 +199,7 @@ class PassOrderEnv(CompilerEnv[Vector]):
     ) -> None:
         super().__init__(suite, shared=shared, **options)
         self.actions = default_pass_actions() if passes is None else pass_texts(passes)
-        self.max_steps, self.step_cost, self.verified = max_steps, step_cost, verified
+        self.max_steps, self.step_cost, self.verified = checked_steps(max_steps), step_cost, verified
         size = observation_size(len(self.actions))
         self.observation_space = cast("spaces.Space[Vector]", spaces.Box(-LIMIT, LIMIT, (size,), np.float32))
         self.action_space = spaces.Discrete(len(self.actions) + 1)

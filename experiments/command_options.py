@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import typer
+from typer.core import TyperCommand
 
 __all__ = [
-    "AnswerFile", "Backend", "Json", "Plan", "Policy", "Program", "Results", "Rules", "Runs", "Seed", "Track",
-    "Workers", "found_policy", "output_option",
+    "AnswerFile", "Backend", "Command", "Json", "Plan", "Policy", "Program", "Results", "Rules", "Runs", "Seed",
+    "Track", "Workers", "found_policy", "output_option",
 ]  # fmt: skip
 
+NAMES = frozenset({
+    "config", "cost_model", "entries", "export_to", "first", "folder", "inputs", "json_file", "markdown",
+    "markdown_file", "order", "output", "plan", "plans", "policy", "program", "programs", "results", "run", "runs",
+    "second", "suite",
+})  # fmt: skip
+"""Parameters of commands that name files, folders, programs, policies and runs."""
 PROGRAMS = (
     "File of HLO, HloProto or StableHLO, dump folder of XLA (DUMP, DUMP:NAME, DUMP:NAME:after), name of a program in "
     "the suites, or - for standard input."
@@ -26,6 +33,23 @@ WORKERS = (
     "Where plans are measured: local; local:N for N workers on this machine; ray or ray#N for the Ray cluster that "
     "runs on this machine, ray://HOST:PORT#N for another."
 )
+
+
+class Command(TyperCommand):
+    """A command that refuses empty names of files, programs and policies: often variables of a shell that are not set.
+
+    As a path, an empty name would be the current folder.
+    """
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the arguments; typer.BadParameter if a name is empty."""
+        given, _, _ = self.make_parser(ctx).parse_args(args=list(args))
+        param: Any  # of click, or of the copy in newer versions of Typer
+        for param in self.get_params(ctx):
+            values = given.get(param.name)
+            if param.name in NAMES and "" in (values if isinstance(values, list | tuple) else (values,)):
+                raise typer.BadParameter("the name is empty", ctx, param)
+        return super().parse_args(ctx, args)
 
 
 def found_policy(policy: str | None) -> str | None:

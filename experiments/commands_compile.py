@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand
 
 from experiments.command_options import (
     PROGRAMS,
     SUITES,
     AnswerFile,
     Backend,
+    Command,
     Json,
     Plan,
     PlanReward,
@@ -90,7 +90,8 @@ def _rules(given: list[str] | None, plan: Path | None, keep_fusions: bool = Fals
 def opt(
     program: Annotated[str | None, typer.Argument(metavar="PROGRAM", help=PROGRAMS)] = None,
     passes: Annotated[
-        str | None, typer.Option(help="Comma-separated passes to run in this order. Default: the default pipeline.")
+        str | None,
+        typer.Option(help="Comma-separated passes to run in this order, '' for none. Default: the default pipeline."),
     ] = None,
     order: Annotated[
         str | None,
@@ -258,10 +259,11 @@ def bench(
 
     Example: hlogym bench test --against xla,inductor
     """
+    from compiler.support.options import split_specs
     from experiments.bench import bench_programs
     from experiments.mlflow_store import store_of
 
-    peers = [p for p in against.split(",") if p]
+    peers = split_specs(against)
     as_json = json_file == Path("-")
     json_file = None if as_json else json_file
     markdown = output is not None and output.suffix == ".md"
@@ -288,7 +290,7 @@ def bench(
     )
 
 
-class BenchCommand(TyperCommand):
+class BenchCommand(Command):
     """The command `bench`, whose `--json` prints JSON as everywhere unless the name of a file follows it."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -415,5 +417,5 @@ def register(app: typer.Typer) -> None:
         ("run", run), ("opt", opt), ("compile", compile_command), ("tune", tune), ("bench", bench), ("view", view),
         ("diff", diff), ("reduce", reduce), ("doctor", doctor),
     ):  # fmt: skip
-        cls = BenchCommand if function is bench else None
+        cls = BenchCommand if function is bench else Command
         app.command(name, rich_help_panel="Programs", cls=cls)(function)

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from experiments.command_options import Command
+
 __all__ = ["register"]
 
 Entries = Annotated[list[Path], typer.Argument(metavar="ENTRY...", help="Folders of entries.")]
@@ -86,5 +88,5 @@ def register(app: typer.Typer) -> None:
         pretty_exceptions_enable=False,
     )
     for name, function in (("entry", entry), ("verify", verify), ("page", page)):
-        group.command(name)(function)
+        group.command(name, cls=Command)(function)
     app.add_typer(group, name="leaderboard", rich_help_panel="Learning")

@@ -14,6 +14,7 @@ from experiments.command_options import (
     WORKERS,
     AnswerFile,
     Backend,
+    Command,
     Json,
     Results,
     Runs,
@@ -382,4 +383,4 @@ def register(app: typer.Typer) -> None:
         ("demo", demo), ("train", train), ("tune-agent", tune_agent), ("evaluate", evaluate), ("export", export),
         ("policies", policies), ("report", report), ("suites", suites),
     ):  # fmt: skip
-        app.command(name, rich_help_panel="Learning")(function)
+        app.command(name, rich_help_panel="Learning", cls=Command)(function)

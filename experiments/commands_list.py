@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from experiments.command_options import SUITES, AnswerFile, Json, Runs
+from experiments.command_options import SUITES, AnswerFile, Command, Json, Runs
 
 __all__ = ["register"]
 
@@ -45,4 +45,4 @@ def list_command(
 
 def register(app: typer.Typer) -> None:
     """Add the command of this module to `app`."""
-    app.command("list", rich_help_panel="Programs")(list_command)
+    app.command("list", rich_help_panel="Programs", cls=Command)(list_command)

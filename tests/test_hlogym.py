@@ -12,7 +12,7 @@ import torch
 
 import compiler
 import hlogym
-from compiler.errors import ArgumentError, HlogymError
+from compiler.errors import ArgumentError, HlogymError, OptionError
 
 TEXT = "ENTRY e { x = f32[4] parameter(0) ROOT y = f32[4] negate(x) }"
 
@@ -77,3 +77,36 @@ def test_making_an_environment_imports_no_large_package() -> None:
         cwd=Path(__file__).parent.parent,
     )  # fmt: skip
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("argument", "value", "message"),
+    [
+        ("pipeline", 3, "a pipeline is a pass, its text, or a list"),
+        ("pipeline", {}, "a pipeline is a pass, its text, or a list"),
+        ("pipeline", [3], "a pass is an HloPass or its text, not 3"),
+        ("loop_policy", 3, "a loop policy has choose_loop"),
+        ("policy", "", "policy is a name, a folder or a Policy, not ''"),
+    ],
+)
+def test_wrong_arguments_of_compile_say_what_is_expected(argument: str, value: Any, message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        hlogym.compile(TEXT, **{argument: value})
+
+
+def test_other_wrong_arguments_say_what_is_expected() -> None:
+    with pytest.raises(ArgumentError, match=r"parse\(text\) makes one"):
+        hlogym.CompilationSession(TEXT)  # type: ignore[arg-type]
+    executable, x = hlogym.compile(TEXT), np.zeros(4, np.float32)
+    for repeats in (0, -1):
+        with pytest.raises(ArgumentError, match="at least 1"):
+            executable.profile(x, repeats=repeats)
+        with pytest.raises(ArgumentError, match="at least 1"):
+            executable.benchmark([x], repeats=repeats)
+
+
+@pytest.mark.parametrize("steps", [0, -1, float("nan"), True, "3"])
+@pytest.mark.parametrize("name", ["Fusion", "PassOrder"])
+def test_episodes_have_a_positive_number_of_steps(name: str, steps: Any) -> None:
+    with pytest.raises(OptionError, match="max_steps must be a positive integer"):
+        gym.make(f"hlogym/{name}-v0", suite="quickstart", max_steps=steps)

@@ -159,12 +159,13 @@ class LearnedPassOrder:
         write_policy_folder(folder, description, arrays)
 
 
-def load_pass_order(folder: Path) -> LearnedPassOrder:
+def load_pass_order(folder: str | Path) -> LearnedPassOrder:
     """Read the pass order of a folder.
 
     Raises:
         PolicyError: there is none, it is of another version, or its weights do not fit its passes.
     """
+    folder = Path(folder)
     data, weights = read_policy_folder(folder, FORMAT, FEATURE_VERSION)
     try:
         return _order(data, weights)

@@ -166,6 +166,12 @@ class Executable(Protocol):
     def save(self, path: str | Path) -> None: ...
 
 
+def check_repeats(repeats: int) -> None:
+    """Raise ArgumentError unless a number of timed executions is positive."""
+    if repeats < 1:
+        raise ArgumentError(f"repeats is the number of executions that are timed, at least 1, not {repeats}")
+
+
 def parameter_leaves(module: HloModule) -> list[Shape]:
     """Return the shapes of the arrays that a call takes, in order."""
     return [s for p in module.entry.parameter_shapes for s in p.leaves() if s.is_array]

@@ -69,8 +69,15 @@ def read_options(cls: type[Any], text: str, what: str) -> dict[str, Any]:
 
 
 def split_specs(text: str) -> list[str]:
-    """Return the parts of a comma-separated list; commas within braces separate options."""
-    return [p.strip() for p in re.split(r",(?![^{}]*\})", text) if p.strip()]
+    """Return the parts of a comma-separated list; commas within braces separate options. An empty text has no parts.
+
+    Raises:
+        OptionError: a part is empty.
+    """
+    parts = [p.strip() for p in re.split(r",(?![^{}]*\})", text)] if text.strip() else []
+    if not all(parts):
+        raise OptionError(f"the list {short_repr(text)} has an empty part; write names with one comma between them")
+    return parts
 
 
 def _value_text(value: Any) -> str:

@@ -118,7 +118,7 @@ def test_a_policy_comes_back_from_its_folder(tmp_path: Path) -> None:
         Layer(rng.normal(size=(5, 8)).astype(np.float32), rng.normal(size=5).astype(np.float32), "none"),
     )
     LearnedPassOrder(PASSES, layers, 7, 5, "fewer-ops", {"seed": 1}).save(tmp_path / "p")
-    again = load_pass_order(tmp_path / "p")
+    again = load_pass_order(str(tmp_path / "p"))
     x = rng.normal(size=size).astype(np.float32)
     # By hand: a hidden layer cut off at zero, and a linear one.
     hidden = np.maximum(layers[0].weight @ x + layers[0].bias, 0)

@@ -426,3 +426,31 @@ def test_policies_are_listed_and_taken_by_name(hlogym: Shell, chain: Path) -> No
         assert ("expansions" in decided) == (name == "learned")
     assert "did you mean 'learned'" in hlogym.fails("run", chain, "--policy", "learnd")
     assert "there is no policy folder" in hlogym.fails("opt", chain, "--fused", "--policy", "./nowhere")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["run", ""], ["compile", "CHAIN", "-o", ""], ["compile", "CHAIN", "--output="], ["view", "CHAIN", "-o", ""],
+        ["run", "CHAIN", "--policy", ""], ["run", "CHAIN", "--plan", ""], ["opt", "CHAIN", "--order", ""],
+        ["diff", "CHAIN", ""], ["bench", "CHAIN", ""], ["evaluate", ""], ["evaluate", "heuristic", "--suite", ""],
+        ["train", "--suite", ""], ["train", "--runs", ""], ["export", "", "-o", "x"], ["leaderboard", "page", "-o", ""],
+    ],
+)  # fmt: skip
+def test_empty_names_are_refused_and_nothing_is_written(
+    hlogym: Shell, chain: Path, command: list[str], tmp_path: Path
+) -> None:
+    """A variable of a shell that is not set must not make the current folder a compiled program."""
+    before = set(tmp_path.iterdir())
+    result = hlogym(*[str(chain) if a == "CHAIN" else a for a in command])
+    assert result.status == 2
+    assert "the name is empty" in result.err
+    assert set(tmp_path.iterdir()) == before
+
+
+def test_an_empty_list_of_passes_runs_none(hlogym: Shell, tmp_path: Path) -> None:
+    file = tmp_path / "unused.hlo"
+    file.write_text("HloModule m\nENTRY e { x = f32[4] parameter(0)  n = f32[4] negate(x)  ROOT m = f32[4] negate(n) }")
+    assert hlogym("opt", file, "--passes", "").out.count("negate(") == 2
+    assert hlogym("opt", file).out.count("negate(") == 0
+    assert "'dce,,cse' has an empty part" in hlogym.fails("opt", file, "--passes", "dce,,cse")

@@ -32,6 +32,16 @@ def test_braces_that_do_not_match_are_refused(text: str) -> None:
         make_passes(text)
 
 
+@pytest.mark.parametrize("text", [",", "dce,,cse", "dce,", ",dce"])
+def test_empty_names_are_refused(text: str) -> None:
+    with pytest.raises(OptionError, match="empty part"):
+        make_passes(text)
+
+
+def test_an_empty_text_has_no_passes() -> None:
+    assert make_passes("") == make_passes(" ") == ()
+
+
 def test_options_are_read_and_written() -> None:
     unroller = make_pass("while-loop-unroller{factor=4,full=false}")
     assert pass_text(unroller) == "while-loop-unroller{factor=4,full=false}"

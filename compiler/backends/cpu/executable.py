@@ -40,6 +40,7 @@ from compiler.runtime.executable import (
     ThunkSamples,
     ThunkTime,
     check_arguments,
+    check_repeats,
     parameter_leaves,
     profile_thunks,
 )
@@ -386,6 +387,7 @@ class CpuExecutable:
 
     def benchmark(self, arrays: Sequence[Any], repeats: int = 10) -> list[float]:
         """Return the seconds of each of `repeats` executions, measured in C; call the program once first to warm up."""
+        check_repeats(repeats)
         return self.timed_call(arrays, repeats)[0]
 
     def timing_memory(self, *others: CpuExecutable) -> TimingMemory:
@@ -440,6 +442,7 @@ class CpuExecutable:
         The driver reads the clock between steps, so a thunk finds the caches as the program leaves them. A loop or
         conditional counts its iterations, and takes the time of its own tests and jumps.
         """
+        check_repeats(repeats)
         driver = self.built.driver
         counts, seconds = np.zeros((repeats, len(self.thunks)), np.int64), np.zeros((repeats, len(self.thunks)))
         clock = self._runtime.hlogym_clock_nanoseconds()

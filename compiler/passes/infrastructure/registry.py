@@ -91,7 +91,11 @@ def lacks_of_pass(name: str) -> Callable[[Any], str | None]:
 
 
 def make_passes(text: str) -> tuple[HloPass, ...]:
-    """Make passes from a comma-separated list; commas within braces separate options."""
+    """Make passes from a comma-separated list; commas within braces separate options. An empty text has no passes.
+
+    Raises:
+        UnknownNameError, OptionError: there is no such pass or option, or a name in the list is empty.
+    """
     return tuple(map(make_pass, split_specs(text)))
 
 
