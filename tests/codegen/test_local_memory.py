@@ -83,3 +83,18 @@ def test_parts_that_do_not_fit_are_not_bounded() -> None:
     assert _held(kernel, schedule) == float("inf")
     assert local_bytes_bound(kernel, schedule) == float("inf")
     assert _held(kernel, Schedule()) <= local_bytes_bound(kernel, Schedule()) <= LOCAL_BYTES
+
+
+def test_several_loops_over_the_same_rows_are_not_split() -> None:
+    kernel = _kernel("""
+        x = f32[2048,1024] parameter(0)
+        zero = f32[] constant(0)
+        s = f32[2048] reduce(x, zero), dimensions={1}, to_apply=add
+        b = f32[2048,1024] broadcast(s), dimensions={0}
+        d = f32[2048,1024] subtract(x, b)
+        q = f32[2048,1024] multiply(d, d)
+        v = f32[2048] reduce(q, zero), dimensions={1}, to_apply=add
+        w = f32[2048,1024] broadcast(v), dimensions={0}
+        ROOT o = f32[2048,1024] divide(d, w)""")
+    bound = local_bytes_bound(kernel, Schedule())
+    assert _held(kernel, Schedule()) <= bound < 4 * 2048 * 16  # parts of each sum would take more

@@ -14,7 +14,7 @@ from compiler.codegen.nest.loop_ir import For
 from compiler.codegen.nest.scalar_ops import SCALAR_BYTES
 from compiler.codegen.nest.traversal import bodies_of, indices_in, names_of, walk
 from compiler.codegen.schedules import edges, stages, streams
-from compiler.codegen.schedules.distribution import VALUE_BYTES
+from compiler.codegen.schedules.distribution import VALUE_BYTES, is_by_rows
 from compiler.codegen.schedules.halves import halves_bytes_bound
 from compiler.codegen.schedules.lane_accumulators import lane_bytes_bound
 from compiler.codegen.schedules.lanes import NEAR, column_bytes_bound
@@ -133,8 +133,10 @@ def _nest_bytes(s: lir.Stmt, copies: int, schedule: Schedule) -> float:
     nest = perfect_nest(s)
     body = nest[-1].body if nest else (s,)
     results = math.prod(f.var.extent for f in nest)
-    sweeps = sum(isinstance(x, For | lir.Reduce) for x in body)
-    partial = _partial_bytes(body, results, schedule)
+    loops = [x for x in body if isinstance(x, For | lir.Reduce)]
+    # Several loops over the same rows are neither split nor divided into nests of their own.
+    sweeps = 1 if nest and len(loops) > 1 and is_by_rows(nest, loops) else len(loops)
+    partial = _partial_bytes(body, results, schedule) if sweeps == len(loops) else 0
     total = partial
     if partial:
         copies *= SPLIT_COPIES
