@@ -171,12 +171,21 @@ def test_a_value_whose_rows_are_rolled_is_computed_without_a_branch(links: int) 
     assert running.problem(running.run_c([case])[0], case) is None
 
 
-def test_an_array_whose_elements_are_rolled_along_rows_keeps_its_branch() -> None:
-    text = (
-        rolled(1).replace("[3,16]", "[10,3]").replace("[7,16]", "[10,13]").replace("dimensions={0}", "dimensions={1}")
-    )
-    text = text.replace("{[7:10], [0:16]}", "{[0:10], [13:16]}").replace("{[0:7], [0:16]}", "{[0:10], [0:13]}")
-    assert any(isinstance(s, lir.If) for s in walk(lower(running.fused(text)).body))
-    x = np.random.default_rng(1).standard_normal((10, 16)).astype(np.float32)
+@pytest.mark.parametrize(
+    ("function", "columns", "branches"), [("tanh", 16, False), ("abs", 16, True), ("tanh", 64, True)]
+)
+def test_an_expensive_value_is_computed_without_a_branch_in_short_rows(
+    function: str, columns: int, branches: bool
+) -> None:
+    text = f"""
+    x = f32[10,{columns}] parameter(0)
+    t = f32[10,{columns}] {function}(x)
+    a = f32[10,3] slice(t), slice={{[0:10], [{columns - 3}:{columns}]}}
+    b = f32[10,{columns - 3}] slice(t), slice={{[0:10], [0:{columns - 3}]}}
+    y = f32[10,{columns}] concatenate(a, b), dimensions={{1}}
+    ROOT r = f32[10,{columns}] negate(y)
+    """
+    assert any(isinstance(s, lir.If) for s in walk(lower(running.fused(text)).body)) == branches
+    x = np.random.default_rng(1).standard_normal((10, columns)).astype(np.float32)
     case = running.case_of(running.fused(text), [x], "c")
     assert running.problem(running.run_c([case])[0], case) is None

@@ -31,6 +31,10 @@ MAX_SELECTS_ABOVE = 32
 """Maximum number of selects remembered per instruction: the nearest of those that it is computed from."""
 VISIT_LIMIT = 100_000
 """Maximum number of steps of all searches for one kernel; a kernel that needs more is refused."""
+SPLIT_FROM = 32
+"""Loops over rows of at least this many elements are split where a choice between elements changes."""
+EXPENSIVE = 10
+"""Scalar operations of an op from which on it is worthwhile to load its operands one by one."""
 _OPAQUE = frozenset({Opcode.CONSTANT, Opcode.IOTA, Opcode.GATHER, Opcode.REDUCE})
 """Ops whose operands the searches do not follow."""
 
@@ -234,18 +238,33 @@ class RegionSelector:
     def _same_value(self, select: Select) -> tuple[HloInstruction, Index, Index] | None:
         """Return the value of which both sides are an element, with both indices, as in an array whose rows are rolled.
 
-        It has to be computed, and the condition and the indices may differ between rows only: a loop over the elements
-        of a row then has no branch around calls, and loads adjacent elements.
+        It has to be computed. If the condition and the indices differ between rows only, a loop over the elements of a
+        row then has no branch, and loads adjacent elements. In short rows, where it loads them one by one, the value
+        has to be worth that.
         """
         if isinstance(select.then, Select) or isinstance(select.otherwise, Select):
             return None
         (i, then), (other, otherwise) = self._moved(*select.then), self._moved(*select.otherwise)
-        if i is not other or not i.opcode.is_elementwise or i in self._e.sources or then[-1:] != otherwise[-1:]:
+        if i is not other or not i.opcode.is_elementwise or i in self._e.sources or not then:
             return None
         along = ix.variables_of(then[-1:])
-        if not along or not along.isdisjoint(ix.variables_of(t.value for t in select.tests)):
+        by_rows = then[-1] == otherwise[-1] and along.isdisjoint(ix.variables_of(t.value for t in select.tests))
+        if not along or not (by_rows or (i.shape.dimensions[-1] < SPLIT_FROM and self._is_expensive(i))):
             return None
         return i, then, otherwise
+
+    def _is_expensive(self, i: HloInstruction) -> bool:
+        """Check whether an element of a value takes a call of a function."""
+        seen, work = {i}, [i]
+        while work:
+            i = work.pop()
+            if i.opcode.row.flops >= EXPENSIVE:
+                return True
+            if i.opcode.is_elementwise or i.opcode in INDEXING_MAPS:
+                new = [o for o in i.operands if o not in seen and o not in self._e.sources]
+                seen.update(new)
+                work += new
+        return False
 
     def _moved(self, i: HloInstruction, index: Index) -> Element:
         """Return the element of another value that an element is without any arithmetic."""

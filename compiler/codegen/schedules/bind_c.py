@@ -41,6 +41,7 @@ from compiler.codegen.schedules.reduction_edges import split_reduction_edges
 from compiler.codegen.schedules.repeated_rows import divide_repeats
 from compiler.codegen.schedules.row_blocks import block_rows
 from compiler.codegen.schedules.row_cache import cache_rows
+from compiler.codegen.schedules.row_stages import stage_rows
 from compiler.codegen.schedules.scans import expand_scans
 from compiler.codegen.schedules.scatter_parts import split_scatters
 from compiler.codegen.schedules.schedule import FIELD_RANGES, LOCAL_BYTES, Schedule
@@ -140,7 +141,9 @@ def _with_short_rows(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
     body = kernel.body
     if schedule.vector:
         body = divide_repeats(unroll_short_loops(body, schedule.short), schedule.short)
-    return replace(kernel, body=split_rows(block_rows(body)) if schedule.stages and schedule.vector else body)
+    if schedule.stages and schedule.vector:
+        body = split_rows(block_rows(stage_rows(body, schedule.stages)))
+    return replace(kernel, body=body)
 
 
 def _with_loop_kinds(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:

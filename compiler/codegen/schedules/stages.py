@@ -119,17 +119,17 @@ def staged(s: For, stages: Stages, leaf: Callable[[For], For]) -> For:
     if s.base is not None or v.extent % size:
         base = ix.of(block) * size + (ix.const(0) if s.base is None else s.base)
         limit = v.extent if s.limit is None else s.limit
-    arrays: list[lir.Stmt] = [lir.LocalArray(_array(x), x.type, size) for x in stages.passed]
+    arrays: list[lir.Stmt] = [lir.LocalArray(array_of(x), x.type, size) for x in stages.passed]
     loops: list[lir.Stmt] = []
     for n in range(stages.count):
         lane = Var(f"{v.name}g{n}", size)
-        body = moved(_statements(s.body, stages, n, lane), v, ix.of(block) * size + ix.of(lane))
+        body = moved(statements_of_stage(s.body, stages, n, ix.of(lane)), v, ix.of(block) * size + ix.of(lane))
         combined = s.combined if n == stages.count - 1 else ()
         loops.append(leaf(replace(s, var=lane, body=body, combined=combined, base=base, limit=limit)))
     return For(block, LoopKind.SERIAL, (*arrays, *loops))
 
 
-def _statements(body: Body, stages: Stages, n: int, lane: Var) -> Body:
+def statements_of_stage(body: Body, stages: Stages, n: int, at: ix.IndexExpr) -> Body:
     """Return the statements of one stage: what it passes on or stores, and what these need."""
     passed = {let.name for let in stages.passed}
     kept: list[lir.Stmt] = []
@@ -138,10 +138,10 @@ def _statements(body: Body, stages: Stages, n: int, lane: Var) -> Body:
         if isinstance(x, lir.Let):
             if x.name in passed and stages.of[x.name] < n:
                 if x.name in needed:
-                    kept.append(lir.Let(x.name, x.type, lir.LocalLoad(_array(x), ix.of(lane))))
+                    kept.append(lir.Let(x.name, x.type, lir.LocalLoad(array_of(x), at)))
                 continue
             if x.name in passed and stages.of[x.name] == n:
-                kept.append(lir.LocalStore(_array(x), ix.of(lane), x.name))
+                kept.append(lir.LocalStore(array_of(x), at, x.name))
             elif x.name not in needed:
                 continue
         elif n < stages.count - 1:
@@ -156,7 +156,8 @@ def moved(body: Body, var: Var, to: ix.IndexExpr) -> Body:
     return map_indices(body, lambda i: i.substitute({var: to}))
 
 
-def _array(let: lir.Let) -> str:
+def array_of(let: lir.Let) -> str:
+    """Return the name of the array in which later stages find a value."""
     return f"{let.name}_block"
 
 

@@ -1,0 +1,53 @@
+"""Long chains of expensive operations in short rows: the stages of `stages` for blocks of rows.
+
+A loop over the elements of one row is then a vector or two, and stages would have nothing to overlap.
+"""
+
+from __future__ import annotations
+
+from compiler.codegen.nest import index as ix
+from compiler.codegen.nest import loop_ir as lir
+from compiler.codegen.nest.index import Var
+from compiler.codegen.nest.loop_ir import Body, For, LoopKind
+from compiler.codegen.nest.traversal import map_bodies
+from compiler.codegen.schedules.loop_transforms import flat_nest
+from compiler.codegen.schedules.sparse_loads import is_sparse
+from compiler.codegen.schedules.stages import BLOCK, MIN_ELEMENTS, array_of, moved, stages_of, statements_of_stage
+
+LEAST_ROWS = 4
+"""Rows of the smallest block."""
+LANES = 8
+"""Rows hold a multiple of so many elements: vectors that mask some of theirs store and load local arrays slowly."""
+
+
+def stage_rows(body: Body, depth: int) -> Body:
+    """Return a nest, before it is bound, whose loops over rows shorter than `MIN_ELEMENTS` are divided into stages.
+
+    Each stage is a loop over a block of rows, because that over one row is too short for stages.
+    """
+    return tuple(_staged_rows(map_bodies(s, lambda inner: stage_rows(inner, depth)), depth) for s in body)
+
+
+def _staged_rows(s: lir.Stmt, depth: int) -> lir.Stmt:
+    if not isinstance(s, For) or s.combined or not s.body or not isinstance(s.body[-1], For):
+        return s
+    found = flat_nest(s)
+    if found is None or len(found[0]) != 2:
+        return s
+    (row, element), body = found
+    most = min(row.extent, BLOCK // element.extent)
+    size = max(n for n in range(1, most + 1) if row.extent % n == 0) if most else 0
+    if size < LEAST_ROWS or element.extent % LANES or element.extent >= MIN_ELEMENTS or is_sparse(s.body[-1]):
+        return s
+    stages = stages_of(For(Var(element.name, size * element.extent), LoopKind.INDEPENDENT, body), depth)
+    if stages is None:
+        return s
+    block = Var(f"{row.name}g", row.extent // size)
+    loops: list[lir.Stmt] = []
+    for n in range(stages.count):
+        r, lane = Var(f"{row.name}g{n}", size), Var(f"{element.name}g{n}", element.extent)
+        inner = statements_of_stage(body, stages, n, ix.of(r) * element.extent + ix.of(lane))
+        inner = moved(moved(inner, row, ix.of(block) * size + ix.of(r)), element, ix.of(lane))
+        loops.append(For(r, LoopKind.INDEPENDENT, (For(lane, LoopKind.INDEPENDENT, inner),)))
+    arrays = [lir.LocalArray(array_of(x), x.type, size * element.extent) for x in stages.passed]
+    return For(block, LoopKind.INDEPENDENT, (*arrays, *loops))
