@@ -10,12 +10,15 @@ from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import Var
 from compiler.codegen.nest.loop_ir import Body, For, LoopKind
 from compiler.codegen.nest.traversal import map_bodies
+from compiler.codegen.nest.work import work_of
 from compiler.codegen.schedules.loop_transforms import flat_nest
 from compiler.codegen.schedules.sparse_loads import is_sparse
 from compiler.codegen.schedules.stages import BLOCK, MIN_ELEMENTS, array_of, moved, stages_of, statements_of_stage
 
 LEAST_ROWS = 4
 """Rows of the smallest block."""
+ROW_WORK = 8
+"""Work of the values of a whole row, which each stage would compute for each element."""
 LANES = 8
 """Rows hold a multiple of so many elements: vectors that mask some of theirs store and load local arrays slowly."""
 
@@ -35,6 +38,8 @@ def _staged_rows(s: lir.Stmt, depth: int) -> lir.Stmt:
     if found is None or len(found[0]) != 2:
         return s
     (row, element), body = found
+    if work_of(s.body[:-1]) > ROW_WORK:
+        return s
     most = min(row.extent, BLOCK // element.extent)
     size = max(n for n in range(1, most + 1) if row.extent % n == 0) if most else 0
     if size < LEAST_ROWS or element.extent % LANES or element.extent >= MIN_ELEMENTS or is_sparse(s.body[-1]):
