@@ -42,7 +42,7 @@ SUBJECTS = {
 }
 
 
-QUICKLY: dict[str, str | bool | int | float] = {"xla_backend_optimization_level": 0}
+QUICKLY: dict[str, str | bool] = {"xla_backend_optimization_level": "0"}
 """XLA's options for programs that run once."""
 
 
