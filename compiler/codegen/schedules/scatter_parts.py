@@ -16,6 +16,7 @@ from compiler.codegen.nest.loop_ir import Body, For, LoopKind
 from compiler.codegen.nest.scalar_ops import binary
 from compiler.codegen.nest.traversal import map_bodies
 from compiler.codegen.schedules.loop_transforms import has_loop
+from compiler.codegen.schedules.scatter_blocks import block_updates
 from compiler.codegen.schedules.schedule import Schedule
 from compiler.ir.opcodes import Opcode
 from compiler.ir.types import PrimitiveType as T
@@ -29,7 +30,7 @@ def split_scatters(body: Body, schedule: Schedule) -> Body:
 def _in_parts(s: For, schedule: Schedule) -> For:
     (s,) = (x for x in _vectors((s,)) if isinstance(x, For))
     if s.owner is None or schedule.splits <= 1:
-        return s
+        return block_updates(replace(s, owner=None)) if schedule.vector and schedule.stages else s
     start, rows = s.owner
     size = -(-rows // min(schedule.splits, rows))
     part = Var(f"{s.var.name}p", -(-rows // size))
