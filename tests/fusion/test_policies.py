@@ -144,7 +144,8 @@ def test_options_and_policies_in_order_are_read_from_text() -> None:
         ("merger{transposed_share=inf}", "takes a number, got 'inf'"),
         ("default{width=2}", "has no option 'width'; options: none"),
         ("horizontal{elements=2.5}", r"takes a number \(int\), got '2.5'"),
-        ("instruction,,prority", "unknown fusion policy 'prority'"),
+        ("instruction,prority", "unknown fusion policy 'prority'"),
+        ("instruction,,priority", "has an empty part"),
         ("merger{", "unknown fusion policy 'merger{'"),
     ],
 )
