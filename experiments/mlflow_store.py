@@ -7,9 +7,11 @@ import logging
 import os
 import re
 import secrets
+import shutil
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import quote, urlsplit
@@ -17,6 +19,7 @@ from urllib.parse import quote, urlsplit
 from compiler.errors import HlogymError
 from compiler.support.files import DRAFT_PREFIX
 from compiler.support.safe_names import one_line
+from env.suites.locations import cache_folder
 
 if TYPE_CHECKING:
     from mlflow.entities import Run
@@ -41,6 +44,8 @@ EXPERIMENT = "hlogym"
 REQUEST_SECONDS = 5
 OPENING_SECONDS = 10.0
 DATABASE_SECONDS = 60.0  # the first use of a database creates its tables
+_FAILURES = OSError, RuntimeError, sqlite3.Error
+"""Of the cache folder, which may not be writable, or not be known."""
 _MISSING = ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE", "INVALID_STATE")
 """The error codes with which MLflow reports that a run was removed."""
 _SPECIAL_IN_URI = re.compile(r"\?|%[0-9A-Fa-f]{2}")
@@ -94,14 +99,51 @@ def open_client(folder: Path, uri: str) -> MlflowClient:
         _check_database(Path(uri.removeprefix("sqlite:///").partition("?")[0]))
     database = _database(folder)
     if not os.environ.get("MLFLOW_TRACKING_URI") and not database.exists():
-        # Creating the tables takes seconds. A kill or a full disk in between would leave an unusable database.
+        # A kill or a full disk while the tables are created would leave an unusable database.
         draft = folder.resolve() / f"{DRAFT_PREFIX}{secrets.token_hex(8)}.db"
         try:
+            has_tables = _copy_tables(draft)
             MlflowClient(_sqlite(draft)).search_experiments(max_results=1)
+            if not has_tables:
+                _keep_tables(draft)
             _put_in_place(draft, database)
         finally:
             draft.unlink(missing_ok=True)
     return MlflowClient(uri)
+
+
+def _tables() -> Path:
+    """Return where the empty tables of this version of MLflow are kept, which it takes seconds to create."""
+    return cache_folder() / "mlflow" / f"{version('mlflow')}.db"
+
+
+def _copy_tables(draft: Path) -> bool:
+    """Begin a database with the tables that are kept; return whether there are any."""
+    try:
+        shutil.copyfile(_tables(), draft)
+        with contextlib.closing(sqlite3.connect(draft)) as opened:
+            if opened.execute("PRAGMA quick_check").fetchall() == [("ok",)]:
+                return True
+    except _FAILURES:
+        pass
+    draft.unlink(missing_ok=True)
+    return False
+
+
+def _keep_tables(made: Path) -> None:
+    """Keep the tables of a new database for the next one, if the cache can be written."""
+    with contextlib.suppress(*_FAILURES):
+        kept = _tables()
+        draft = kept.with_name(f"{DRAFT_PREFIX}{secrets.token_hex(8)}.db")
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with contextlib.closing(sqlite3.connect(made)) as new, contextlib.closing(sqlite3.connect(draft)) as copy:
+                new.backup(copy)
+                copy.execute("DELETE FROM experiments")  # MLflow adds its default one, which knows the folder
+                copy.commit()
+            draft.replace(kept)
+        finally:
+            draft.unlink(missing_ok=True)
 
 
 def _check_database(database: Path) -> None:

@@ -142,6 +142,38 @@ def test_a_failed_creation_leaves_no_local_store(tmp_path: Path, monkeypatch: py
     assert list(tmp_path.iterdir()) == []
 
 
+def _columns(database: Path) -> list[tuple[str, ...]]:
+    with contextlib.closing(sqlite3.connect(database)) as opened:
+        found = opened.execute("SELECT m.name, c.name, c.type FROM sqlite_master m, pragma_table_info(m.name) c")
+        return sorted(found.fetchall())
+
+
+def test_tables_are_kept_for_the_next_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HLOGYM_CACHE", str(tmp_path / "cache"))
+    check_store(tmp_path / "first")
+    (kept,) = (tmp_path / "cache" / "mlflow").iterdir()
+    made = kept.read_bytes()
+    check_store(tmp_path / "second")
+    assert _columns(tmp_path / "second" / "mlflow.db") == _columns(tmp_path / "first" / "mlflow.db")
+    for name in ("first", "second"):  # each is a store of its own
+        client = MlflowClient(f"sqlite:///{tmp_path / name / 'mlflow.db'}")
+        assert [e.name for e in client.search_experiments()] == ["Default"]
+        client.create_experiment(name)
+    assert kept.read_bytes() == made
+
+    kept.write_bytes(made[:5000])
+    check_store(tmp_path / "third")
+    assert _columns(tmp_path / "third" / "mlflow.db") == _columns(tmp_path / "first" / "mlflow.db")
+    assert len(kept.read_bytes()) == len(made)
+
+
+def test_a_cache_that_cannot_be_written_is_no_obstacle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "cache").write_text("a file")
+    monkeypatch.setenv("HLOGYM_CACHE", str(tmp_path / "cache"))
+    check_store(tmp_path / "runs")
+    assert [p.name for p in (tmp_path / "runs").iterdir()] == ["mlflow.db"]
+
+
 @pytest.mark.parametrize("name", ["a?b", "a%20b"])
 def test_a_folder_that_cannot_be_part_of_a_uri_is_rejected(tmp_path: Path, name: str) -> None:
     """MLflow would create its store elsewhere: a question mark ends the path, and an escape is decoded."""
