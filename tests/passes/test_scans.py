@@ -72,7 +72,7 @@ def test_there_and_back(name: str, between: str) -> None:
     expected = reference(module, arguments)
     assert count(module, "while") == loops
 
-    for p in make_passes(f"loop-to-scan,{between}"):
+    for p in (*make_passes("loop-to-scan"), *make_passes(between)):
         p.run(module)
     assert check_module(module) == []
     assert count(module, "while") == 0
