@@ -101,6 +101,8 @@ class NativeRuntime:
                 _share(library, self._openmp)
                 self.held = connect(library)
                 self.calls_arrays = array_calls_work(self.held)
+                self.held.hlogym_release_results.restype = ctypes.c_int64
+                self.held.hlogym_kept_results.restype = ctypes.c_int64
                 self.held.hlogym_keep_results(ctypes.c_int64(kept_results()))
                 when_short(self.held.hlogym_release_results)
                 self._library, self._loaded = library, path.stem
