@@ -34,6 +34,7 @@ CONTEXT_LIMIT = 64
 """Largest number of contexts of one value; further ones are merged into one."""
 
 CACHE_LINE = 64
+"""Bytes of a cache line."""
 COLUMNS = 256
 """Number of adjacent columns that a block computes together."""
 
@@ -237,6 +238,7 @@ class _Walk:
         self.kept_count = 0
         self.by_rows = True
         self.level: dict[HloInstruction, int] = {}
+        self.picks_columns = False  # whether a gather reads what is reduced along columns
         if self.hero is not None:
             self.full = self.hero.operands[0].shape.dimensions
             self.kept_count = first_leaf_elements(self.hero)
@@ -249,6 +251,7 @@ class _Walk:
         level = self.level
         for i in self.inside:
             level[i] = max([level.get(o, 0) for o in i.operands], default=0) + (i in self.looped)
+        self.picks_columns = any(i.opcode is Opcode.GATHER and level.get(i.operands[0]) for i in self.inside)
 
     def _row_of(self, i: HloInstruction) -> int:
         """Return the context of an element of what is reduced, for a reduction or a loop over the outputs.
@@ -390,10 +393,7 @@ class _Walk:
 
         Reductions along columns combine adjacent columns together, unless a gather picks the columns.
         """
-        if not self.level or all(c > _SWEEP or c < _SWEEP - _MAX_SWEEPS for c in self.uses.get(p, ())):
-            return 1
-        gathers = (i.operands[0] for i in self.inside if i.opcode is Opcode.GATHER)
-        if not any(self.level.get(o) for o in gathers):
+        if not self.picks_columns or all(c > _SWEEP or c < _SWEEP - _MAX_SWEEPS for c in self.uses.get(p, ())):
             return 1
         return max(1, CACHE_LINE * first_leaf_elements(p) // max(1, p.shape.byte_size))
 

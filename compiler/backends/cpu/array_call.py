@@ -96,15 +96,19 @@ def connect(runtime: ctypes.CDLL) -> ctypes.PyDLL:
 def _result_handler(runtime: ctypes.CDLL) -> int:
     """Return the address of a capsule of the memory handler of large results, which lives as long as the runtime."""
     runtime.hlogym_result_handler.restype = ctypes.c_void_p
-    new = ctypes.pythonapi.PyCapsule_New
-    new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
     name = ctypes.c_char_p(b"mem_handler")  # the capsule keeps the address of its name
-    capsule = new(runtime.hlogym_result_handler(), name, None)
+    capsule = _new_capsule(runtime.hlogym_result_handler(), name)
     _HANDLER_PARTS.extend((name, capsule))
     return id(capsule)
 
 
 _HANDLER_PARTS: list[object] = []
+
+
+def _new_capsule(address: int, name: ctypes.c_char_p | None = None) -> Any:
+    new = ctypes.pythonapi.PyCapsule_New
+    new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+    return new(address, name, None)
 
 
 def _numpy_table() -> Any:
@@ -160,11 +164,9 @@ def builtin_functions(
     The first one takes a tuple of arrays and returns the results, and the second one takes the addresses of all
     arguments and results. They return None if they leave the call to Python.
     """
-    new_capsule = ctypes.pythonapi.PyCapsule_New
-    new_capsule.restype, new_capsule.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
     new_function = ctypes.pythonapi.PyCFunction_NewEx
     new_function.restype = ctypes.py_object
     new_function.argtypes = [ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p]
-    capsule = new_capsule(ctypes.addressof(program), None, None)
+    capsule = _new_capsule(ctypes.addressof(program))
     on_arrays, on_addresses = (new_function(held.hlogym_call_definition(n), capsule, None) for n in range(2))
     return on_arrays, on_addresses

@@ -319,7 +319,7 @@ class CpuExecutable:
         return results
 
     def _new_result(self, buffer: Buffer) -> Array:
-        if not RUNTIME.calls_arrays or buffer.size < LARGE:
+        if not RUNTIME.calls_arrays:
             return np.empty(buffer.shape.dimensions, buffer.shape.dtype)
         made: Array = RUNTIME.held.hlogym_new_array(ctypes.byref(self._result_leaves[buffer.index]))
         return made

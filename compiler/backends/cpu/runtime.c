@@ -1,8 +1,8 @@
 /* The runtime of kernels and drivers: calls, checks for pending signals, and the floating-point control register.
 
-   The thread pool (placement.c, pool.c, shared_threads.c), timers (timing.c), the driver (steps.c), and the memory of
-   results and calls from Python (result_memory.c, call.c) follow this file in one translation unit. One copy serves the whole process; the dynamic linker binds kernels
-   and drivers to its functions. */
+   The thread pool (placement.c, pool.c, shared_threads.c), timers (timing.c), the driver (steps.c), the memory of large
+   results (result_memory.c) and calls from Python (call.c) follow this file in one translation unit. One copy serves the
+   whole process; the dynamic linker binds kernels and drivers to its functions. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <limits.h>

@@ -15,12 +15,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from compiler.analysis.element_work import SPLIT_FROM
 from compiler.codegen.lowering.emission import EmissionState, Memo
 from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest import scalar_ops
 from compiler.codegen.nest.index import Index, IndexExpr
 from compiler.codegen.nest.indexing_maps import INDEXING_MAPS
+from compiler.codegen.schedules.stages import is_long
 from compiler.errors import UnsupportedError
 from compiler.ir.attributes import PadDim
 from compiler.ir.instruction import HloInstruction
@@ -31,10 +33,6 @@ MAX_SELECTS_ABOVE = 32
 """Maximum number of selects remembered per instruction: the nearest of those that it is computed from."""
 VISIT_LIMIT = 100_000
 """Maximum number of steps of all searches for one kernel; a kernel that needs more is refused."""
-SPLIT_FROM = 32
-"""Loops over rows of at least this many elements are split where a choice between elements changes."""
-EXPENSIVE = 10
-"""Scalar operations of an op from which on it is worthwhile to load its operands one by one."""
 _OPAQUE = frozenset({Opcode.CONSTANT, Opcode.IOTA, Opcode.GATHER, Opcode.REDUCE})
 """Ops whose operands the searches do not follow."""
 
@@ -254,11 +252,11 @@ class RegionSelector:
         return i, then, otherwise
 
     def _is_expensive(self, i: HloInstruction) -> bool:
-        """Check whether an element of a value takes a call of a function."""
+        """Check whether an element of a value takes a long function, for which operands may be loaded one by one."""
         seen, work = {i}, [i]
         while work:
             i = work.pop()
-            if i.opcode.row.flops >= EXPENSIVE:
+            if is_long(i.opcode):
                 return True
             if i.opcode.is_elementwise or i.opcode in INDEXING_MAPS:
                 new = [o for o in i.operands if o not in seen and o not in self._e.sources]

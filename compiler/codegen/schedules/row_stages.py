@@ -1,6 +1,6 @@
 """Long chains of expensive operations in short rows: the stages of `stages` for blocks of rows.
 
-A loop over the elements of one row is then a vector or two, and stages would have nothing to overlap.
+The loop over one short row is a vector or two, so its stages would have no iterations to overlap.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from compiler.codegen.nest.loop_ir import Body, For, LoopKind
 from compiler.codegen.nest.traversal import map_bodies
 from compiler.codegen.nest.work import work_of
 from compiler.codegen.schedules.loop_transforms import flat_nest
+from compiler.codegen.schedules.short_rows import Blocks
 from compiler.codegen.schedules.sparse_loads import is_sparse
 from compiler.codegen.schedules.stages import BLOCK, MIN_ELEMENTS, array_of, moved, stages_of, statements_of_stage
 
@@ -47,12 +48,12 @@ def _staged_rows(s: lir.Stmt, depth: int) -> lir.Stmt:
     stages = stages_of(For(Var(element.name, size * element.extent), LoopKind.INDEPENDENT, body), depth)
     if stages is None:
         return s
-    block = Var(f"{row.name}g", row.extent // size)
+    blocks = Blocks(row, size)
     loops: list[lir.Stmt] = []
     for n in range(stages.count):
-        r, lane = Var(f"{row.name}g{n}", size), Var(f"{element.name}g{n}", element.extent)
-        inner = statements_of_stage(body, stages, n, ix.of(r) * element.extent + ix.of(lane))
-        inner = moved(moved(inner, row, ix.of(block) * size + ix.of(r)), element, ix.of(lane))
-        loops.append(For(r, LoopKind.INDEPENDENT, (For(lane, LoopKind.INDEPENDENT, inner),)))
+        lane = Var(f"{element.name}g{n}", element.extent)
+        inner = statements_of_stage(body, stages, n, ix.of(blocks.at) * element.extent + ix.of(lane))
+        loop = For(lane, LoopKind.INDEPENDENT, moved(inner, element, ix.of(lane)))
+        loops.append(blocks.over(str(n), (loop,)))
     arrays = [lir.LocalArray(array_of(x), x.type, size * element.extent) for x in stages.passed]
-    return For(block, LoopKind.INDEPENDENT, (*arrays, *loops))
+    return For(blocks.block, LoopKind.INDEPENDENT, (*arrays, *loops))

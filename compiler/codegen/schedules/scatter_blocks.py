@@ -11,11 +11,11 @@ from dataclasses import replace
 
 from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
-from compiler.codegen.nest.index import Runtime, Var
+from compiler.codegen.nest.index import Runtime
 from compiler.codegen.nest.loop_ir import Body, For, LoopKind
 from compiler.codegen.nest.traversal import names_used, walk
 from compiler.codegen.nest.work import work_of
-from compiler.codegen.schedules.stages import moved
+from compiler.codegen.schedules.short_rows import Blocks
 from compiler.ir.opcodes import Opcode
 from compiler.ir.types import PrimitiveType as T
 
@@ -40,22 +40,14 @@ def block_updates(s: For) -> For:
         return s
     if work_of(tuple(first)) < MIN_WORK * len(passed) or any(_loads(x, written) for x in lets):
         return s
-    size = min(s.var.extent, BLOCK)
-    block = Var(f"{s.var.name}u", -(-s.var.extent // size))
-
-    def over(suffix: str, kind: LoopKind, body: Body) -> For:
-        lane = Var(f"{s.var.name}u{suffix}", size)
-        at = ix.of(lane)
-        stores = [lir.LocalStore(_array(x), at, x.name) for x in passed] if kind is LoopKind.INDEPENDENT else []
-        loads = [] if stores else [lir.Let(x.name, x.type, lir.LocalLoad(_array(x), at)) for x in passed]
-        loop = For(lane, kind, moved((*loads, *body, *stores), s.var, ix.of(block) * size + at))
-        whole = s.var.extent % size == 0
-        return loop if whole else replace(loop, base=ix.of(block) * size, limit=s.var.extent)
-
-    arrays = [lir.LocalArray(_array(x), x.type, size) for x in passed]
-    compute = over("c", LoopKind.INDEPENDENT, tuple(lets))
-    apply = over("a", LoopKind.ATOMIC, (*again, *tail))
-    return For(block, LoopKind.SERIAL, (*arrays, compute, apply))
+    blocks = Blocks(s.var, BLOCK)
+    at = ix.of(blocks.at)
+    arrays = [lir.LocalArray(_array(x), x.type, blocks.size) for x in passed]
+    stores = [lir.LocalStore(_array(x), at, x.name) for x in passed]
+    loads = [lir.Let(x.name, x.type, lir.LocalLoad(_array(x), at)) for x in passed]
+    compute = blocks.over("c", (*lets, *stores))
+    apply = replace(blocks.over("a", (*loads, *again, *tail)), kind=LoopKind.ATOMIC)
+    return For(blocks.block, LoopKind.SERIAL, (*arrays, compute, apply))
 
 
 def _before_branches(lets: list[lir.Let], tail: Body) -> tuple[list[lir.Let], Body]:

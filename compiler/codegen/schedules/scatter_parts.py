@@ -30,7 +30,7 @@ def split_scatters(body: Body, schedule: Schedule) -> Body:
 def _in_parts(s: For, schedule: Schedule) -> For:
     (s,) = (x for x in _vectors((s,)) if isinstance(x, For))
     if s.owner is None or schedule.splits <= 1:
-        return block_updates(replace(s, owner=None)) if schedule.vector and schedule.stages else s
+        return block_updates(s) if schedule.vector and schedule.stages else s
     start, rows = s.owner
     size = -(-rows // min(schedule.splits, rows))
     part = Var(f"{s.var.name}p", -(-rows // size))
