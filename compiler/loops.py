@@ -124,7 +124,7 @@ def unroll_factor_of(choice: str) -> int | None:
 
 
 class KnownLoops(BoundedTable[Hashable, bool]):
-    """Whether loops can run inside one kernel, by what they compute and for what; finding out generates the kernel."""
+    """Whether a loop can run inside one kernel, by its digest and target: to find out, its kernel has to be generated."""
 
     __slots__ = ()
 

@@ -22,7 +22,7 @@ from compiler.ir.types import PrimitiveType as T
 BLOCK, LEAST = 256, 32
 """Updates of a block, and of the shortest scatter that is divided."""
 MIN_WORK, MOST_ARRAYS = 4, 6
-"""Least work of an update that is worth its stores and loads, for each value passed on; and most such values."""
+"""Least work of an update per value that is stored for the second loop, and most such values."""
 
 
 def block_updates(s: For) -> For:
