@@ -124,7 +124,7 @@ def unroll_factor_of(choice: str) -> int | None:
 
 
 class KnownLoops(BoundedTable[Hashable, bool]):
-    """Whether a loop can run inside one kernel, by its digest and target: to find out, its kernel has to be generated."""
+    """Whether a loop can run inside one kernel, by its digest and target. To find out, its kernel is generated."""
 
     __slots__ = ()
 
