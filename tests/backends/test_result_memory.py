@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from compiler import compile
 from compiler.backends.cpu.executable import CpuExecutable
 from compiler.backends.cpu.native_runtime import KEPT_RESULTS, LARGE, RUNTIME, kept_results
 from compiler.errors import BackendError
+from compiler.runtime.buffers import PAGE, PLACE
 from compiler.support import memory
 from compiler.support.memory import check_memory
 
@@ -80,6 +82,13 @@ def test_results_that_live_share_no_memory() -> None:
     for n, r in enumerate(results):
         np.testing.assert_array_equal(r, np.float32(2 * n))
     assert len({r.ctypes.data for r in results}) == 5
+
+
+def test_results_begin_at_different_places_of_a_page() -> None:
+    exe, x = program(), ones()
+    results = [called(exe, x) for _ in range(5)]
+    places = sorted(r.ctypes.data % PAGE for r in results)
+    assert all(high - low >= PLACE for low, high in pairwise(places))
 
 
 def test_a_large_result_owns_aligned_memory_and_may_be_resized() -> None:

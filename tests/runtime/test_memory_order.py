@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -13,7 +15,7 @@ from compiler.ir import HloModule
 from compiler.ir.shape import array_shape
 from compiler.ir.types import PrimitiveType
 from compiler.loops import KeepLoops
-from compiler.runtime.buffers import ALIGNMENT, Buffer, BufferKind, Interval, assign_offsets
+from compiler.runtime.buffers import ALIGNMENT, PAGE, PLACE, Buffer, BufferKind, Interval, assign_offsets
 from compiler.runtime.coalesce import coalesce, timeline
 from compiler.runtime.executable import Executable
 from compiler.runtime.live_arrays import find_peak
@@ -61,9 +63,23 @@ def test_buffers_that_live_at_the_same_time_do_not_overlap(drawn: list[tuple[int
 
 def test_a_gap_between_large_buffers_is_used() -> None:
     # A linear scan puts the last buffer behind the others: the third one has taken a part of the first one's place.
-    sizes = [(1000, 0, 1), (500, 0, 3), (200, 2, 5), (1000, 2, 4)]
+    sizes = [(50, 0, 1), (25, 0, 3), (10, 2, 5), (50, 2, 4)]
     intervals = {Buffer(array_shape(PrimitiveType.U8, n * 64)): Interval(a, b) for n, a, b in sizes}
-    assert assign_offsets(intervals) == live_bytes(intervals) == 1700 * 64
+    assert assign_offsets(intervals) == live_bytes(intervals) == 85 * 64
+
+
+@pytest.mark.parametrize("count", [2, 6, 12])
+def test_large_buffers_that_live_together_begin_at_different_places_of_a_page(count: int) -> None:
+    intervals = {Buffer(array_shape(PrimitiveType.U8, 1 << 20)): Interval(0, 1) for _ in range(count)}
+    size = assign_offsets(intervals)
+    places = sorted(b.index % PAGE for b in intervals)
+    assert all(high - low >= PLACE for low, high in pairwise(places))
+    assert size <= count * ((1 << 20) + PAGE)
+
+
+def test_large_buffers_one_after_the_other_take_the_same_memory() -> None:
+    intervals = {Buffer(array_shape(PrimitiveType.U8, 1 << 20)): Interval(n, n + 1) for n in range(0, 40, 2)}
+    assert assign_offsets(intervals) <= (1 << 20) + PAGE
 
 
 GRADIENTS = """HloModule gradients

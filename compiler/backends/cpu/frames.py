@@ -13,8 +13,10 @@ from numpy.typing import NDArray
 from compiler.backends.cpu.array_call import ProgramTable
 from compiler.backends.cpu.native_runtime import Call
 from compiler.interpreter.machine import Machine
-from compiler.runtime.buffers import ALIGNMENT
+from compiler.runtime.buffers import PAGE, PLACE
 
+RESULT_PLACES, RESULT_STEP = 15, 4
+"""Number of places of a page for results, and the step from one to the next, as in result_memory.c."""
 __all__ = ["Context", "Frame", "FramePool", "TimingMemory", "address_of", "pointers"]
 
 Array = NDArray[Any]
@@ -69,7 +71,7 @@ class Frame:
     """
 
     def __init__(self, arena_bytes: int, context: Context, parameters: int, results: int, operands: int) -> None:
-        self.arena = _aligned(arena_bytes)
+        self.arena = _placed(arena_bytes)
         self.arena_address = address_of(self.arena)
         self.context = context
         self.context_address = ctypes.addressof(context)
@@ -157,19 +159,21 @@ class TimingMemory:
     """
 
     def __init__(self, arena_bytes: int, results: Sequence[tuple[np.dtype[Any], tuple[int, ...]]]) -> None:
-        self.arena = _aligned(arena_bytes)
-        self.results = [_aligned_array(dtype, dimensions) for dtype, dimensions in results]
+        self.arena = _placed(arena_bytes)
+        self.results = [_placed_array(n, dtype, dimensions) for n, (dtype, dimensions) in enumerate(results)]
 
 
-def _aligned_array(dtype: np.dtype[Any], dimensions: tuple[int, ...]) -> Array:
+def _placed_array(number: int, dtype: np.dtype[Any], dimensions: tuple[int, ...]) -> Array:
+    """Return an array at the place of a page where result_memory.c has the results of a program."""
     size = math.prod(dimensions) * dtype.itemsize
-    return _aligned(size)[:size].view(dtype).reshape(dimensions)
+    place = (RESULT_STEP * number % RESULT_PLACES + 1) * PLACE + PLACE // 2
+    return _placed(size, place)[:size].view(dtype).reshape(dimensions)
 
 
-def _aligned(size: int) -> Array:
-    """Return zero-filled bytes that start at a multiple of ALIGNMENT."""
-    raw = np.zeros(size + ALIGNMENT, np.uint8)
-    start = -raw.ctypes.data % ALIGNMENT
+def _placed(size: int, place: int = 0) -> Array:
+    """Return zero-filled bytes that start so many bytes after the start of a page."""
+    raw = np.zeros(size + PAGE, np.uint8)
+    start = (place - raw.ctypes.data) % PAGE
     return raw[start : start + max(1, size)]
 
 

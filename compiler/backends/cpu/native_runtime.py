@@ -31,7 +31,7 @@ OTHER_RUNTIME = (
     "again, or load it in a process of its own before any other program"
 )
 THREAD_VARIABLES = ("HLOGYM_NUM_THREADS", "OMP_NUM_THREADS")
-LARGE = 1 << 20
+LARGE = 1 << 16
 """Bytes from which the memory of a result is kept when it is freed, as in result_memory.c."""
 KEPT_RESULTS = 256 << 20
 """Bytes of freed results that are kept by default."""

@@ -1,16 +1,25 @@
-/* Memory of large results: a freed one is kept for the next array of about its size.
+/* Memory of results: a freed one is kept for the next array of about its size.
 
    The C library returns large blocks to the system when they are freed, or not, depending on what lies above them in the
    heap. A program whose results take 48 MiB then spends as long on page faults as on computing. Arrays that a call makes
    own their memory, which comes from here by numpy's handler of data memory (NEP 49). Everything here runs while the
-   caller holds the GIL. This file is part of the runtime's translation unit, before call.c. */
+   caller holds the GIL.
 
-#define LARGE (1 << 20)     /* bytes; smaller results are left to numpy */
+   Results begin at different places of their pages, and not where arrays of other libraries begin: a load whose address
+   equals that of an earlier store in the lower 12 bits waits for it (see `assign_offsets` in runtime/buffers.py). Their
+   places lie between those of temporaries. This file is part of the runtime's translation unit, before call.c. */
+
+#define LARGE (1 << 16)     /* bytes; smaller results are left to numpy */
 #define HUGE_PAGE (4 << 20) /* blocks from this size on ask for huge pages, as numpy's do */
 #define BLOCK_HEAD 64       /* bytes of a block before the array, and its alignment */
-#define KEPT_BLOCKS 64
+#define KEPT_BLOCKS 128
+#define PAGE_BYTES 4096
+#define PLACE 256
+#define RESULT_PLACES 15
+#define RESULT_STEP 4
 
-struct block {
+struct block { /* before the array */
+  void *memory;
   size_t size; /* of the array */
 };
 
@@ -33,7 +42,7 @@ static struct block *forget(int k) {
 /* Return all kept memory to the C library; return how many bytes that were. */
 EXPORT int64_t hlogym_release_results(void) {
   const size_t bytes = kept.bytes;
-  while (kept.count > 0) free(forget(kept.count - 1));
+  while (kept.count > 0) free(forget(kept.count - 1)->memory);
   return (int64_t)bytes;
 }
 
@@ -46,13 +55,19 @@ EXPORT void hlogym_keep_results(int64_t limit) {
 EXPORT int64_t hlogym_kept_results(void) { return (int64_t)kept.bytes; }
 
 static struct block *new_block(size_t size) {
+  static unsigned number;
+  const size_t more = BLOCK_HEAD + PAGE_BYTES;
   void *memory;
-  if (size > SIZE_MAX - BLOCK_HEAD || posix_memalign(&memory, BLOCK_HEAD, BLOCK_HEAD + size)) return 0;
-  struct block *const b = memory;
+  if (size > SIZE_MAX - more || posix_memalign(&memory, BLOCK_HEAD, more + size)) return 0;
+  const uintptr_t place = (RESULT_STEP * number++ % RESULT_PLACES + 1) * PLACE + PLACE / 2;
+  uintptr_t start = (uintptr_t)memory + BLOCK_HEAD;
+  start += (place - start) % PAGE_BYTES;
+  struct block *const b = block_of((void *)start);
+  b->memory = memory;
   b->size = size;
   if (size >= HUGE_PAGE) {
-    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), start = ((uintptr_t)array_of(b) + page - 1) / page * page;
-    madvise((void *)start, size - page, MADV_HUGEPAGE); /* a hint: it may fail */
+    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), first = (start + page - 1) / page * page;
+    madvise((void *)first, size - page, MADV_HUGEPAGE); /* a hint: it may fail */
   }
   return b;
 }
@@ -72,10 +87,10 @@ static void give_memory(void *context, void *array, size_t size) {
   if (!array) return;
   struct block *const b = block_of(array);
   if (b->size > kept.limit) {
-    free(b);
+    free(b->memory);
     return;
   }
-  while (kept.count == KEPT_BLOCKS || kept.bytes + b->size > kept.limit) free(forget(0));
+  while (kept.count == KEPT_BLOCKS || kept.bytes + b->size > kept.limit) free(forget(0)->memory);
   kept.blocks[kept.count++] = b;
   kept.bytes += b->size;
 }
