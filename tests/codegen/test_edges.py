@@ -74,6 +74,25 @@ PROGRAMS = {
         z = f32[] constant(0)
         ROOT r = f32[8,75] pad(n, z), padding=1_1x2_3
         """,
+    "halves of rolled rows": """
+        x = f32[50,64] parameter(0)
+        y = f32[50,64] parameter(1)
+        last = f32[50,1] slice(x), slice={[0:50], [63:64]}
+        before = f32[50,63] slice(x), slice={[0:50], [0:63]}
+        right = f32[50,64] concatenate(last, before), dimensions={1}
+        after = f32[50,63] slice(x), slice={[0:50], [1:64]}
+        first = f32[50,1] slice(x), slice={[0:50], [0:1]}
+        left = f32[50,64] concatenate(after, first), dimensions={1}
+        beside = f32[50,64] add(left, right)
+        change = f32[50,64] subtract(beside, x)
+        scaled = f32[50,64] multiply(change, y)
+        sum = f32[50,64] add(scaled, x)
+        low = f32[50,32] slice(sum), slice={[0:50], [0:32]}
+        high = f32[50,32] slice(sum), slice={[0:50], [32:64]}
+        minus = f32[50,32] negate(high)
+        halves = f32[50,64] concatenate(minus, low), dimensions={1}
+        ROOT r = f32[50,64] tanh(halves)
+        """,
     "position": """
         x = f32[6,40] parameter(0)
         z = f32[] constant(0)
@@ -133,6 +152,11 @@ def test_a_dilated_pad_has_a_loop_over_groups() -> None:
 def test_short_rows_and_large_dilations_stay_whole() -> None:
     assert (9, True) in loops_of(PROGRAMS["short rows"])
     assert loops_of(PROGRAMS["dilated by five"]) == [(196, True)]
+
+
+def test_indices_that_are_known_in_a_range_are_no_values() -> None:
+    body = bind_c(lower(running.fused(PROGRAMS["halves of rolled rows"])), Schedule()).body
+    assert not any(isinstance(s, lir.Let) and isinstance(s.value, lir.IndexValue) for s in walk(body))
 
 
 def test_the_schedule_keeps_loops_whole() -> None:

@@ -374,3 +374,23 @@ def test_narrow_columns_of_many_points_are_lanes(points: int) -> None:
     """
     source = checked(text, Schedule(), SUM)
     assert "_e2_lanes[i" in source  # an accumulator for each column of the tile
+
+
+@pytest.mark.parametrize("splits", [1, 4, 16])
+def test_loops_around_reductions_stay(splits: int) -> None:
+    text = """
+        x = s32[64,64] parameter(0)
+        y = s32[64,64] parameter(1)
+        z = s32[4,64] parameter(2)
+        zero = s32[] constant(0)
+        zeros = s32[4,64] broadcast(zero), dimensions={}
+        after = pred[64,64] compare(x, y), direction=GE
+        all = pred[4,64,64] broadcast(after), dimensions={1,2}
+        some = pred[4,64] compare(z, zeros), direction=NE
+        each = pred[4,64,64] broadcast(some), dimensions={0,2}
+        both = pred[4,64,64] and(all, each)
+        numbers = s32[4,64,64] convert(both)
+        ROOT r = s32[4,64] reduce(numbers, zero), dimensions={2}, to_apply=add
+    """
+    add = "add { a = s32[] parameter(0) b = s32[] parameter(1) ROOT s = s32[] add(a, b) }"
+    checked(text, Schedule(splits=splits), add)

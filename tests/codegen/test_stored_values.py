@@ -104,3 +104,22 @@ def test_columns_of_a_concatenation_and_their_summands(stored: str, m: int, n: i
     source = checked(text, "f32", Schedule(threads=0, splits=1))
     if m == 50:  # shorter columns are written out, and loops over longer rows have edges
         assert source.count("= tanh_f32(") == (1 if stored == "e" else 2)
+
+
+WHOLE = """
+    x = f32[{m},{n}] parameter(0)
+    y = f32[{m},{n}] parameter(1)
+    zero = f32[] constant(0)
+    e = f32[{m},{n}] exponential(x)
+    d = f32[{m},{n}] subtract(e, y)
+    sums = f32[{n}] reduce(d, zero), dimensions={{0}}, to_apply=add
+    ROOT r = (f32[{n}], f32[{m},{n}]) tuple(sums, d)
+"""
+
+
+@pytest.mark.parametrize(("m", "n"), [(50, 64), (7, 13), (900, 300)])
+@pytest.mark.parametrize("threads", [0, 1])
+def test_sums_over_columns_and_their_summands_in_one_loop_over_all_elements(m: int, n: int, threads: int) -> None:
+    source = checked(WHOLE.format(m=m, n=n), "f32", Schedule(threads=threads, splits=1))
+    if (m, n) == (50, 64):
+        assert source.count("= expf(") == 1

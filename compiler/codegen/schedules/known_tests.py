@@ -57,6 +57,8 @@ class _Copy:
     known: dict[str, bool] = field(default_factory=dict)
     held: dict[str, str] = field(default_factory=dict)
     """Names of the copy's values: `names` of values, `known` preds, and what accumulators hold at this point."""
+    places: dict[str, IndexExpr] = field(default_factory=dict)
+    """What values of the copy that are indices are, by name."""
 
     def body(self, body: Body) -> Body:
         return tuple(x for s in body for x in self.statement(s))
@@ -68,10 +70,13 @@ class _Copy:
         return self.names.setdefault(name, name + self.suffix)
 
     def index(self, i: IndexExpr) -> IndexExpr:
-        renamed: dict[IndexSymbol, IndexExpr] = {
-            v: IndexExpr(((replace(v, name=self.name(v.name)), 1),)) for v in i.variables() if isinstance(v, Runtime)
-        }
-        return i.substitute({**self.at, **renamed})
+        found: dict[IndexSymbol, IndexExpr] = {v: self._runtime(v) for v in i.variables() if isinstance(v, Runtime)}
+        return i.substitute({**self.at, **found})
+
+    def _runtime(self, v: Runtime) -> IndexExpr:
+        name = self.name(v.name)
+        place = self.places.get(name)
+        return IndexExpr(((replace(v, name=name), 1),)) if place is None else place
 
     def statement(self, s: lir.Stmt) -> Body:
         if isinstance(s, lir.Let):
@@ -118,10 +123,15 @@ class _Copy:
             if outcome is not None:
                 return self._pred(s, outcome)
             v = replace(v, value=self.index(v.value))
+            outcome = _outcome(v)
+            if outcome is not None:
+                return self._pred(s, outcome)
         elif isinstance(v, lir.Load | lir.LocalLoad):
             v = replace(v, offset=self.index(v.offset))
         elif isinstance(v, lir.IndexValue):
             v = replace(v, value=self.index(v.value))
+            if s.type in (T.S32, T.S64):  # narrower ones wrap
+                self.places[self.define(s.name)] = v.value
         elif isinstance(v, lir.Current):
             if v.name in self.held:
                 self.names[s.name] = self.held[v.name]
@@ -156,6 +166,15 @@ class _Copy:
             if mine in self.known:
                 return deciding if self.known[mine] is deciding else other
         return None
+
+
+def _outcome(t: lir.IndexTest) -> bool | None:
+    """Return the outcome of a test that is the same for all values of its variables; None for others."""
+    least, most = t.value.range
+    if (t.low is None or least >= t.low) and (t.high is None or most <= t.high):
+        return True
+    never = (t.low is not None and most < t.low) or (t.high is not None and least > t.high)
+    return False if never else None
 
 
 def _assigned(s: lir.Stmt) -> set[str]:

@@ -15,7 +15,7 @@ from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import IndexExpr, IndexSymbol, Runtime, Var
 from compiler.codegen.nest.loop_ir import Body, For, LoopKind
-from compiler.codegen.nest.traversal import indices_in, map_bodies, map_indices
+from compiler.codegen.nest.traversal import indices_in, map_bodies, map_indices, walk
 from compiler.codegen.nest.work import work_of
 from compiler.codegen.schedules import accumulators
 from compiler.codegen.schedules.edges import outcomes_of, tests_of
@@ -90,7 +90,7 @@ def _is_free(s: For) -> bool:
 
 def _is_short(s: For, short: int) -> bool:
     """Check whether the iterations of a loop are few and can be written out without branches."""
-    if not _is_free(s) or s.var.extent > short or not all(isinstance(x, COPYABLE) for x in s.body):
+    if not _is_free(s) or s.var.extent > short or not all(isinstance(x, COPYABLE) for x in walk(s.body)):
         return False
     return all(isinstance(x, lir.Let | lir.Store) for n in range(s.var.extent) for x in _iteration(s.body, s.var, n))
 

@@ -133,18 +133,17 @@ def _merged_columns(body: Sequence[lir.Stmt], first: int, second: int, must_alia
         return None
     reductions = [s for s in columns.body if isinstance(s, lir.Reduce)]
     nest = perfect_nest(stores)
-    if len(reductions) != 1 or len(nest) != 2 or len(reductions[0].vars) != 1:
+    if len(reductions) != 1 or len(reductions[0].vars) != 1:
         return None
     (reduce,) = reductions
-    rows, inner = nest
     free = all(f.kind is LoopKind.INDEPENDENT and f.base is None for f in (columns, *nest))
-    if not free or (rows.var.extent, inner.var.extent) != (reduce.vars[0].extent, columns.var.extent):
+    at = _elements(nest, reduce.vars[0], columns.var)
+    if not free or at is None:
         return None
-    *values, store = inner.body
+    *values, store = nest[-1].body
     if not isinstance(store, lir.Store) or store.buffer in must_alias or not all(isinstance(s, VALUES) for s in values):
         return None
-    row, column = ix.of(reduce.vars[0]), ix.of(columns.var)
-    moved = map_indices(inner.body, lambda i: i.substitute({rows.var: row, inner.var: column}))
+    moved = map_indices(nest[-1].body, lambda i: i.substitute(at))
     before = columns.body[: columns.body.index(reduce)]
     names = _same_values(moved, [*body[:first], *before, *reduce.body], body[first:second])
     (last,) = moved[-1:]
@@ -155,6 +154,19 @@ def _merged_columns(body: Sequence[lir.Stmt], first: int, second: int, must_alia
         return None
     both = replace(reduce, body=(*reduce.body, replace(last, value=names[last.value])))
     return replace(columns, body=tuple(both if s is reduce else s for s in columns.body))
+
+
+def _elements(nest: Sequence[For], row: Var, column: Var) -> dict[ix.IndexSymbol, ix.IndexExpr] | None:
+    """Return what the variables of loops over the elements of a matrix are in terms of its row and its column.
+
+    None for other loops. One loop may run over all elements in order.
+    """
+    extents = [f.var.extent for f in nest]
+    if extents == [row.extent, column.extent]:
+        return dict(zip((f.var for f in nest), (ix.of(row), ix.of(column)), strict=True))
+    if extents == [row.extent * column.extent]:
+        return {nest[0].var: ix.linearize([ix.of(row), ix.of(column)], [row.extent, column.extent])}
+    return None
 
 
 def _is_expensive(s: lir.Let) -> bool:
