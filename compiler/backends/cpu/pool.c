@@ -9,6 +9,7 @@
 
    A process has one pool with threads of its own. A call of PyTorch's has another one while it runs: shared_threads.c. */
 
+#define GRAINS_ALONE 16
 #define CHUNKS_PER_THREAD 16
 #define SPIN_NANOSECONDS 50000
 /* How long a thread runs brief loops alone before it wakes workers for them: about as long as waking one takes. */
@@ -233,9 +234,11 @@ static void close_job(struct pool *p) {
   wait_for_zero(p, &p->state);
 }
 
+/* Run a loop in chunks of several grains, which begin less often, with a check for signals after each. */
 static void run_alone(task_t task, void *context, int64_t count, int64_t grain) {
-  for (int64_t first = 0; first < count; first += grain) {
-    task(context, first, first + grain < count ? first + grain : count);
+  const int64_t step = grain < INT64_MAX / GRAINS_ALONE ? grain * GRAINS_ALONE : grain;
+  for (int64_t first = 0; first < count; first += step) {
+    task(context, first, step < count - first ? first + step : count);
     if (hlogym_interrupted()) return;
   }
 }

@@ -31,6 +31,8 @@ FLAGS = (
     # Otherwise gcc moves loads and arithmetic into the branches of selects, which prevents vectorization; partial
     # redundancy elimination (pre) turns selects that follow each other, such as maxima, into branches.
     "-fno-tree-sink", "-fno-thread-jumps", "-fno-tree-pre",
+    # Otherwise gcc moves what is the same for a row into the loop over its elements, and finds no vectors for bools.
+    "-fno-loop-unroll-and-jam",
 )  # fmt: skip
 LIBRARIES = ("-Wl,--no-as-needed", "-lmvec", "-lm")
 """Libraries of the runtime. It is loaded first, so that kernels and drivers find the functions without linking."""

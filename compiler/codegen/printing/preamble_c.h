@@ -169,19 +169,18 @@ INLINE float ROUND_F64_TO_F16(double x) {
   return (float)(x != x ? x : bits >> 63 ? -inside : inside);
 }
 
-/* A select by a condition that is the same for all elements of a vector loop. */
+/* A select by a condition that is the same for all elements of a vector loop; all bits of the mask are the condition. */
 #define CHOOSE(type, bits) \
-  INLINE type choose_##type(bool condition, type x, type y) { \
-    const bits mask = (bits)-(bits)condition; \
+  INLINE type choose_##type(bits mask, type x, type y) { \
     return (type)(((bits)x & mask) | ((bits)y & (bits)~mask)); \
   }
 CHOOSE(int8_t, uint8_t) CHOOSE(int16_t, uint16_t) CHOOSE(int32_t, uint32_t) CHOOSE(int64_t, uint64_t)
 CHOOSE(uint8_t, uint8_t) CHOOSE(uint16_t, uint16_t) CHOOSE(uint32_t, uint32_t) CHOOSE(uint64_t, uint64_t)
-INLINE float choose_float(bool condition, float x, float y) {
-  return BITS_TO_F32(choose_uint32_t(condition, F32_TO_BITS(x), F32_TO_BITS(y)));
+INLINE float choose_float(uint32_t mask, float x, float y) {
+  return BITS_TO_F32(choose_uint32_t(mask, F32_TO_BITS(x), F32_TO_BITS(y)));
 }
-INLINE double choose_double(bool condition, double x, double y) {
-  return BITS_TO_F64(choose_uint64_t(condition, F64_TO_BITS(x), F64_TO_BITS(y)));
+INLINE double choose_double(uint64_t mask, double x, double y) {
+  return BITS_TO_F64(choose_uint64_t(mask, F64_TO_BITS(x), F64_TO_BITS(y)));
 }
 
 /* Maximum and minimum that propagate NaN, as in HLO. In two steps, gcc makes them one instruction and one under a mask; a

@@ -46,6 +46,10 @@ _WORD = re.compile(r"[A-Za-z_]\w*")
 _DECLARATION = re.compile(r" *(?:typedef \w+ (\w+)|(?:const )?\w+ (?:\*(?:const )?|const )?(\w+) = .*);$")
 _DIVISIONS = {Opcode.DIVIDE: "quotient", Opcode.REMAINDER: "remainder"}
 """Functions of division.h; their names end with a type."""
+_MASKS = {"float": "uint32_t", "double": "uint64_t"} | {
+    f"{sign}int{bits}_t": f"uint{bits}_t" for sign in ("", "u") for bits in (8, 16, 32, 64)
+}
+"""The types of masks for values of other types."""
 _OPERATORS = {Opcode.ADD: "+", Opcode.MULTIPLY: "*", Opcode.AND: "&", Opcode.OR: "|"}
 
 
@@ -85,6 +89,7 @@ class _CPrinter(Printer):
         self._constants: dict[str, str] = {}  # and the values of the literals among them
         self._in_vectors = False  # whether a loop is printed that gcc vectorizes; it does not with a sum of bools
         self._varying: frozenset[str] | None = None  # the names that a long vector loop defines
+        self._masks: dict[tuple[str, str], str] = {}  # the masks of conditions outside of it, by their types
         self._integers: dict[str, int] = {}  # constants
         self._parities: set[str] = set()  # remainders by 2 and lowest bits
         self._counts = 0  # numbers of iterations that have names, which differ: loops may share their variable
@@ -153,7 +158,8 @@ class _CPrinter(Printer):
             return f"{_DIVISIONS[value.op.opcode]}_{value.op.type.text}({', '.join(value.args)})"
         if isinstance(value, lir.Apply) and self._selects_for_all(value, let.type):
             condition, x, y = value.args
-            return f"choose_{COMPUTE_TYPES[let.type]}({condition}, {x}, {y})"
+            t = COMPUTE_TYPES[let.type]
+            return f"choose_{t}({self._masks[condition, _MASKS[t]]}, {x}, {y})"
         text = super().expression(let)
         return f"(bool){text}" if isinstance(let.value, lir.LocalLoad) and let.type is T.PRED else text
 
@@ -165,6 +171,20 @@ class _CPrinter(Printer):
         if self._varying is None or value.op.opcode is not Opcode.SELECT or t is T.PRED:
             return False
         return value.args[0] not in self._varying
+
+    def _define_masks(self, s: lir.For) -> None:
+        """Print masks for the selects of a vector loop whose condition is the same for all of its elements.
+
+        gcc 12 converts such a condition inside of the loop, which it then does not vectorize.
+        """
+        found: dict[tuple[str, str], str] = {}
+        for x in walk(s.body):
+            if isinstance(x, lir.Let) and isinstance(x.value, lir.Apply) and self._selects_for_all(x.value, x.type):
+                condition, t = x.value.args[0], _MASKS[COMPUTE_TYPES[x.type]]
+                found[condition, t] = f"{condition}_{s.var.name}_{t.removesuffix('_t')}"
+        for (condition, t), name in found.items():
+            self.emit(f"const {t} {name} = ({t})hlogym_opaque(-(int64_t){condition});")
+        self._masks.update(found)
 
     def _is_parity(self, value: lir.Apply) -> bool:
         """Check for an integer of -1, 0 or 1: a remainder by 2, or the lowest bit."""
@@ -403,7 +423,8 @@ class _CPrinter(Printer):
             self.emit(f"const index_t {last} = {number} & -{whole};")
         if s.kind.is_vector and not has_loop(s.body):
             if len(s.body) > SHORT_LOOP:
-                self._varying = frozenset(x.name for x in s.body if isinstance(x, lir.Let))
+                self._varying = frozenset(names_defined(s.body))
+                self._define_masks(s)
             self.emit(" ".join(["#pragma omp simd", *map(_clause, s.combined)]))
             self._in_vectors = all(c.type is not T.PRED for c in s.combined)
         self._types[v] = self.index_type

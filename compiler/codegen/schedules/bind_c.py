@@ -21,6 +21,7 @@ from compiler.codegen.schedules.edges import REDUCTIONS, split_edges
 from compiler.codegen.schedules.halves import LANES as HALVES
 from compiler.codegen.schedules.halves import convert_halves, suits_halves
 from compiler.codegen.schedules.interleaving import interleave_values
+from compiler.codegen.schedules.joined_rows import join_rows
 from compiler.codegen.schedules.lane_accumulators import MAX_ACCUMULATORS
 from compiler.codegen.schedules.lanes import tile_columns
 from compiler.codegen.schedules.local_memory import local_bytes_bound
@@ -55,6 +56,7 @@ from compiler.codegen.schedules.sparse_loads import is_sparse, separate_sparse_l
 from compiler.codegen.schedules.splits import THREAD_GRAINS, split_reductions
 from compiler.codegen.schedules.stored_values import store_in_reductions
 from compiler.codegen.schedules.tails import split_tails
+from compiler.codegen.schedules.uniform_values import move_uniform_values
 from compiler.errors import UnsupportedError
 
 MIN_ITEMS = 64
@@ -150,7 +152,7 @@ def _with_loop_kinds(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
     body = select_offsets(_Binder(schedule, kernel.arguments).top(kernel.body))
     body = pair_elements(kernel, hide_single_elements(separate_columns(body)))
     body = convert_halves(kernel, body)
-    body = interleave_values(body)
+    body = join_rows(move_uniform_values(interleave_values(body)))
     check_local_bytes(body)
     return replace(kernel, body=body)
 
@@ -186,14 +188,21 @@ def _vector_bits(body: Body, schedule: Schedule) -> int:
     elements takes six steps with 16 lanes and four with 8.
     """
     lanes = schedule.vector // 8 // LANE_BYTES
-    if any(isinstance(s, lir.MatrixProduct) for s in walk(body)):  # which masks what its last vectors lack
-        return schedule.vector
+    products = [s for s in walk(body) if isinstance(s, lir.MatrixProduct)]
+    if products:  # which mask what their last vectors lack
+        is_half = schedule.narrow and lanes >= 16 and all(_fills(s, lanes // 2) for s in products)
+        return schedule.vector // 2 if is_half else schedule.vector
     extents = [s.var.extent for s in walk(body) if isinstance(s, For) and s.kind is LoopKind.VECTOR]
     extents = [n for n in extents if n >= lanes // 2]  # shorter ones, such as those of halved lanes, take equal time
     if not schedule.narrow or lanes < 16 or not extents or max(extents) >= SHORT_VECTORS * lanes:
         return schedule.vector
     wide, narrow = (sum(_steps(n, count) for n in extents) for count in (lanes, lanes // 2))
     return schedule.vector // 2 if narrow <= wide else schedule.vector
+
+
+def _fills(s: lir.MatrixProduct, lanes: int) -> bool:
+    """Check whether the columns of a product of 32-bit elements need more than half a vector and no more than one."""
+    return s.type.byte_size == LANE_BYTES and lanes // 2 < s.columns.total <= lanes
 
 
 def _steps(extent: int, lanes: int) -> int:

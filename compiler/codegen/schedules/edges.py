@@ -122,7 +122,7 @@ class _Edges:
             tests = tests_of(s)
             if not has_loop(s.body):
                 return self._ranges(s, tests) or (s,)
-            if branches is not _Branches.NONE and tests and self._has_ranges(s.body):
+            if branches is not _Branches.NONE and tests and (self._has_ranges(s.body) or has_uniform_loads(s, tests)):
                 return (self._branches(s, tests, branches),)
         return (map_bodies(s, lambda inner: self._body(inner, branches)),)
 
@@ -206,6 +206,21 @@ class _Edges:
             at: dict[IndexSymbol, IndexExpr] = {s.var: (ix.of(var) + r.first) * group + k}
             body += self._copy(s.body, dict(zip(tests, outcomes, strict=True)), at)
         return For(var, LoopKind.SERIAL if var.extent < SHORT else LoopKind.INDEPENDENT, tuple(body))
+
+
+def has_uniform_loads(s: For, tests: Sequence[lir.IndexTest]) -> bool:
+    """Check whether loops over elements inside of a loop load the same element for all of them, where a test holds.
+
+    Such a load is under a mask then, for which the C compiler has no vectors.
+    """
+    names = {x.name for x in walk(s.body) if isinstance(x, lir.Let) and x.value in tests}
+    inner = [x for x in walk(s.body) if isinstance(x, For) and not has_loop(x.body)]
+    branches = [(f.var, x) for f in inner for x in walk(f.body) if isinstance(x, lir.If) and x.condition in names]
+    return any(_is_uniform(x, v) for v, branch in branches for x in walk((*branch.then, *branch.otherwise)))
+
+
+def _is_uniform(s: lir.Stmt, v: Var) -> bool:
+    return isinstance(s, lir.Let) and isinstance(s.value, lir.Load) and v not in s.value.offset.variables()
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,56 @@
+"""Vector loops with conditions that are the same for all of their elements, such as the mask of a row.
+
+gcc 12 vectorizes no loop that converts or combines a bool that it finds inside of the loop but that does not vary with
+it, and it does not move so cheap an operation in front of the loop. So what does not vary is computed there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from compiler.codegen.nest import loop_ir as lir
+from compiler.codegen.nest.expressions import names_in
+from compiler.codegen.nest.loop_ir import Body, For
+from compiler.codegen.nest.traversal import names_defined, walk
+from compiler.codegen.schedules.loop_transforms import map_vector_loops
+from compiler.ir.types import PrimitiveType as T
+
+FIXED = lir.Apply | lir.Load | lir.LocalLoad | lir.Constant
+"""The values that are moved in front of a loop if nothing in them varies.
+
+Tests of indices stay: gcc knows what they say about the addresses of loads."""
+
+
+def move_uniform_values(body: Body) -> Body:
+    """Return bound statements whose vector loops find conditions that do not vary, and what needs them, before them."""
+    return map_vector_loops(body, _loop)
+
+
+def _loop(s: For) -> Body:
+    fixed = _fixed(s)
+    if not any(x.type is T.PRED and not isinstance(x.value, lir.Constant) for x in fixed):
+        return (s,)
+    return *fixed, replace(s, body=tuple(x for x in s.body if x not in fixed))
+
+
+def _fixed(s: For) -> list[lir.Let]:
+    """Return the values of a loop that are the same for all elements, in order, with the constants that they need."""
+    varying = {s.var.name, *names_defined(s.body)}
+    written = {x.buffer for x in walk(s.body) if isinstance(x, lir.Store | lir.Update)}
+    written |= {x.array for x in walk(s.body) if isinstance(x, lir.LocalStore)}
+    found = []
+    for x in s.body:
+        if isinstance(x, lir.Let) and isinstance(x.value, FIXED) and varying.isdisjoint(_needed(x.value)):
+            array = x.value.array if isinstance(x.value, lir.LocalLoad) else None
+            if (x.value.buffer if isinstance(x.value, lir.Load) else array) not in written:
+                found.append(x)
+                varying.discard(x.name)
+    needed = {name for x in found for name in _needed(x.value)}
+    return [x for x in found if not isinstance(x.value, lir.Constant) or x.name in needed]
+
+
+def _needed(value: lir.Expr) -> set[str]:
+    """Return the names of the values and the loop variables that a value needs."""
+    index = lir.index_of(value)
+    variables = () if index is None else index.variables()
+    return {*names_in(value), *(v.name for v in variables)}

@@ -1,0 +1,32 @@
+"""Sums of columns, of which several rows are added in one iteration."""
+
+from __future__ import annotations
+
+import pytest
+
+from compiler.codegen.schedules.schedule import Schedule
+from tests.codegen.test_stages import checked
+
+SUMS = """
+    x = {t}[{m},{n}] parameter(0)
+    wide = {to}[{m},{n}] convert(x)
+    zero = {to}[] constant(0)
+    ROOT r = {to}[{n}] reduce(wide, zero), dimensions={{0}}, to_apply=reduce
+"""
+REDUCER = "reduce {{ a = {t}[] parameter(0) b = {t}[] parameter(1) ROOT s = {t}[] {op}(a, b) }}"
+
+
+@pytest.mark.parametrize(("t", "to"), [("f32", "f32"), ("u8", "u32"), ("s8", "s32"), ("f16", "f32"), ("f64", "f64")])
+@pytest.mark.parametrize("m", [7, 8, 9, 50, 103])
+@pytest.mark.parametrize("splits", [1, 3])
+def test_sums_over_rows(t: str, to: str, m: int, splits: int) -> None:
+    reducer = REDUCER.format(t=to, op="add")
+    source = checked(SUMS.format(t=t, to=to, m=m, n=150), Schedule(threads=0, splits=splits), reducer)
+    if (t, m, splits) == ("f32", 50, 1):
+        assert "r2j < 12" in source or "j < 12;" in source  # 12 groups of four rows, and two rows
+
+
+@pytest.mark.parametrize("op", ["maximum", "multiply"])
+def test_other_reductions_over_rows(op: str) -> None:
+    reducer = REDUCER.format(t="f32", op=op)
+    checked(SUMS.format(t="f32", to="f32", m=30, n=150), Schedule(threads=0, splits=1), reducer)
