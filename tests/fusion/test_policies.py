@@ -1,3 +1,4 @@
+import itertools
 from typing import Any
 
 import pytest
@@ -192,3 +193,25 @@ def test_reshapes_no_longer_keep_kernels_apart_once_they_are_fused() -> None:
         run_policy(state, make_policy(name))
         kernels[name] = sum(s.time_of(i) > 0 for s, i in state.instructions())
     assert kernels == {"priority": 3, "reshapes,default": 1}
+
+
+def cross_product() -> str:
+    """Return a program of the cross products of the first three columns of two matrices."""
+    lines = [f"%{m} = f32[1000,4] parameter({n})" for n, m in enumerate("ab")]
+    for m, k in itertools.product("ab", range(3)):
+        lines.append(f"%s{m}{k} = f32[1000,1] slice(%{m}), slice={{[0:1000], [{k}:{k + 1}]}}")
+        lines.append(f"%{m}{k} = f32[1000] reshape(%s{m}{k})")
+    for k in range(3):
+        i, j = (k + 1) % 3, (k + 2) % 3
+        lines.append(f"%p{k} = f32[1000] multiply(%a{i}, %b{j})")
+        lines.append(f"%q{k} = f32[1000] multiply(%a{j}, %b{i})")
+        lines.append(f"%r{k} = f32[1000] subtract(%p{k}, %q{k})")
+    shapes = ", ".join(["f32[1000]"] * 3)
+    lines.append(f"ROOT %r = ({shapes}) tuple(%r0, %r1, %r2)")
+    return f"ENTRY %main (a: f32[1000,4], b: f32[1000,4]) -> ({shapes}) {{\n" + "\n".join(lines) + "\n}"
+
+
+def test_columns_that_several_kernels_read_through_reshapes_are_read_where_they_are_used() -> None:
+    state = entry(cross_product())
+    run_policy(state, make_policy("default"))
+    assert sum(s.time_of(i) > 0 for s, i in state.instructions()) == 1

@@ -25,9 +25,9 @@ from compiler.support.untrusted import short_repr
 
 
 def default() -> FusionPolicy:
-    """Return priority fusion, and then any other action that saves time, also through reshapes, until none does."""
+    """Return priority fusion, and then any other action that saves time, first those through reshapes."""
     savings = SavingsFusion()  # the same twice, so that it lists the actions again only if there is something new
-    return InOrder((PriorityFusion(), savings, ThroughFreeOps(), savings))
+    return InOrder((PriorityFusion(), ThroughFreeOps(), savings, ThroughFreeOps(), savings))
 
 
 def priority() -> FusionPolicy:
