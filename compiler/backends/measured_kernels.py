@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from compiler.backends.cpu.executable import CpuExecutable
 from compiler.backends.registry import find_backend
 from compiler.codegen.schedules.kernel_choice import KernelChoice
 from compiler.errors import CodegenError, PlanError, UnsupportedError
@@ -104,14 +105,22 @@ class MeasuredKernels:
         return best if again[best] < (1 - self.margin) * again[site.default] else site.default
 
     def _times(self, built: dict[KernelChoice, Executable], inputs: list[Any]) -> dict[KernelChoice, float]:
-        """Return the median time of each executable; they are timed in turns."""
+        """Return the median time of each executable; they are timed in turns, on a CPU in the same memory."""
+        on_cpu = [e for e in built.values() if isinstance(e, CpuExecutable)]
+        memory = on_cpu[0].timing_memory(*on_cpu[1:]) if len(on_cpu) == len(built) else None
+
+        def run(e: Executable, repeats: int) -> float:
+            if isinstance(e, CpuExecutable):
+                return min(e.timed_call(inputs, repeats, memory)[0])
+            return min(e.benchmark(inputs, repeats))
+
         samples: dict[KernelChoice, list[float]] = {c: [] for c in built}
         for n in range(self.rounds):
             order = list(built) if n % 2 == 0 else list(reversed(built))
             for choice in order:
-                once = min(built[choice].benchmark(inputs, 2))
+                once = run(built[choice], 2)
                 repeats = max(3, min(100, round(LEAST_SAMPLE / max(once, 1e-9))))
-                samples[choice].append(min(built[choice].benchmark(inputs, repeats)))
+                samples[choice].append(run(built[choice], repeats))
         return {choice: median(found) for choice, found in samples.items()}
 
 
