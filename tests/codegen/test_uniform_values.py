@@ -113,3 +113,23 @@ def test_rows_that_a_test_decides_have_loops_of_their_own(m: int, n: int, thread
     source = checked(ROLLED.format(m=m, n=n, end=m - 1), Schedule(threads=threads))
     inner = source[source.index("#pragma omp simd") :]
     assert "if (" not in inner.split("}")[0]
+
+
+def test_loops_that_define_the_same_names() -> None:
+    text = """
+        mask = pred[37] parameter(0)
+        x = f32[37,9] parameter(1)
+        y = s32[37,9] parameter(2)
+        rows = pred[37,9] broadcast(mask), dimensions={0}
+        columns = pred[37,9] parameter(3)
+        both = pred[37,9] and(rows, columns)
+        zero = f32[] constant(0)
+        zeros = f32[37,9] broadcast(zero), dimensions={}
+        kept = f32[37,9] select(both, x, zeros)
+        wide = f32[37,9] convert(y)
+        sum = f32[37,9] add(kept, wide)
+        e = f32[37,9] exponential(sum)
+        ROOT r = f32[9] reduce(e, zero), dimensions={0}, to_apply=add
+    """
+    for schedule in (Schedule(), Schedule(threads=0, splits=1), Schedule(splits=4, unroll=2), Schedule(stages=0)):
+        checked(text, schedule, ADD)

@@ -181,7 +181,9 @@ class _CPrinter(Printer):
         for x in walk(s.body):
             if isinstance(x, lir.Let) and isinstance(x.value, lir.Apply) and self._selects_for_all(x.value, x.type):
                 condition, t = x.value.args[0], _MASKS[COMPUTE_TYPES[x.type]]
-                found[condition, t] = f"{condition}_{s.var.name}_{t.removesuffix('_t')}"
+                if (condition, t) not in found:
+                    self._counts += 1
+                    found[condition, t] = f"{condition}_mask{self._counts}"
         for (condition, t), name in found.items():
             self.emit(f"const {t} {name} = ({t})hlogym_opaque(-(int64_t){condition});")
         self._masks.update(found)

@@ -6,12 +6,15 @@ it, and it does not move so cheap an operation in front of the loop. So what doe
 
 from __future__ import annotations
 
+import itertools
+from collections import Counter
 from dataclasses import replace
 
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.expressions import names_in
 from compiler.codegen.nest.loop_ir import Body, For
 from compiler.codegen.nest.traversal import names_defined, walk
+from compiler.codegen.schedules.known_tests import COPYABLE, copy_with
 from compiler.codegen.schedules.loop_transforms import map_vector_loops
 from compiler.ir.types import PrimitiveType as T
 
@@ -23,14 +26,21 @@ Tests of indices stay: gcc knows what they say about the addresses of loads."""
 
 def move_uniform_values(body: Body) -> Body:
     """Return bound statements whose vector loops find conditions that do not vary, and what needs them, before them."""
-    return map_vector_loops(body, _loop)
+    uses = Counter(names_defined(body))
+    numbers = itertools.count()
 
+    def loop(s: For) -> Body:
+        fixed = _fixed(s)
+        if not any(x.type is T.PRED and not isinstance(x.value, lir.Constant) for x in fixed):
+            return (s,)
+        if any(uses[x.name] > 1 for x in fixed):  # other loops define the same names, as for the rest of a range
+            if s.combined or not all(isinstance(x, COPYABLE) for x in walk(s.body)):
+                return (s,)
+            s = replace(s, body=copy_with(s.body, {}, {}, f"_{s.var.name}{next(numbers)}"))
+            fixed = _fixed(s)
+        return *fixed, replace(s, body=tuple(x for x in s.body if x not in fixed))
 
-def _loop(s: For) -> Body:
-    fixed = _fixed(s)
-    if not any(x.type is T.PRED and not isinstance(x.value, lir.Constant) for x in fixed):
-        return (s,)
-    return *fixed, replace(s, body=tuple(x for x in s.body if x not in fixed))
+    return map_vector_loops(body, loop)
 
 
 def _fixed(s: For) -> list[lir.Let]:

@@ -25,9 +25,9 @@ from compiler.support.untrusted import short_repr
 
 
 def default() -> FusionPolicy:
-    """Return priority fusion, and then any other action that saves time, first those through reshapes."""
+    """Return priority fusion, and then any other action that saves time, first those of slices through reshapes."""
     savings = SavingsFusion()  # the same twice, so that it lists the actions again only if there is something new
-    return InOrder((PriorityFusion(), ThroughFreeOps(), savings, ThroughFreeOps(), savings))
+    return InOrder((PriorityFusion(), ThroughFreeOps(slices=True), savings, ThroughFreeOps(), savings))
 
 
 def priority() -> FusionPolicy:

@@ -14,6 +14,7 @@ from compiler.fusion.rewriting import consumers_of, producers_of
 from compiler.fusion.sequence import SequenceState
 from compiler.fusion.state import FusionState
 from compiler.ir import HloInstruction
+from compiler.ir.opcodes import Opcode
 
 
 @dataclass(eq=False)
@@ -23,14 +24,19 @@ class ThroughFreeOps(Walk):
     Neither the fusion of the producer with the free op nor that of the free op with its users saves time, so policies
     that look at one fusion at a time keep two kernels. This one looks at both: it tries to fuse the free op into its
     users, and keeps that if the producer should then be fused as well.
+
+    Args:
+        slices: whether the producers are slices alone.
     """
+
+    slices: bool = False
 
     def steps(self, state: FusionState) -> Iterator[FusionAction]:
         """Yield pairs of actions: a free op into its users, and its producer into these."""
         for sequence in state.sequences.values():
             for free in reversed(nodes_of(sequence)):  # users first: chains of kernels become one
                 producer = _producer(sequence, free)
-                if producer is None:
+                if producer is None or (self.slices and producer.opcode is not Opcode.SLICE):
                     continue
                 action = all_users_action(sequence, free)
                 # Negative where a library computes a user, which the fusion would make a generated kernel.
