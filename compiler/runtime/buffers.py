@@ -18,8 +18,6 @@ MOST_BY_SIZE = 4000
 """Number of buffers up to which offsets are assigned by size too, which takes quadratic time."""
 PAGE = 4096
 """Bytes that an address is modulo when a processor asks whether a load may overlap an earlier store."""
-STAGGERED = PAGE
-"""Bytes from which buffers begin at different places of a page."""
 PLACE = 256
 """Distance between such places in bytes; nearer ones slow loads down as equal ones do."""
 USUAL_PLACE = 64
@@ -97,8 +95,8 @@ def assign_offsets(intervals: dict[Buffer, Interval]) -> int:
 
 
 def _slack(size: int) -> int:
-    """Return by how many bytes a buffer may be moved: a page if that is no more than a quarter of its size."""
-    return 0 if size < STAGGERED else min(PAGE, size // 4 // PLACE * PLACE)
+    """Return by how many bytes a buffer may be moved: a page, or a quarter of its size; 0 if it is less than a page."""
+    return 0 if size < PAGE else min(PAGE, size // 4 // PLACE * PLACE)
 
 
 def _staggered(offsets: dict[Buffer, int], intervals: dict[Buffer, Interval]) -> dict[Buffer, int]:

@@ -24,6 +24,7 @@ from compiler.runtime.executable import parameter_leaves
 from compiler.runtime.implementations import implementations_of
 from compiler.runtime.instruction_kernels import GenerateKernel, kernel_generator
 from compiler.runtime.kernel_sites import KernelSite
+from env.racing import runners
 from env.real_time import real_time
 from experiments.kernel_times.dataset import ChoiceTime
 
@@ -177,13 +178,13 @@ def _is_parallel(executable: CpuExecutable, choice: KernelChoice) -> bool:
 def _samples(
     built: Mapping[tuple[KernelChoice, int], CpuExecutable], inputs: list[Any], options: TimingOptions
 ) -> dict[tuple[KernelChoice, int], list[float]]:
-    first, *others = built.values()
-    memory = first.timing_memory(*others)  # where arrays are makes up to a third of difference
+    # In memory of their own, equal kernels would differ by up to a third.
+    timed = dict(zip(built, runners(*built.values()), strict=True))
 
     def run(key: tuple[KernelChoice, int], repeats: int) -> float:
         executable = built[key]
         executable.call_options = replace(executable.call_options, num_threads=key[1])
-        return min(executable.timed_call(inputs, repeats, memory)[0])
+        return min(timed[key](inputs, repeats)[0])
 
     once: dict[tuple[KernelChoice, int], float] = {}
     for key in built:

@@ -156,5 +156,5 @@ def test_listings_follow_the_program_through_every_stage() -> None:
     assert "reduction kernel" in made["flow.nest"]
     assert "#pragma omp simd" in made["flow.c"]
     assert "for (index_t" in made["flow.loop-c"]
-    assert re.search(r"temporary \d+", made["flow.thunks"])
+    assert "temporary 512" in made["flow.thunks"]  # away from where arrays of other libraries begin
     assert "False" not in made["flow.run"]

@@ -15,9 +15,10 @@ from compiler.backends.cpu.native_runtime import Call
 from compiler.interpreter.machine import Machine
 from compiler.runtime.buffers import PAGE, PLACE
 
+__all__ = ["Context", "Frame", "FramePool", "TimingMemory", "address_of", "pointers"]
+
 RESULT_PLACES, RESULT_STEP = 15, 4
 """Number of places of a page for results, and the step from one to the next, as in result_memory.c."""
-__all__ = ["Context", "Frame", "FramePool", "TimingMemory", "address_of", "pointers"]
 
 Array = NDArray[Any]
 
@@ -171,7 +172,7 @@ def _placed_array(number: int, dtype: np.dtype[Any], dimensions: tuple[int, ...]
 
 
 def _placed(size: int, place: int = 0) -> Array:
-    """Return zero-filled bytes that start so many bytes after the start of a page."""
+    """Return `size` zero-filled bytes that start `place` bytes after the start of a page."""
     raw = np.zeros(size + PAGE, np.uint8)
     start = (place - raw.ctypes.data) % PAGE
     return raw[start : start + max(1, size)]

@@ -122,7 +122,7 @@ class _Edges:
             tests = tests_of(s)
             if not has_loop(s.body):
                 return self._ranges(s, tests) or (s,)
-            if branches is not _Branches.NONE and tests and (self._has_ranges(s.body) or has_uniform_loads(s, tests)):
+            if branches is not _Branches.NONE and tests and (self._has_ranges(s.body) or _has_uniform_loads(s, tests)):
                 return (self._branches(s, tests, branches),)
         return (map_bodies(s, lambda inner: self._body(inner, branches)),)
 
@@ -208,7 +208,7 @@ class _Edges:
         return For(var, LoopKind.SERIAL if var.extent < SHORT else LoopKind.INDEPENDENT, tuple(body))
 
 
-def has_uniform_loads(s: For, tests: Sequence[lir.IndexTest]) -> bool:
+def _has_uniform_loads(s: For, tests: Sequence[lir.IndexTest]) -> bool:
     """Check whether loops over elements inside of a loop load the same element for all of them, where a test holds.
 
     Such a load is under a mask then, for which the C compiler has no vectors.

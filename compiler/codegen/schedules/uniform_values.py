@@ -11,9 +11,9 @@ from collections import Counter
 from dataclasses import replace
 
 from compiler.codegen.nest import loop_ir as lir
-from compiler.codegen.nest.expressions import names_in
+from compiler.codegen.nest.index import variables_of
 from compiler.codegen.nest.loop_ir import Body, For
-from compiler.codegen.nest.traversal import names_defined, walk
+from compiler.codegen.nest.traversal import indices_in, names_defined, names_of, walk
 from compiler.codegen.schedules.known_tests import COPYABLE, copy_with
 from compiler.codegen.schedules.loop_transforms import map_vector_loops
 from compiler.ir.types import PrimitiveType as T
@@ -50,17 +50,15 @@ def _fixed(s: For) -> list[lir.Let]:
     written |= {x.array for x in walk(s.body) if isinstance(x, lir.LocalStore)}
     found = []
     for x in s.body:
-        if isinstance(x, lir.Let) and isinstance(x.value, FIXED) and varying.isdisjoint(_needed(x.value)):
+        if isinstance(x, lir.Let) and isinstance(x.value, FIXED) and varying.isdisjoint(_needed(x)):
             array = x.value.array if isinstance(x.value, lir.LocalLoad) else None
             if (x.value.buffer if isinstance(x.value, lir.Load) else array) not in written:
                 found.append(x)
                 varying.discard(x.name)
-    needed = {name for x in found for name in _needed(x.value)}
+    needed = {name for x in found for name in _needed(x)}
     return [x for x in found if not isinstance(x.value, lir.Constant) or x.name in needed]
 
 
-def _needed(value: lir.Expr) -> set[str]:
+def _needed(s: lir.Let) -> set[str]:
     """Return the names of the values and the loop variables that a value needs."""
-    index = lir.index_of(value)
-    variables = () if index is None else index.variables()
-    return {*names_in(value), *(v.name for v in variables)}
+    return {*names_of(s), *(v.name for v in variables_of(indices_in((s,))))}

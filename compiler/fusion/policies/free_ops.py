@@ -26,7 +26,7 @@ class ThroughFreeOps(Walk):
     users, and keeps that if the producer should then be fused as well.
 
     Args:
-        slices: whether the producers are slices alone.
+        slices: whether to look only at producers that are slices.
     """
 
     slices: bool = False
@@ -35,8 +35,10 @@ class ThroughFreeOps(Walk):
         """Yield pairs of actions: a free op into its users, and its producer into these."""
         for sequence in state.sequences.values():
             for free in reversed(nodes_of(sequence)):  # users first: chains of kernels become one
+                if self.slices and not any(o.opcode is Opcode.SLICE for o in free.operands):
+                    continue
                 producer = _producer(sequence, free)
-                if producer is None or (self.slices and producer.opcode is not Opcode.SLICE):
+                if producer is None:
                     continue
                 action = all_users_action(sequence, free)
                 # Negative where a library computes a user, which the fusion would make a generated kernel.
