@@ -280,7 +280,10 @@ class Measurer:
             if result.seconds is not None and result.thunks:
                 return result
             if result.seconds is not None:
-                raise ReferenceFailedError(f"{program.label}: nothing in it takes time to run, or can be measured")
+                raise ReferenceFailedError(
+                    f"{program.label}: nothing in it takes time to run, or the backend {self.options.backend} does not "
+                    "time its parts"
+                )
             if result.reason == before:  # a failure that repeats is not the machine's
                 break
             before = result.reason

@@ -13,6 +13,7 @@ from agents.search import Starts
 from compiler.backends.registry import find_backend
 from compiler.errors import HlogymError
 from compiler.learned.fusion_policy import load_policy
+from compiler.support.safe_names import shell_command
 from env.isolated import NEUTRAL_FOLDER, child_environment, python_command
 from env.measurement import Measurer, MeasurerOptions
 from env.store import PlanStore
@@ -71,7 +72,7 @@ def run_demo(
     with Measurer(store, MeasurerOptions(backend=backend, seed=seed)) as measurer:
         _compile_suite(measurer, backend, say)
         run, uri, run_id = _train(minutes, backend, folder, seed, say)
-        with keeping(lambda: f"the policy is in {run.policy}; hlogym evaluate {run.policy} compares it"):
+        with keeping(lambda: f"{shell_command('hlogym', 'evaluate', run.policy)} compares the trained policy"):
             evaluation = _evaluate(run, measurer, backend, budget, seed, say)
     kernels = _compile_in_fresh_process(run.policy, backend)
     path = write_evaluation(evaluation, folder / "results")
@@ -128,7 +129,7 @@ def _train(minutes: float, backend: str, folder: Path, seed: int, say: PlainCons
     config = TrainConfig(backend=backend, minutes=minutes, seed=seed, total_timesteps=1_000_000)
     say.print(f"training for {minutes:g} minutes, rewarded by measured kernel time ...")
     run = new_run(folder, time.strftime("train-%Y%m%d-%H%M%S"), config)
-    resume = f"hlogym train --resume --name {run.name} --runs {folder}"
+    resume = shell_command("hlogym", "train", "--resume", "--name", run.name, "--runs", folder)
     with keeping(lambda: f"{resume} continues the training; hlogym demo starts again"):
         uri, run_id = train(run, config)
     points = read_progress(run.progress)

@@ -11,6 +11,7 @@ from compiler.learned.pass_order import FORMAT as ORDER_FORMAT
 from compiler.learned.policy_folder import check_policy_target, describe_policy, is_policy_folder
 from compiler.learned.whole_folder import FORMAT as WHOLE_FORMAT
 from compiler.learned.whole_folder import copy_whole, write_whole
+from compiler.support.safe_names import shell_command
 from experiments.answer import give_answer, print_fields
 from experiments.learned import load_learned
 from experiments.learners import make_learner
@@ -54,8 +55,9 @@ def export_run(name: str, output: Path, runs: Path, best: bool | None = None, as
             _best_of(run, output) if best or (best is None and finished) else _from_folder(run, output)
     policy = load_learned(output)
     steps = policy.provenance.get("timesteps", "?")
-    facts = {"policy": str(output), "timesteps": steps, "next": f"hlogym run PROGRAM --policy {output} --check"}
-    shown = {"policy": f"{output} (after {steps} steps)", "next": facts["next"]}
+    command = shell_command("hlogym", "run", "PROGRAM", "--policy", output, "--check")
+    facts = {"policy": str(output), "timesteps": steps, "next": command}
+    shown = {"policy": f"{output} (after {steps} steps)", "next": command}
     give_answer(facts, lambda: print_fields(shown), as_json)
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from compiler.backends.registry import find_backend
 from compiler.errors import HlogymError, UnknownNameError
+from compiler.support.safe_names import shell_command
 from experiments.answer import give_answer, print_fields
 from experiments.config import ConfigError, TrainConfig
 from experiments.console import progress
@@ -72,7 +73,7 @@ def search_hyperparameters(
         storage=f"sqlite:///{runs.resolve() / 'optuna.db'}", sampler=optuna.samplers.TPESampler(seed=config.seed),
         pruner=optuna.pruners.MedianPruner(n_startup_trials=5),
     )  # fmt: skip
-    again = f"the study is in {runs / 'optuna.db'}; continue it with --name {study.study_name}"
+    again = f"the study is in {runs / 'optuna.db'}; continue it with {shell_command('--name', study.study_name)}"
     with keeping(lambda: again), progress() as bar, TrackedRun(runs, study.study_name) as tracked:
         tracked.params(config.to_json())
         tracked.tags({**provenance(), "kind": "tune-agent"})
@@ -98,7 +99,8 @@ def search_hyperparameters(
         write_hyperparameters(output, config.env, found)
         tracked.artifacts(output)
         tracked.metrics({"best": study.best_value}, len(study.trials))
-    number, command = study.best_trial.number, f"hlogym train --env {config.env} --hyperparameters {output}"
+    number = study.best_trial.number
+    command = shell_command("hlogym", "train", "--env", config.env, "--hyperparameters", output)
     facts = {
         "trial": number, "trials": len(study.trials), "mean_return": study.best_value, "best": found,
         "settings": str(output), "study": study.study_name, "next": command,

@@ -30,6 +30,8 @@ __all__ = [
     "TrackingError",
     "answered",
     "check_store",
+    "existing_client",
+    "is_missing",
     "open_client",
     "open_run",
     "reason_of",
@@ -95,8 +97,8 @@ def open_client(folder: Path, uri: str) -> MlflowClient:
         logging.getLogger(quiet).setLevel(logging.CRITICAL)  # their errors are reported by this module
     if _is_local(uri):
         folder.mkdir(parents=True, exist_ok=True)
-    if uri.startswith("sqlite:///"):
-        _check_database(Path(uri.removeprefix("sqlite:///").partition("?")[0]))
+    if (file := _file_of(uri)) is not None:
+        _check_database(file)
     database = _database(folder)
     if not os.environ.get("MLFLOW_TRACKING_URI") and not database.exists():
         # A kill or a full disk while the tables are created would leave an unusable database.
@@ -110,6 +112,26 @@ def open_client(folder: Path, uri: str) -> MlflowClient:
         finally:
             draft.unlink(missing_ok=True)
     return MlflowClient(uri)
+
+
+def existing_client(folder: Path, uri: str) -> MlflowClient:
+    """Return a client of a store to read from it; unlike `open_client`, never create a local one.
+
+    Raises:
+        TrackingError: there is no such store, or it cannot be used.
+    """
+    file = _file_of(uri)
+    if file is not None and not file.exists():
+        raise TrackingError(
+            f"there is no MLflow store {without_password(uri)}; set MLFLOW_TRACKING_URI to the one that "
+            "is meant, or run the command where its folder of runs is"
+        )
+    return answered(uri, lambda: open_client(folder, uri))
+
+
+def _file_of(uri: str) -> Path | None:
+    """Return the file of a SQLite store; None for other stores."""
+    return Path(uri.removeprefix("sqlite:///").partition("?")[0]) if uri.startswith("sqlite:///") else None
 
 
 def _tables() -> Path:
@@ -195,12 +217,17 @@ def open_run(
             client.set_terminated(run_id, "RUNNING")
             return client.get_run(run_id)
         except MlflowException as error:
-            if error.error_code not in _MISSING:
+            if not is_missing(error):
                 raise
             # The run was removed in the meantime; start a new one.
     return client.create_run(
         _experiment(client, folder, uri), run_name=name, tags={"mlflow.source.name": "hlogym", **tags}
     )
+
+
+def is_missing(error: Exception) -> bool:
+    """Return whether MLflow reports by this error that it does not have what was asked for."""
+    return getattr(error, "error_code", None) in _MISSING
 
 
 def _experiment(client: MlflowClient, folder: Path, uri: str) -> str:
@@ -228,9 +255,14 @@ def answered(uri: str, question: Callable[[], T]) -> T:
                 "new one will be created"
             ) from error
         raise TrackingError(
-            f"cannot use the MLflow server {shown}: {reason_of(error, uri)}; "
-            "start it, or set MLFLOW_TRACKING_URI to another one, or unset it to keep runs in a local file"
+            f"cannot use the MLflow server {shown}: {reason_of(error, uri)}; {_remedy(error)}"
         ) from error
+
+
+def _remedy(error: Exception) -> str:
+    """Return what a user can do about a server that cannot be used."""
+    first = "install it" if isinstance(error, ImportError) else "start it"  # the driver of a database, or the server
+    return f"{first}, or set MLFLOW_TRACKING_URI to another one, or unset it to keep runs in a local file"
 
 
 def _within(seconds: float | None, question: Callable[[], T]) -> T:
@@ -305,5 +337,7 @@ def reason_of(error: Exception, uri: str) -> str:
     if isinstance(root, TimeoutError):
         return "it does not answer" if root is not error else f"it does not answer: {error}"
     text = (root.strerror if isinstance(root, OSError) else None) or str(error)
-    line = one_line(without_password((text.strip().splitlines() or [type(error).__name__])[0], uri))
+    # SQLAlchemy may say in a first line in parentheses when it noticed the error.
+    lines = [line for line in text.strip().splitlines() if not line.startswith("(raised as a result of")]
+    line = one_line(without_password((lines or [type(error).__name__])[0], uri))
     return line if len(line) <= 300 else f"{line[:297]}..."

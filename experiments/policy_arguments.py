@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from compiler.errors import PolicyError, UnknownNameError
 from compiler.learned.policy_folder import is_policy_folder
 from compiler.policy import policy_names
+from compiler.support.safe_names import shell_command
 
 if TYPE_CHECKING:
     from experiments.run_folder import RunFolder
@@ -58,8 +59,9 @@ def find_policy(name: str, runs: Path = Path("runs")) -> str:
 def _policy_of(run: RunFolder) -> str:
     if not is_policy_folder(run.recommended):
         raise PolicyError(
-            f"the run {run.name} has no policy yet; finish it with hlogym train --resume --name {run.name}, or export "
-            f"its last checkpoint with hlogym export {run.name} -o DIR"
+            f"the run {run.name} has no policy yet; finish it with "
+            f"{shell_command('hlogym', 'train', '--resume', '--name', run.name, *run.runs_option)}, or export its last "
+            f"checkpoint with {shell_command('hlogym', 'export', run.name, *run.runs_option, '-o', 'DIR')}"
         )
     return str(run.recommended)
 

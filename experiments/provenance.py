@@ -13,6 +13,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from compiler.support.safe_names import shell_command
+
 __all__ = ["compiler_digest", "machine_class", "package_version", "provenance"]
 
 _ROOT = Path(__file__).resolve().parent.parent
@@ -22,7 +24,7 @@ _THREAD_SETTINGS = ("HLOGYM_NUM_THREADS", "OMP_NUM_THREADS", "OMP_WAIT_POLICY", 
 def provenance() -> dict[str, Any]:
     """Return the provenance that is stored in every results file, as a JSON object."""
     return {
-        "command": " ".join(["hlogym", *(_short(a) for a in sys.argv[1:])]),
+        "command": shell_command("hlogym", *(_short(a) for a in sys.argv[1:])),
         "commit": _commit(),
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "machine": machine_class(),

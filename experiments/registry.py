@@ -16,8 +16,8 @@ from compiler.errors import PolicyError
 from compiler.learned.policy_folder import is_policy_folder
 from experiments.mlflow_store import (
     TrackingError,
-    answered,
-    open_client,
+    existing_client,
+    is_missing,
     reason_of,
     short_requests,
     tracking_uri,
@@ -95,7 +95,7 @@ def local_policy(policy: str, folder: Path = Path("runs")) -> str:
     import mlflow.artifacts
 
     uri = tracking_uri(folder)
-    client = answered(uri, lambda: open_client(folder, uri))
+    client = existing_client(folder, uri)
     to = tempfile.mkdtemp(prefix="hlogym-policy-")
     atexit.register(shutil.rmtree, to, ignore_errors=True)
     try:
@@ -103,7 +103,13 @@ def local_policy(policy: str, folder: Path = Path("runs")) -> str:
             source = client.get_model_version_download_uri(*_version(client, policy))
             path = mlflow.artifacts.download_artifacts(source, dst_path=to, tracking_uri=uri)
     except Exception as error:  # the client propagates errors of its transport and of its database
-        raise TrackingError(f"no model {policy} in {without_password(uri)}: {reason_of(error, uri)}") from error
+        store, reason = without_password(uri), reason_of(error, uri)
+        if isinstance(error, ValueError) or is_missing(error):
+            raise TrackingError(f"no model {policy} in {store}: {reason}") from error
+        raise TrackingError(
+            f"cannot read the model {policy} from {store}: {reason}; check that this MLflow store is the right one, "
+            "can be reached and is complete"
+        ) from error
     found = Path(path) / "data" / _POLICY  # where MLflow puts the data of a model
     if not is_policy_folder(found):
         raise PolicyError(f"{policy} is not a policy of hlogym")

@@ -43,6 +43,11 @@ class RunFolder:
         return self.path.name
 
     @property
+    def runs_option(self) -> list[str]:
+        """The option with which a command finds the run by its name; empty if it is in the default folder."""
+        return [] if self.path.parent == Path("runs") else ["--runs", str(self.path.parent)]
+
+    @property
     def checkpoints(self) -> Path:
         """The folder of the checkpoints."""
         return self.path / "checkpoints"

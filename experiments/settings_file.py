@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeVar, get_args, get_origin, get_type_hints
 import yaml
 
 from compiler.errors import UnknownNameError
+from compiler.support.safe_names import shell_command
 from experiments.config import ConfigError
 
 __all__ = ["Experiment", "read_experiment", "read_settings"]
@@ -66,9 +67,8 @@ def read_experiment(
     parser.add_argument("--out", type=Path, default=None, help="page to write")
     o = parser.parse_args(arguments)
     settings = read_settings(o.config, cls)
-    command = f"python -m experiments.{name} --config {_shown(o.config)}"
-    if o.out is not None:
-        command += f" --out {_shown(o.out)}"
+    written = [] if o.out is None else ["--out", _shown(o.out)]
+    command = shell_command("python", "-m", f"experiments.{name}", "--config", _shown(o.config), *written)
     return Experiment(settings, o.out or out(settings), command)
 
 

@@ -20,6 +20,7 @@ from experiments.mlflow_store import (
     TrackingError,
     answered,
     check_store,
+    existing_client,
     open_client,
     open_run,
     reason_of,
@@ -217,7 +218,8 @@ def download_policy(folder: Path, run_id: str, to: Path, which: str = "policy") 
     from mlflow.exceptions import MlflowException
 
     uri = tracking_uri(folder)
-    answered(uri, lambda: open_client(folder, uri).get_run(run_id))
+    client = existing_client(folder, uri)
+    answered(uri, lambda: client.get_run(run_id))
     try:
         with short_requests():
             path = mlflow.artifacts.download_artifacts(

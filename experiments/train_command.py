@@ -10,6 +10,7 @@ from agents.checkpoint import latest_checkpoint
 from compiler.backends.registry import find_backend
 from compiler.errors import ArgumentError, HlogymError, UnknownNameError
 from compiler.learned.policy_folder import check_policy_target
+from compiler.support.safe_names import shell_command
 from env.predicted_measurer import EMULATED, backend_of_reward
 from experiments.answer import give_answer, print_fields
 from experiments.config import TrainConfig
@@ -55,7 +56,7 @@ def start_or_resume(
     config.check()
     if output is not None:
         check_policy_target(output)
-    emulated = config.plan_reward == EMULATED
+    asked, emulated = config, config.plan_reward == EMULATED
     backend = find_backend(backend_of_reward(EMULATED, config.backend) if emulated else config.backend)
     if backend.language is None:
         raise ArgumentError(f"backend {backend.name!r} compiles no kernels, so an agent cannot learn on it; use cpu")
@@ -65,6 +66,7 @@ def start_or_resume(
         done = None if name is None else finished_run(runs, name)
         if done is not None:  # a success, so that a script that resumes until success terminates
             error_console.print(f"run {done.name} is finished", soft_wrap=True)
+            _say_what_is_kept(asked, done.config())
             _give(done, output, as_json, None)
             return done
         error_console.print(what_starts(runs, name), soft_wrap=True)
@@ -83,7 +85,8 @@ def start_or_resume(
         config = run.config()
         config.check()
         check_writable(run.path)
-        error_console.print(f"resuming run {run.name}")
+        error_console.print(f"resuming run {run.name}", soft_wrap=True)
+        _say_what_is_kept(asked, config)
         learner = make_learner(config)
         with closed_on_error(learner):
             check_programs(learner)
@@ -110,16 +113,24 @@ def what_starts(runs: Path, name: str | None) -> str:
     return f"there is no run {name!r} to resume in {runs}{listed}; starting it as a new one"
 
 
+def _say_what_is_kept(asked: TrainConfig, kept: TrainConfig) -> None:
+    """Print which settings of a command differ from those that the run began with, because these are kept."""
+    given, usual, own = asked.to_json(), TrainConfig.defaults_for(asked.env).to_json(), kept.to_json()
+    usual["env"] = TrainConfig().env
+    other = [f"{n}={v} (it has {own[n]})" for n, v in given.items() if v not in (usual[n], own[n])]
+    if other:
+        error_console.print(
+            f"warning: a run keeps the settings with which it began; not used: {', '.join(other)}", soft_wrap=True
+        )
+
+
 def _how_to_resume(run: RunFolder) -> str:
     """Return the command that continues a run, where from, and what can be used of it already."""
     kept = latest_checkpoint(run.checkpoints)
     best = f"; the best policy so far is {run.best}" if run.recommended == run.best else ""
     where = f"from {kept}" if kept is not None else "from the beginning, because it has no checkpoint yet"
-    return f"hlogym train --resume --name {run.name}{_runs_option(run)} continues it {where}{best}"
-
-
-def _runs_option(run: RunFolder) -> str:
-    return "" if run.path.parent == Path("runs") else f" --runs {run.path.parent}"
+    command = shell_command("hlogym", "train", "--resume", "--name", run.name, *run.runs_option)
+    return f"{command} continues it {where}{best}"
 
 
 # ---- what a run has learned
@@ -166,8 +177,9 @@ def _facts(run: RunFolder, output: Path | None) -> dict[str, Any]:
 def _next_commands(run: RunFolder, output: Path | None) -> list[str]:
     policy = output or run.recommended
     suite = "jax/test" if "PassOrder" in run.config().env else "test"
-    commands = [f"hlogym evaluate {policy} --suite {suite}"]
-    return commands if output is not None else [*commands, f"hlogym export {run.name}{_runs_option(run)} -o my-policy"]
+    commands = [shell_command("hlogym", "evaluate", policy, "--suite", suite)]
+    export = shell_command("hlogym", "export", run.name, *run.runs_option, "-o", "my-policy")
+    return commands if output is not None else [*commands, export]
 
 
 def _print(run: RunFolder, facts: dict[str, Any]) -> None:

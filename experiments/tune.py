@@ -19,6 +19,7 @@ from compiler.errors import ArgumentError, HlogymError
 from compiler.plan import CompilationPlan
 from compiler.policy import resolve_policy
 from compiler.support.display import counted
+from compiler.support.safe_names import shell_command
 from env.measurement import Measurement, Measurer, MeasurerOptions
 from env.predicted_measurer import MEASURED, backend_of_reward, predicted_measurer
 from env.statistics import Interval
@@ -131,7 +132,7 @@ def _facts(
         raise TuneError(f"{program.name}: {measured.reason}")
     write_text(output, (default if confirmed is None else confirmed.plan).to_json())
     backend = measurer.options.backend
-    where = "" if find_backend("auto").name == backend else f" --backend {backend}"
+    where = [] if find_backend("auto").name == backend else ["--backend", backend]
     speedup = Interval(1.0, 1.0, 1.0) if measured.verdict is None else measured.verdict.speedup
     return {
         "program": program.name,
@@ -142,7 +143,7 @@ def _facts(
         "reward": reward,
         "gate": str(measurer.options.gate) if reward == MEASURED else "any difference counts",
         "plan": str(output),
-        "next": f"hlogym run {name} --plan {output}{where}",
+        "next": shell_command("hlogym", "run", name, "--plan", output, *where),
     }
 
 

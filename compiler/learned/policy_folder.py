@@ -29,6 +29,7 @@ __all__ = [
     "copy_policy_folder",
     "describe_policy",
     "is_policy_folder",
+    "policy_files",
     "read_number",
     "read_policy_folder",
     "write_policy_folder",
@@ -188,10 +189,26 @@ def copy_policy_folder(source: Path, target: Path) -> None:
         PolicyError: there is no complete policy, or the target cannot be written.
     """
     check_policy_target(target)
-    description, data = _read_both(source)
-    _check_whole(source, description, data)
+    description, data = _read_whole(source)
     if source.resolve() != target.resolve():
-        _replace(target, {**description, _CHECKSUM: _digest(data)}, data)
+        _replace(target, description, data)
+
+
+def policy_files(folder: Path) -> dict[str, bytes]:
+    """Return the contents of the files of the policy in a folder, by name, as `copy_policy_folder` copies them.
+
+    Raises:
+        PolicyError: there is no complete policy.
+    """
+    description, data = _read_whole(folder)
+    return {DESCRIPTION_FILE: _to_bytes(description), WEIGHTS_FILE: data}
+
+
+def _read_whole(folder: Path) -> tuple[dict[str, Any], bytes]:
+    """Return the description, with the checksum of the weights, and the bytes of the weights."""
+    description, data = _read_both(folder)
+    _check_whole(folder, description, data)
+    return {**description, _CHECKSUM: _digest(data)}, data
 
 
 def _replace(folder: Path, description: Mapping[str, Any], weights: bytes) -> None:

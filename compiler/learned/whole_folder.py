@@ -34,13 +34,13 @@ from compiler.learned.policy_folder import (
     DESCRIPTION_FILE,
     WEIGHTS_FILE,
     check_policy_target,
-    copy_policy_folder,
     describe_policy,
+    policy_files,
 )
 from compiler.learned.site_policy import FORMAT as SITE_FORMAT
 from compiler.learned.site_policy import RuleChooser, load_bandit, site_policy
 from compiler.plan import PHASES
-from compiler.support.files import read_up_to, write_file
+from compiler.support.files import read_up_to, replace_files
 from compiler.support.untrusted import is_name, short_repr
 
 __all__ = ["FORMAT", "FORMAT_VERSION", "SHIPPED", "WholeDescription", "copy_whole", "read_part", "read_whole",
@@ -221,8 +221,7 @@ def write_whole(
         PolicyError: a part is no policy, or the folder cannot be written or holds something else.
     """
     check_policy_target(folder)
-    for phase, source in parts.items():
-        copy_policy_folder(source, folder / phase)
+    files = {f"{phase}/{name}": data for phase, part in parts.items() for name, data in policy_files(part).items()}
     description = {
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
@@ -230,13 +229,15 @@ def write_whole(
         "version": version,
         "backends": list(backends),
         "default_for": list(default_for),
-        "parts": {phase: _checksum(folder / phase) for phase in parts},
+        "parts": {phase: hashlib.sha256(files[f"{phase}/{DESCRIPTION_FILE}"]).hexdigest() for phase in parts},
         "provenance": dict(provenance or {}),
     }
+    if card:
+        files[CARD_FILE] = card.encode()
+    # The description comes first: after a kill between two files, the folder is one of hlogym that can be replaced.
+    first = {DESCRIPTION_FILE: (json.dumps(description, indent=2) + "\n").encode()}
     try:
-        if card:
-            write_file(folder / CARD_FILE, card, durable=True)
-        write_file(folder / DESCRIPTION_FILE, json.dumps(description, indent=2) + "\n", durable=True)
+        replace_files(folder, first | files)
         (folder / WEIGHTS_FILE).unlink(missing_ok=True)  # of a policy for one phase that was here before
     except OSError as error:
         raise PolicyError(f"cannot write the policy to {folder}: {error.strerror}") from error

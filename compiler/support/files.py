@@ -11,11 +11,12 @@ import os
 import secrets
 import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO
 
-__all__ = ["DRAFT_PREFIX", "atomic_file", "check_folder", "folder_lock", "read_up_to", "write_draft", "write_file"]
+__all__ = ["DRAFT_PREFIX", "atomic_file", "check_folder", "folder_lock", "read_up_to", "replace_files",
+           "write_draft", "write_file"]  # fmt: skip
 
 DRAFT_PREFIX = ".hlogym-draft-"
 """Prefix of unfinished files. A killed process may leave one behind; it is safe to delete."""
@@ -102,6 +103,34 @@ def write_draft(folder: Path, data: bytes, *, durable: bool = False) -> Path:
         _drop(draft)
         raise
     return draft
+
+
+def replace_files(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Write several files into a folder, which is created if necessary; other files in it are left.
+
+    All are written completely before the first one gets its name, in the order of `files`.
+
+    Args:
+        folder: the folder.
+        files: contents by path relative to the folder.
+
+    Raises:
+        OSError: a file cannot be written; no file is replaced, and a folder that did not exist does not exist.
+    """
+    new, draft, done = not folder.exists(), _draft_in(folder), False
+    try:
+        for name, data in files.items():
+            write_file(draft / name, data, durable=True)
+        with folder_lock(folder):
+            for name in files:
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                (draft / name).replace(folder / name)
+        done = True
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+        if new and not done:
+            with contextlib.suppress(OSError):
+                folder.rmdir()
 
 
 def _draft_in(folder: Path) -> Path:

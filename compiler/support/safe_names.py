@@ -11,6 +11,7 @@ import hashlib
 import html
 import posixpath
 import re
+import shlex
 import unicodedata
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "one_line",
     "plot_label",
     "printable",
+    "shell_command",
     "why_no_file_name",
     "why_no_name",
 ]
@@ -131,6 +133,11 @@ def one_line(text: str) -> str:
 
 def _escape(found: re.Match[str]) -> str:
     return found.group().encode("unicode_escape").decode("ascii")
+
+
+def shell_command(*words: object) -> str:
+    """Return a command that a shell splits into exactly these words, such as paths with spaces or quotes."""
+    return shlex.join(map(str, words))
 
 
 def markdown_cell(text: str) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 from compiler.support.display import counted
 from compiler.support.json_reading import read_object
-from compiler.support.safe_names import markdown_cell
+from compiler.support.safe_names import markdown_cell, shell_command
 from env.statistics import Interval, geometric_mean, median_interval, ratio_interval
 from experiments.gpu.job import GpuResultError, result_file
 from experiments.gpu.parts import PARTS
@@ -44,7 +44,9 @@ def page(folder: Path) -> str:
         if path.exists():
             found[part.name] = read_object(path, GpuResultError)
     if not found:
-        raise GpuResultError(f"{folder} has no results; run `python -m experiments.gpu --out {folder}` first")
+        raise GpuResultError(
+            f"{folder} has no results; run `{shell_command('python', '-m', 'experiments.gpu', '--out', folder)}` first"
+        )
     lines = ["# Measured on one GPU", ""]
     for part in PARTS:
         if part.name in found:

@@ -12,6 +12,7 @@ from rich.table import Table
 from compiler.backends.registry import find_backend
 from compiler.plan import CompilationPlan
 from compiler.policy import policy_names
+from compiler.support.safe_names import shell_command
 from env.suites import load_suite
 from experiments.console import factor, progress, stdout
 from experiments.interruption import keeping
@@ -48,7 +49,9 @@ def make_entry(
         source = Path(local_policy(str(policy)))
     write_entry(output, name, author, Path(suite).name if Path(suite).is_dir() else suite, source, about,
                 find_backend(backend).name, decides)  # fmt: skip
-    stdout.print(f"entry     {output}; next: hlogym leaderboard verify {output}", soft_wrap=True)
+    stdout.print(
+        f"entry     {output}; next: {shell_command('hlogym', 'leaderboard', 'verify', output)}", soft_wrap=True
+    )
 
 
 def _read_plans(folder: Path, suite: str) -> dict[str, CompilationPlan]:
@@ -58,7 +61,7 @@ def _read_plans(folder: Path, suite: str) -> dict[str, CompilationPlan]:
     if missing:
         raise EntryError(
             f"{folder} has no plan {missing[0]}.json, which the suite {suite} needs; "
-            f"hlogym tune {missing[0]} -o {folder / missing[0]}.json makes one"
+            f"{shell_command('hlogym', 'tune', missing[0], '-o', folder / f'{missing[0]}.json')} makes one"
         )
     return {p.name: CompilationPlan.load(folder / f"{p.name}.json") for p in programs}
 
@@ -128,6 +131,6 @@ def _result_of(entry: Entry, results: Path) -> Verified:
     if not path.exists():
         raise ResultError(
             f"there is no result for the files of {entry.folder} in {results}: the entry was not verified, or was "
-            f"changed afterwards; run `hlogym leaderboard verify {entry.folder}`"
+            f"changed afterwards; run `{shell_command('hlogym', 'leaderboard', 'verify', entry.folder)}`"
         )
     return read_result(path, entry)

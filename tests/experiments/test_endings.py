@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from experiments.policy_arguments import find_policy
 from experiments.run_folder import RunFolder, new_run
 from experiments.train_command import what_starts
 from experiments.validation_results import Outcome, ValidationResult, read_validation
-from tests.env.small_programs import write_suite
+from tests.env.small_programs import CHAIN, write_suite
 from tests.experiments.shell import Shell
 
 SMALL = ("--set", "n_steps=16", "--set", "batch_size=16", "--set", "hidden=8", "--set", "n_epochs=1",
@@ -85,6 +86,29 @@ def test_a_run_ends_with_before_and_after_and_the_next_command(hlogym: Shell) ->
     assert "estimated time before (the compiler's rules) and after (the policy)" in said
     assert "geometric mean" in said
     assert "hlogym evaluate exported --suite test" in said
+
+
+def test_resuming_says_which_settings_it_does_not_take(hlogym: Shell, first: RunFolder) -> None:
+    said = hlogym("train", "--resume", "--name", "first", "--timesteps", "64", *SMALL[:2], "--set", "gamma=0.5")
+    assert said.status == 0
+    (warning,) = [line for line in said.err.splitlines() if line.startswith("warning: ")]
+    assert "total_timesteps=64 (it has 32)" in warning
+    assert "gamma=0.5 (it has 1.0)" in warning
+    assert "n_steps" not in warning
+    assert "warning" not in train(hlogym, "--resume").err
+
+
+def test_commands_that_are_printed_can_be_pasted(hlogym: Shell, home: Path) -> None:
+    new_run(Path("runs"), "it's begun", TrainConfig())
+    message = hlogym.fails("run", "suite/chain.hlo", "--policy", "it's begun")
+    words = shlex.split(message.partition("finish it with ")[2].partition(", or")[0])
+    assert words == ["hlogym", "train", "--resume", "--name", "it's begun"]
+    (home / "my chain.hlo").write_text(CHAIN)
+    reply = hlogym(
+        "tune", "my chain.hlo", "--reward", "estimated-time", "--budget", "1", "-o", "it's.json", "--json", "--no-track"
+    )
+    assert reply.status == 0, reply.err
+    assert shlex.split(json.loads(reply.out)["next"])[:5] == ["hlogym", "run", "my chain.hlo", "--plan", "it's.json"]
 
 
 def test_the_best_policy_is_that_of_the_best_evaluation(first: RunFolder) -> None:

@@ -22,8 +22,11 @@ from experiments.program_dataset import describe_programs
 from experiments.registry import local_policy, registered_name
 from experiments.run_folder import new_run
 from experiments.system_metrics import SystemMetrics
+from experiments.tracking import download_policy
 from experiments.train import train
 from tests.env.small_programs import CHAIN, write_suite
+
+MODEL = "models:/hlogym-fusion/1"
 
 
 @pytest.fixture(scope="module")
@@ -94,6 +97,22 @@ def test_commands_read_policies_from_the_registry(folder: Path) -> None:
         assert "agree" in hlogym("run", "chain.hlo", "--backend", "cpu", "--policy", uri, "--check")
     with pytest.raises(TrackingError, match="no model models:/hlogym-fusion/7"):
         local_policy("models:/hlogym-fusion/7", folder / "runs")
+
+
+def test_reading_a_model_makes_no_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    runs = tmp_path / "runs"
+    with pytest.raises(TrackingError, match="there is no MLflow store"):
+        local_policy(MODEL, runs)
+    with pytest.raises(TrackingError, match="there is no MLflow store"):
+        download_policy(runs, "0" * 32, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_registry_that_cannot_be_reached_is_not_called_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+    with pytest.raises(TrackingError, match=r"cannot read the model models:/hlogym-fusion/1 .*refused"):
+        local_policy(MODEL, tmp_path)
 
 
 def test_an_evaluation_is_a_run_with_a_nested_run_per_program(folder: Path) -> None:

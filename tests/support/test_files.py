@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from compiler.support.files import write_draft, write_file
+from compiler.support.files import replace_files, write_draft, write_file
 
 
 def names_in(folder: Path) -> list[str]:
@@ -49,6 +49,31 @@ def test_what_is_there_stays_when_the_disk_is_full(tmp_path: Path, monkeypatch: 
                 write_file(target, "new" * 1000, durable=True)
         assert target.read_text() == "old"
         assert names_in(tmp_path) == ["a.txt"]
+
+
+def test_several_files_are_replaced_together_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    old, new = {"a.txt": b"1", "part/b.txt": b"2"}, {"a.txt": b"3", "part/b.txt": b"4", "other/c.txt": b"5"}
+    replace_files(tmp_path / "there", old)
+    (tmp_path / "there" / "mine.txt").write_text("mine")
+    sync, calls = os.fsync, list[int]()
+
+    def full(descriptor: int) -> None:
+        calls.append(descriptor)
+        if len(calls) > 1:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        sync(descriptor)
+
+    for folder in ("there", "new"):
+        calls.clear()
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "fsync", full)
+            with pytest.raises(OSError, match="No space"):
+                replace_files(tmp_path / folder, new)
+    assert names_in(tmp_path) == ["there"]
+    assert names_in(tmp_path / "there") == ["a.txt", "mine.txt", "part"]
+    assert {name: (tmp_path / "there" / name).read_bytes() for name in old} == old
+    replace_files(tmp_path / "there", new)
+    assert {name: (tmp_path / "there" / name).read_bytes() for name in new} == new
 
 
 def test_a_folder_is_no_file(tmp_path: Path) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import shlex
 import unicodedata
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -17,6 +19,7 @@ from compiler.support.safe_names import (
     one_line,
     plot_label,
     printable,
+    shell_command,
     why_no_file_name,
     why_no_name,
 )
@@ -28,6 +31,12 @@ AWKWARD = (
     "\\", "\\|", "evil-0fbfd372a4", "a_b__c_d__x-70526738b1",
 )  # fmt: skip
 STRINGS = st.one_of(st.text(), st.text("aA.-_/\\ $|\n:e\u0301é"), st.sampled_from(AWKWARD))
+
+
+@settings(deadline=None)
+@given(STRINGS)
+def test_a_shell_reads_back_the_words_of_a_command(name: str) -> None:
+    assert shlex.split(shell_command("run", name, "--plan", Path("p.json"))) == ["run", name, "--plan", "p.json"]
 
 
 @settings(deadline=None)
