@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 import math
+import operator
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypedDict, TypeVar
 
@@ -13,7 +14,8 @@ import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 
-from compiler.errors import OptionError
+from compiler.backends.registry import find_backend
+from compiler.errors import OptionError, UnknownNameError
 from compiler.plan import CompilationPlan, Phase
 from compiler.support.gc_pause import gc_less_often, gc_paused
 from compiler.support.untrusted import short_repr
@@ -52,6 +54,26 @@ def checked_steps(max_steps: int) -> int:
     return int(max_steps)
 
 
+def _whole(action: object) -> int:
+    """Return an action as an integer."""
+    try:
+        return operator.index(action.item() if isinstance(action, np.ndarray) and action.size == 1 else action)  # type: ignore[arg-type]
+    except TypeError:
+        raise TypeError(f"an action is an integer, not {short_repr(action)}") from None
+
+
+def _option(options: dict[str, Any] | None) -> object:
+    """Return the program that the options of `reset` name; None if they name none."""
+    if options is None:
+        return None
+    if not isinstance(options, Mapping):
+        raise TypeError(f'options must be a dict such as {{"program": "softmax"}}, got {short_repr(options)}')
+    for name in options:
+        if name != "program":
+            raise UnknownNameError("option of reset", str(name), ["program"])
+    return options.get("program")
+
+
 class CompilerEnv(gym.Env[ObsType, np.int64], ABC):
     """An environment over the programs of a suite.
 
@@ -71,7 +93,7 @@ class CompilerEnv(gym.Env[ObsType, np.int64], ABC):
         reward: what the agent is rewarded for.
 
     Raises:
-        UnknownNameError: no such suite or reward.
+        UnknownNameError: no such suite, backend or reward.
         WorkersError: `workers` cannot be read.
     """
 
@@ -108,8 +130,12 @@ class CompilerEnv(gym.Env[ObsType, np.int64], ABC):
         shared: CompilerEnv[Any] | None = None,
     ) -> None:
         self.reward = make_reward(("measured-time" if measured else "estimated-time") if reward is None else reward)
-        self.reward.check_backend(backend)
+        self.reward.check_backend(find_backend(backend).name)
         gc_less_often()
+        if shared is not None and not isinstance(shared, CompilerEnv):
+            raise TypeError(f"shared must be an environment of hlogym, got {short_repr(shared)}; see env.unwrapped")
+        if not isinstance(suite, str | Path | Suite):
+            raise TypeError(f"suite must be a name, a folder or a Suite, got {short_repr(suite)}")
         self.suite = suite if isinstance(suite, Suite) else load_suite(suite)
         self.backend, self.render_mode = backend, render_mode
         own = SpeedupMeasurer(backend, measurer, store, parse_workers(workers))
@@ -128,7 +154,7 @@ class CompilerEnv(gym.Env[ObsType, np.int64], ABC):
         """Start on a program: `options={"program": name}`, or one drawn from the suite.
 
         Raises:
-            UnknownNameError: the suite has no such program.
+            UnknownNameError: the suite has no such program, or there is no such option.
             ProgramError: the program cannot be read or compiled.
         """
         super().reset(seed=seed)
@@ -142,10 +168,11 @@ class CompilerEnv(gym.Env[ObsType, np.int64], ABC):
         """Take a decision; an action outside the mask is refused.
 
         Raises:
+            TypeError: the action is not an integer.
             MeasurementError: the reward is measured, and the default plan of the program cannot be measured.
         """
         with gc_paused():
-            return self._step(int(action))
+            return self._step(_whole(action))
 
     def _step(self, action: int) -> tuple[ObsType, float, bool, bool, dict[str, Any]]:
         compilation = self.compilation
@@ -279,7 +306,7 @@ class CompilerEnv(gym.Env[ObsType, np.int64], ABC):
 
     def _draw(self, options: dict[str, Any] | None) -> Program:
         """Return the program that `options` names, or one drawn from the suite."""
-        name = (options or {}).get("program")
+        name = _option(options)
         programs = self.suite.programs
         # Drawn even when one is named, so that the programs after it do not depend on that.
         drawn = programs[int(self.np_random.integers(len(programs)))]

@@ -47,8 +47,15 @@ class CompilerVectorEnv(SyncVectorEnv):
         super().__init__([lambda env=env: env for env in made], autoreset_mode=autoreset_mode)  # type: ignore[misc]
 
     def action_masks(self) -> npt.NDArray[np.bool_]:
-        """Return which actions are legal now, [num_envs, actions]."""
-        return np.stack([cast("CompilerEnv[Any]", env).action_masks() for env in self.envs])
+        """Return which actions are legal now, [num_envs, actions].
+
+        The next step resets an environment whose episode has ended, whatever its action (`AutoresetMode.NEXT_STEP`), so
+        all actions are legal for it.
+        """
+        masks = np.stack([cast("CompilerEnv[Any]", env).action_masks() for env in self.envs])
+        if self.autoreset_mode == AutoresetMode.NEXT_STEP:
+            masks[self._autoreset_envs] = True
+        return masks
 
 
 class ExpansionsVectorEnv(CompilerVectorEnv):

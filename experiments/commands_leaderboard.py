@@ -22,7 +22,11 @@ def entry(
     author: Annotated[str, typer.Option(help="Who made it.")],
     suite: Annotated[str, typer.Option(help="Suite that it is for: a name, or a folder for one of your own.")],
     policy: Annotated[
-        str | None, typer.Option(help="The policy: the folder of an exported one, or a name of `hlogym policies`.")
+        str | None,
+        typer.Option(
+            help="The policy: the folder of an exported one, the name or folder of a training run (its best policy), "
+            "models:/NAME/VERSION of MLflow's registry, or a name of `hlogym policies`."
+        ),
     ] = None,
     plans: Annotated[
         Path | None, typer.Option(help="Folder with a plan PROGRAM.json for each program of the suite.")

@@ -18,7 +18,8 @@ h1 { font-size: 1.6rem; margin: 0 0 .25rem; } h2 { font-size: 1.15rem; margin: 2
 p { margin: .4rem 0; max-width: 52rem; } .soft { color: var(--soft); }
 .cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(13rem, 1fr)); gap: .75rem; margin: 1.25rem 0; }
 .card { background: var(--panel); border: 1px solid var(--line); border-radius: .5rem; padding: .8rem 1rem; }
-.card b { display: block; font-size: 1.5rem; color: var(--accent); font-variant-numeric: tabular-nums; }
+.card b { display: block; font-size: 1.5rem; font-variant-numeric: tabular-nums; }
+.card b.green { color: var(--accent); } .card b.red, td.bad { color: #b3261e; }
 .card { overflow-wrap: anywhere; } .card span { color: var(--soft); font-size: .85rem; }
 .scroll { overflow-x: auto; border: 1px solid var(--line); border-radius: .5rem; }
 table { border-collapse: collapse; width: 100%; font-size: .85rem; font-variant-numeric: tabular-nums; }
@@ -30,11 +31,11 @@ th:nth-child(2), td:nth-child(2) { text-align: left; color: var(--soft); }
 tr:last-child td { border-bottom: 0; } tr.sum td { background: var(--panel); font-weight: 600; }
 table.entries td { white-space: normal; overflow-wrap: anywhere; } table.entries td:first-child { width: 34%; }
 table.entries td:nth-child(2) { min-width: 11rem; }
-table.entries td:nth-child(n+3) { white-space: nowrap; } table.entries th { white-space: normal; }
+table.entries td:nth-child(n+3) { white-space: nowrap; } table.entries th { overflow-wrap: break-word; }
 table.programs th:nth-child(2), table.programs td:nth-child(2) { text-align: right; color: inherit; }
 table.prose th, table.prose td { text-align: left; white-space: normal; overflow-wrap: anywhere; vertical-align: top; }
 table.entries small { display: inline-block; } details { margin: .5rem 0; }
-small { color: var(--soft); font-weight: 400; } td.bad { color: #b3261e; }
+small { color: var(--soft); font-weight: 400; }
 figure { margin: 0; overflow-x: auto; } svg { max-width: 100%; height: auto; }
 dl { display: grid; grid-template-columns: max-content 1fr; gap: .15rem 1rem; font-size: .85rem; }
 dt { color: var(--soft); } dd { margin: 0; overflow-wrap: anywhere; }

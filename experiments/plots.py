@@ -273,12 +273,15 @@ def _ratio(value: float) -> str:
 
 
 def _legend_above(figure: Figure) -> None:
-    """Add a legend above the plot, in as many lines as its labels need."""
-    labels = [str(label) for axes in figure.axes for label in axes.get_legend_handles_labels()[1]]
+    """Add a legend above the plot, in as many lines as its labels need, in reading order."""
+    found = [axes.get_legend_handles_labels() for axes in figure.axes]
+    handles, labels = [h for hs, _ in found for h in hs], [str(label) for _, ls in found for label in ls]
     widest = max((len(label) for label in labels), default=0) + 6
     columns = max(1, min(len(labels), _LEGEND_WIDTH // widest))
     figure.set_figheight(figure.get_figheight() + 0.22 * (math.ceil(len(labels) / columns) - 1))
-    figure.legend(loc="outside upper left", ncols=columns)
+    # Matplotlib fills one column after the other; readers take one line after the other.
+    order = [n for column in range(columns) for n in range(column, len(labels), columns)]
+    figure.legend([handles[n] for n in order], [labels[n] for n in order], loc="outside upper left", ncols=columns)
 
 
 def scaling_lines(series: Mapping[str, Sequence[tuple[float, float]]], x: str, y: str) -> Figure:

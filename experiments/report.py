@@ -11,6 +11,7 @@ from experiments.answer import give_answer, print_fields
 from experiments.config import TrainConfig
 from experiments.console import bounds, factor, ratio
 from experiments.html_page import html_facts, html_page
+from experiments.noise import style_of
 from experiments.pass_orders.evaluation import BASELINE, OrderEvaluation
 from experiments.pass_orders.tables import SUMMARY_HEADER, summary_rows
 from experiments.plots import learning_curve, order_bars, profile_lines, speedup_bars, svg
@@ -138,7 +139,8 @@ def _headline(evaluation: Evaluation) -> str:
         summary = evaluation.summary(strategy, seen=False) or evaluation.summary(strategy, seen=True)
         if summary is not None:
             cards.append(
-                f"<div class='card'><span>{escape(strategy)}</span><b>{ratio(summary.mean.value)}</b>"
+                f"<div class='card'><span>{escape(strategy)}</span>"
+                f"<b class='{style_of(summary.mean)}'>{ratio(summary.mean.value)}</b>"
                 f"<span>{bounds(summary.mean) or 'one program'}<br>median {ratio(summary.median.value)}; "
                 f"{summary.slower:.0%} of the programs are slower; worst case {ratio(summary.worst)}</span></div>"
             )

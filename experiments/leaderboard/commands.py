@@ -21,8 +21,8 @@ from experiments.leaderboard.page import leaderboard_page
 from experiments.leaderboard.result import Verified, ranked, read_result, result_file, write_result
 from experiments.leaderboard.verification import Measuring, suite_of, verify_entry
 from experiments.leaderboard.writing import write_entry
+from experiments.policy_arguments import find_policy
 from experiments.provenance import provenance
-from experiments.registry import local_policy
 from experiments.results import ResultError, check_output, check_writable, write_text
 
 __all__ = ["make_entry", "make_page", "verify_entries"]
@@ -46,7 +46,7 @@ def make_entry(
     elif policy in policy_names():
         source = str(policy)
     else:
-        source = Path(local_policy(str(policy)))
+        source = Path(find_policy(str(policy)))
     write_entry(output, name, author, Path(suite).name if Path(suite).is_dir() else suite, source, about,
                 find_backend(backend).name, decides)  # fmt: skip
     stdout.print(

@@ -81,7 +81,7 @@ View.App = class {
 
   groupLabel(group) {
     const name = group.label.split(", ").map((part) => shorten(part, 26)).join(", ");
-    return `${name}\n${group.count} nodes${group.time ? ` · ${View.seconds(group.time)}` : ""}`;
+    return `${name}\n${View.counted(group.count, "node")}${group.time ? ` · ${View.seconds(group.time)}` : ""}`;
   }
 
   box(id, thing, slowest, changed) {
@@ -278,8 +278,10 @@ View.start = async function () {
   View.setTheme(wanted.get("theme") || (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light"));
   const program = new View.Program(await View.decode("data"));
   document.title = document.getElementById("title").textContent = program.data.name;
-  document.getElementById("about").textContent =
-    `${program.sequences.reduce((n, s) => n + s.ops.length, 0)} instructions before fusion · ${program.steps.length} fusions · ${View.seconds(program.data.finalSeconds)} estimated`;
+  const time = program.measured ? `${View.seconds(program.measured)} measured` : `${View.seconds(program.data.finalSeconds)} estimated`;
+  document.getElementById("about").textContent = [
+    `${View.counted(program.sequences.reduce((n, s) => n + s.ops.length, 0), "instruction")} before fusion`,
+    View.counted(program.steps.length, "fusion"), time].join(" · ");
   const choices = document.getElementById("sequence");
   for (const s of program.sequences) {
     const parent = program.parents[s.number];

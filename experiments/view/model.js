@@ -17,6 +17,8 @@ View.seconds = function (s) {
   return `${Number((s / scale).toPrecision(3))} ${unit}`;
 };
 
+View.counted = (n, what) => `${n} ${what}${n === 1 ? "" : "s"}`;
+
 View.bytes = function (n) {
   let unit = 0;
   while (n >= 1024 && unit < 4) { n /= 1024; unit++; }
@@ -148,6 +150,9 @@ class Program {
     for (const s of this.sequences) for (const op of s.ops) for (const [what, n] of op.inner)
       if (!this.parents[n]) this.parents[n] = { sequence: s, op, what };
   }
+
+  // Seconds per call of all kernels that were measured; 0: none was.
+  get measured() { return Object.values(this.data.kernels).reduce((sum, k) => sum + (k[1] || 0), 0); }
 
   get atEnd() { return this.position === this.steps.length; }
 

@@ -47,14 +47,13 @@ View.Panel = class {
       const reason = b[4] < 0 ? "legal, not chosen" : general(program.words[b[4]]);
       reasons.set(reason, (reasons.get(reason) || 0) + 1);
     }
-    const measured = Object.values(data.kernels).reduce((sum, k) => sum + (k[1] || 0), 0);
     const who = Object.entries(data.decidedBy).map(([phase, by]) => `${phase}: ${by}`).join(", ");
     const parts = [
       View.el("h2", sequence.entry ? data.name : sequence.name),
       this.facts([
         ["estimate", `${View.seconds(data.baseSeconds)} before fusion, ${View.seconds(data.finalSeconds)} after (${data.costModel}, ${data.device})`],
-        ["measured", View.seconds(measured)], ["decided by", who || "the rules of the compiler"], ["fusions", data.steps.length],
-        ["here", `${leaves.length} nodes of ${sequence.ops.length} instructions`],
+        ["measured", View.seconds(program.measured)], ["decided by", who || "the rules of the compiler"], ["fusions", data.steps.length],
+        ["here", `${View.counted(leaves.length, "node")} of ${View.counted(sequence.ops.length, "instruction")}`],
       ]),
     ];
     const parent = program.parents[sequence.number];

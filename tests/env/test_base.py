@@ -56,6 +56,32 @@ def unchecked(folder: Path, **sources: str | bytes) -> Suite:
     return Suite("changed", tuple(Program(p.stem, "changed", "train", p, "") for p in sorted(folder.glob("*.hlo"))))
 
 
+@pytest.mark.parametrize("cls", CLASSES)
+def test_wrong_arguments_are_named(cls: type[Any], suite: Path) -> None:
+    for arguments, named in (
+        ({"suite": 3}, "suite must be .* got 3"),
+        ({"suite": None}, "suite must be .* got None"),
+        ({"shared": 3}, "shared must be .* got 3"),
+        ({"backend": "gpu"}, "unknown backend 'gpu'"),
+    ):
+        with pytest.raises((TypeError, ValueError), match=named):
+            cls(**({"suite": suite} | arguments))
+    env = cls(suite)
+    for options, named in (
+        ({"programm": "chain"}, "did you mean 'program'"),
+        ("chain", "options must be a dict .* got 'chain'"),
+    ):
+        with pytest.raises((TypeError, ValueError), match=named):
+            env.reset(options=options)
+    env.reset(options={"program": "chain"})
+    for action in (0.5, "a", None, np.array([0, 1]), np.float32(0)):
+        with pytest.raises(TypeError, match="an action is an integer"):
+            env.step(action)
+    for whole in (0, np.int64(0), np.array(0), np.array([0])):
+        env.reset(options={"program": "chain"})
+        env.step(whole)
+
+
 def test_programs_that_cannot_be_used_are_named_all_at_once(suite: Path) -> None:
     env = FusionEnv(unchecked(suite, unparsed=UNPARSED, invalid=INVALID, latin=b"HloModule \xff"))
     (suite / "loop.hlo").unlink()

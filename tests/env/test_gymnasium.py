@@ -59,6 +59,23 @@ def test_every_way_to_make_a_vector_gives_the_same_episodes(env_id: str, suite: 
 
 
 @pytest.mark.parametrize("env_id", IDS)
+def test_a_masked_agent_always_has_an_action_in_a_vector(env_id: str, suite: str) -> None:
+    env = gym.make_vec(env_id, num_envs=2, suite=suite, backend="cpu")
+    assert isinstance(env, CompilerVectorEnv)
+    env.reset(seed=0)
+    ended = np.zeros(2, np.bool_)
+    for step in range(60):
+        masks = env.action_masks()
+        assert masks.any(axis=1).all()
+        assert masks[ended].all()
+        # The last legal action often ends an episode at once; the first one makes long episodes.
+        actions = np.array([np.flatnonzero(row)[-1 if step % 4 == k else 0] for k, row in enumerate(masks)])
+        _, _, terminated, truncated, _ = env.step(actions)
+        ended = terminated | truncated
+    env.close()
+
+
+@pytest.mark.parametrize("env_id", IDS)
 def test_a_pickled_environment_begins_the_same_episodes(env_id: str, suite: str) -> None:
     env = gym.make(env_id, suite=suite)
     first, _ = env.reset(seed=3)

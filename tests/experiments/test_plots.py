@@ -22,8 +22,8 @@ RANGES = (
 LONG = "a name that is much too long for the margin of a figure of this width {x=1,y=2,z=3}"
 
 
-def evaluation(values: list[float], strategies: int = 3) -> Evaluation:
-    names = ("default", *(f"{LONG} {k}" for k in range(strategies)))
+def evaluation(values: list[float], strategies: int = 3, name: str = f"{LONG} ") -> Evaluation:
+    names = ("default", *(f"{name}{k}" for k in range(strategies)))
 
     def result(v: float) -> StrategyResult:
         return StrategyResult(Interval(v, v, v), Interval(v, 0.0, v * 1.5), 3, 2, ratios=(v, v * 1.1, v * 0.9))
@@ -97,6 +97,16 @@ def test_speedups_of_any_size_are_readable(low: float, high: float) -> None:
 
 def test_many_strategies_have_a_legend_above_the_plot() -> None:
     check_readable(speedup_bars(evaluation([0.5, 2.0], strategies=9)))
+
+
+def test_a_legend_of_several_lines_is_read_line_by_line() -> None:
+    figure = speedup_bars(short := evaluation([0.5, 2.0], strategies=9, name="strategy "))
+    FigureCanvasAgg(figure).draw()  # type: ignore[no-untyped-call]
+    (legend,) = figure.legends
+    drawn = boxes(legend.get_texts(), figure)
+    assert len({round(y) for _, _, y, _, _ in drawn}) > 1
+    in_order = [text for text, _, _, _, _ in sorted(drawn, key=lambda box: (-round(box[2]), box[1]))]
+    assert in_order == list(short.contenders)
 
 
 def test_bars_below_one_are_drawn_down_to_their_value() -> None:

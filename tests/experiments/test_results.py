@@ -189,6 +189,16 @@ def test_names_are_escaped_in_the_report(tmp_path: Path) -> None:
     assert "&lt;script&gt;" in page
 
 
+def test_a_speedup_in_the_report_is_green_only_if_it_is_one(tmp_path: Path) -> None:
+    means = {"none": (0.5, 0.4, 0.6), "faster": (1.5, 1.4, 1.6), "unclear": (1.0, 0.9, 1.1)}
+    rows = {n: StrategyResult(ONE, ONE, ratios=(v, low, high)) for n, (v, low, high) in means.items()}
+    rows["default"] = StrategyResult(ONE, ONE)
+    programs = tuple(ProgramResult(str(n), "test", False, ONE, rows) for n in range(9))
+    build_report(Evaluation("cpu", 4, ("default", *means), programs), [], tmp_path / "r.html")
+    shown = dict(re.findall(r"<span>(\w+)</span><b class='(\w*)'>", (tmp_path / "r.html").read_text()))
+    assert shown == {"none": "red", "faster": "green", "unclear": ""}
+
+
 @pytest.mark.filterwarnings("error")
 def test_plots_accept_any_name() -> None:
     figure = speedup_bars(evaluation(*HOSTILE, strategies=("default", "_s", "$\\frac{")))

@@ -146,6 +146,18 @@ def browser() -> Iterator[Chromium]:
         yield found
 
 
+def test_the_page_fits_a_narrow_window_and_names_measured_times(browser: Chromium, tmp_path: Path) -> None:
+    module = parse("HloModule m\nENTRY e { x = f32[4] parameter(0)  ROOT y = f32[4] sine(x) }")
+    session = decided_session(module, "cpu", None, None)
+    for measured, said in (({}, "estimated"), ({"y": 2e-6}, "2 µs measured")):
+        (tmp_path / "page.html").write_text(graph_page(module, session.plan, "cpu", measured))
+        browser.open(tmp_path / "page.html")
+        assert browser.evaluate("document.getElementById('about').textContent").endswith(said)
+    assert "1 node of " in browser.evaluate("document.getElementById('panel').textContent")
+    browser.evaluate("document.body.style.width = '420px'")
+    assert browser.evaluate("document.querySelector('header').scrollWidth") <= 420
+
+
 def test_a_hostile_program_is_shown_as_text(browser: Chromium, tmp_path: Path) -> None:
     page, _ = page_of(parse(HOSTILE))
     (tmp_path / "hostile.html").write_text(page)
