@@ -22,7 +22,7 @@ from compiler.support.untrusted import short_repr
 from env.baseline import Baseline, ProgramError
 from env.compilation import Compilation, PlanFailedError
 from env.measurement import Measurement, Measurer, ReferenceFailedError
-from env.rewards import Reward, make_reward
+from env.rewards import Reward, finite_number, make_reward
 from env.speedup_measurer import SpeedupMeasurer
 from env.suites import Program, Suite, load_suite
 from env.workers import parse_workers
@@ -169,6 +169,7 @@ class CompilerEnv(gym.Env[ObsType, np.int64], ABC):
 
         Raises:
             TypeError: the action is not an integer.
+            RewardError: the reward is no finite number.
             MeasurementError: the reward is measured, and the default plan of the program cannot be measured.
         """
         with gc_paused():
@@ -316,12 +317,12 @@ class CompilerEnv(gym.Env[ObsType, np.int64], ABC):
         """Return the reward of a decision that was taken, and note the speedup that `info` reports."""
         reward = 0.0
         try:
-            reward = self.reward.step(compilation) - self.step_cost
+            reward = finite_number(self.reward.step(compilation), self.reward, "step") - self.step_cost
             if compilation.done:
-                reward += self.reward.finish(compilation)
+                reward += finite_number(self.reward.finish(compilation), self.reward, "finish")
             self._speedup = self.reward.speedup(compilation)
         except PlanFailedError as error:
-            failure = self.reward.failure(error.measurement)
+            failure = finite_number(self.reward.failure(error.measurement), self.reward, "failure")
             self._speedup = math.exp(failure)
             reward += failure
         return reward

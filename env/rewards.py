@@ -22,8 +22,9 @@ from collections.abc import Callable
 from typing import ClassVar
 
 from compiler.backends.cuda.gpu_models import GpuModel
-from compiler.errors import OptionError, UnknownNameError
+from compiler.errors import HlogymError, OptionError, UnknownNameError
 from compiler.support.plugins import extension_names, find_extension
+from compiler.support.untrusted import short_repr
 from env.compilation import Compilation
 from env.measurement import Measurement
 from env.predicted_time import PlanTimes
@@ -45,6 +46,25 @@ SLOWEST_REWARD = -4.0
 """For a plan that is 55 times slower than the default plan, or slower still."""
 FAILURE_REWARD = -5.0
 """For a plan that does not compile, computes something else, crashes or hangs: less than for any that is only slow."""
+
+
+class RewardError(HlogymError, ValueError):
+    """A reward that is no number, or not a finite one."""
+
+
+def finite_number(value: object, reward: Reward, method: str) -> float:
+    """Return what a method of a reward returned, as a float.
+
+    Raises:
+        RewardError: it is no finite number.
+    """
+    try:
+        number = math.nan if isinstance(value, str) else float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise RewardError(f"{type(reward).__name__}.{method} returned {short_repr(value)}, which is no finite number")
+    return number
 
 
 class Reward:
@@ -112,12 +132,18 @@ class PotentialReward(Reward, ABC):
 
     def reset(self, compilation: Compilation) -> None:
         """Note the quantity at the start."""
-        self._start = self._now = math.log(self.quantity(compilation))
+        self._start = self._now = self._log(compilation)
 
     def step(self, compilation: Compilation) -> float:
         """Return the log of the ratio of the quantity before the decision to the one after it."""
-        before, self._now = self._now, math.log(self.quantity(compilation))
+        before, self._now = self._now, self._log(compilation)
         return before - self._now
+
+    def _log(self, compilation: Compilation) -> float:
+        quantity = finite_number(self.quantity(compilation), self, "quantity")
+        if quantity <= 0:
+            raise RewardError(f"{type(self).__name__}.quantity returned {quantity:g}, which is no positive number")
+        return math.log(quantity)
 
     @property
     def total(self) -> float:
@@ -218,10 +244,12 @@ def make_reward(reward: Reward | str) -> Reward:
         ExtensionError: the reward of another distribution cannot be used.
         TypeError: neither a name nor a `Reward`.
     """
+    given: object = reward
+    if not isinstance(given, Reward | str):
+        hint = f"; pass {given.__name__}()" if isinstance(given, type) and issubclass(given, Reward) else ""
+        raise TypeError(f"reward must be a Reward object or one of {', '.join(REWARDS)}, got {given!r:.80}{hint}")
     if isinstance(reward, Reward):
         return copy.deepcopy(reward)
-    if not isinstance(reward, str):
-        raise TypeError(f"reward must be a Reward object or one of {', '.join(REWARDS)}, got {reward!r:.80}")
     name = _FORMER_NAMES.get(reward, reward)
     maker = REWARDS.get(name) or find_extension(GROUP, name, lacks_of_reward)
     if maker is None:

@@ -402,6 +402,8 @@ def doctor(
 
     Example: hlogym doctor --calibrate
     """
+    if cost_model is not None and not calibrate:
+        raise typer.BadParameter("--cost-model is what is calibrated; give it with --calibrate")
     if calibrate:
         from experiments.calibration import calibrate as calibrate_here
 

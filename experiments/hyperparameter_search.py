@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ from compiler.errors import HlogymError, UnknownNameError
 from compiler.support.safe_names import shell_command
 from experiments.answer import give_answer, print_fields
 from experiments.config import ConfigError, TrainConfig
-from experiments.console import progress
+from experiments.console import error_console, progress
 from experiments.hyperparameters import write_hyperparameters
 from experiments.interruption import keeping
 from experiments.learners import AGENTS, make_learner
@@ -22,6 +23,7 @@ from experiments.mlflow_store import check_store
 from experiments.provenance import provenance
 from experiments.results import check_output, check_writable
 from experiments.tracking import TrackedRun
+from experiments.train import check_programs
 from experiments.validation import evaluation_callback
 
 if TYPE_CHECKING:
@@ -58,6 +60,7 @@ def search_hyperparameters(
 
     Raises:
         SearchError: Optuna is not installed, or no training was completed.
+        ProgramError, UnknownNameError: the programs cannot be used, or the agent does not play the environment.
     """
     optuna = _optuna()
     if config.agent not in AGENTS:
@@ -67,6 +70,9 @@ def search_hyperparameters(
     check_writable(runs)
     check_output(output)
     check_store(runs)
+    learner = make_learner(config)  # before there is a study
+    with closing(learner):
+        check_programs(learner, config)
     runs.mkdir(parents=True, exist_ok=True)
     study: Study = optuna.create_study(
         study_name=name or time.strftime("tune-agent-%Y%m%d-%H%M%S"), direction="maximize", load_if_exists=True,
@@ -83,7 +89,11 @@ def search_hyperparameters(
 
         def objective(trial: Trial) -> float:
             bar.update(task, description=f"trial {trial.number}")
-            value = _train(trial, config, fixed, evaluations, tracked.run_id, runs)
+            try:
+                value = _train(trial, config, fixed, evaluations, tracked.run_id, runs)
+            except ConfigError as error:
+                error_console.print(f"trial {trial.number} failed: {error}", soft_wrap=True)
+                raise
             tracked.metrics({"value": value}, trial.number)
             reached[0] = max(reached[0], value)
             bar.update(task, advance=1, so_far=f"best mean return {reached[0]:.4g}")
@@ -119,7 +129,7 @@ def _optuna() -> Any:
         import optuna
     except ImportError as error:
         raise SearchError("hlogym tune-agent needs Optuna: pip install 'hlogym[tune]'") from error
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    optuna.logging.set_verbosity(optuna.logging.ERROR)  # it prints tracebacks of errors that are reported here
     return optuna
 
 

@@ -14,6 +14,7 @@ from agents.checkpoint import CheckpointError, latest_checkpoint, load_checkpoin
 from compiler.errors import HlogymError
 from compiler.learned.policy_folder import check_policy_target, is_policy_folder
 from env.store import PlanStore, default_store_path
+from env.suites import load_suite
 from experiments.config import TrainConfig
 from experiments.console import progress
 from experiments.interruption import Interruption
@@ -38,13 +39,18 @@ class EnvironmentLostError(HlogymError, RuntimeError):
     """A process of an environment that has ended, so that the training cannot continue."""
 
 
-def check_programs(learner: Learner) -> None:
+def check_programs(learner: Learner, config: TrainConfig) -> None:
     """Compile all programs and, if rewards are measured, time their reference plans, before training begins.
 
+    The validation programs are only read.
+
     Raises:
+        UnknownNameError, ManifestError: the suite of the validation programs cannot be used.
         ProgramError: some programs cannot be used; the message lists them with the reasons.
         MeasurementError: nothing can be measured on this machine.
     """
+    if config.eval_freq > 0:
+        load_suite(config.eval_suite)
     programs = learner.programs
     what = "measuring references" if learner.measured else "compiling programs"
     with progress() as bar:
@@ -86,7 +92,7 @@ def train(run: RunFolder, config: TrainConfig, learner: Learner | None = None) -
     if learner is None:
         learner = make_learner(config)
         with closed_on_error(learner):
-            check_programs(learner)
+            check_programs(learner, config)
     try:
         check_plan_store(learner)
         with sole_trainer(run):
@@ -155,6 +161,8 @@ def _damage_in(checkpoint: Path | None) -> Iterator[None]:
     try:
         yield
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        if checkpoint is None or isinstance(error, HlogymError):  # it has another cause, and says so
+            raise
         raise CheckpointError(
             f"cannot resume from {checkpoint}: {error!r} in its state; move it away to resume from the one before"
         ) from error

@@ -79,7 +79,7 @@ def start_or_resume(
         with closed_on_error(learner):
             check_plan_store(learner)
             check_store(runs)
-            check_programs(learner)
+            check_programs(learner, config)
             run = new_run(runs, name, config)
     else:
         config = run.config()
@@ -89,7 +89,7 @@ def start_or_resume(
         _say_what_is_kept(asked, config)
         learner = make_learner(config)
         with closed_on_error(learner):
-            check_programs(learner)
+            check_programs(learner, config)
     watch, measured = LoadWatch(), learner.measured
     try:
         train(run, config, learner)

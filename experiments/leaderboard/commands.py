@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +14,7 @@ from compiler.backends.registry import find_backend
 from compiler.plan import CompilationPlan
 from compiler.policy import policy_names
 from compiler.support.safe_names import shell_command
-from env.suites import load_suite
+from env.suites import ManifestError, SealedError, load_suite
 from experiments.console import factor, progress, stdout
 from experiments.interruption import keeping
 from experiments.leaderboard.entry import Entry, EntryError, read_entry
@@ -41,6 +42,8 @@ def make_entry(
 ) -> None:
     """Run `hlogym leaderboard entry`: write an entry from a policy, or from a folder with a plan per program."""
     source: dict[str, CompilationPlan] | str | Path
+    with contextlib.suppress(SealedError, ManifestError):  # such a suite exists
+        load_suite(suite)
     if plans is not None:
         source = _read_plans(plans, suite)
     elif policy in policy_names():

@@ -21,7 +21,16 @@ from env.base import CompilerEnv
 from env.compilation import Compilation, PlanFailedError
 from env.environments import CompileEnv, FusionEnv, PassOrderEnv, UnrollEnv
 from env.measurement import Measurement
-from env.rewards import FAILURE_REWARD, REWARDS, EstimatedTime, MeasuredTime, OpCount, PotentialReward, Reward
+from env.rewards import (
+    FAILURE_REWARD,
+    REWARDS,
+    EstimatedTime,
+    MeasuredTime,
+    OpCount,
+    PotentialReward,
+    Reward,
+    RewardError,
+)
 from tests.env.scripted import FAILED, ScriptedMeasurer, taking
 from tests.env.small_programs import CHAIN, write_suite
 
@@ -147,6 +156,38 @@ def test_unknown_names_are_reported_with_the_nearest(suite: Path) -> None:
         FusionEnv(suite, reward="estimated")
     with pytest.raises(TypeError, match="must be a Reward object or one of op-count"):
         FusionEnv(suite, reward=FewerKernels)  # type: ignore[arg-type]  # the class, not an object
+
+
+class Returning(Reward):
+    """Returns a value that may be no number."""
+
+    def __init__(self, value: object) -> None:
+        self.value = value
+
+    def step(self, compilation: Compilation) -> float:
+        return self.value  # type: ignore[return-value]
+
+
+class Nothing(PotentialReward):
+    """A quantity that reaches zero, which has no logarithm."""
+
+    def quantity(self, compilation: Compilation) -> float:
+        return 0.0
+
+
+@pytest.mark.parametrize("value", ["1", None, float("nan"), float("inf"), [1.0, 2.0]])
+def test_a_reward_that_is_no_finite_number_is_an_error(value: object, suite: Path) -> None:
+    env = FusionEnv(suite, reward=Returning(value))
+    env.reset(options={"program": "chain"})
+    with pytest.raises(RewardError, match=r"Returning\.step returned .* finite number"):
+        env.step(0)
+
+
+def test_mistakes_in_a_reward_are_named(suite: Path) -> None:
+    with pytest.raises(RewardError, match=r"Nothing\.quantity returned 0, which is no positive number"):
+        FusionEnv(suite, reward=Nothing()).reset()
+    with pytest.raises(TypeError, match=r"pass Nothing\(\)"):
+        FusionEnv(suite, reward=Nothing)  # type: ignore[arg-type]
 
 
 def test_a_reward_can_be_registered(suite: Path, monkeypatch: pytest.MonkeyPatch) -> None:

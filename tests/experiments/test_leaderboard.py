@@ -424,6 +424,8 @@ def test_from_plans_to_a_page(hlogym: Shell, tmp_path: Path, suite: Path) -> Non
     unfused(LOOP).save(plans / "loop.json")
     assert hlogym(*made, "mine", "--name", "mine", "--plans", plans).status == 0
     assert hlogym(*made, "rules", "--name", "rules", "--policy", "heuristic").status == 0
+    nowhere = ("leaderboard", "entry", "--suite", "nope", "--author", "A. Name", "-o", "none", "--name", "none")
+    assert "unknown suite" in hlogym.fails(*nowhere, "--policy", "heuristic")
     assert "was not verified" in hlogym.fails("leaderboard", "page", "mine", "-o", "page.html")
     verified = hlogym("leaderboard", "verify", "mine", "rules", "--suite", suite, *QUICK_OPTIONS)
     assert verified.status == 0, verified.err

@@ -80,6 +80,16 @@ def test_awkward_names_train_track_export_and_report(hlogym: Shell, tmp_path: Pa
 
 
 @pytest.mark.parametrize("name", ["../x", "a/b", "", ".", "..", "/root/x", ".hidden", "x" * 300, "a\x1b[2Jb", "nul"])
+def test_validation_programs_that_do_not_exist_are_named_before_a_run_is_made(hlogym: Shell, tmp_path: Path) -> None:
+    write_suite(tmp_path / "suite")
+    message = hlogym.fails(
+        "train", "--suite", "suite", "--env", "hlogym/Fusion-v0", "--set", "eval_suite=nope", "--name", "r"
+    )
+    assert message.startswith("error: unknown suite")
+    assert "'nope'" in message
+    assert not (tmp_path / "runs" / "r").exists()
+
+
 @pytest.mark.parametrize("resume", [(), ("--resume",)])
 def test_an_invalid_run_name_is_rejected_before_anything_is_written(
     hlogym: Shell, tmp_path: Path, name: str, resume: tuple[str, ...]
