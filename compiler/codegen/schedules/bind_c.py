@@ -398,6 +398,8 @@ class _Binder:
             lanes = self._vectors(s) * lane
             if s.vars[-1].extent < 2 * lanes:
                 lanes = lane
+            if lanes == lane and _has_bytes_for_integers(s):
+                return self._scalar_accumulators(s)
             if self._is_short(s, lane):
                 found = lane_accumulators.short_reduction(s, lane)
                 return [replace(x, poll=_poll(x)) if isinstance(x, For) else x for x in found]
@@ -439,6 +441,21 @@ class _Binder:
         for v in reversed(s.vars[:-1]):
             loop = For(v, LoopKind.SERIAL, (loop,))
         return replace(loop, poll=_poll(loop)) if loop.kind is LoopKind.SERIAL else loop
+
+
+def _has_bytes_for_integers(s: lir.Reduce) -> bool:
+    """Check whether a reduction to wider integers loads or stores bytes.
+
+    With lanes of one vector for its results, the C compiler would compute the bytes in a quarter of a vector.
+    """
+    if not all(r.type.is_integer and r.type.byte_size > 1 for r in s.reductions):
+        return False
+    stored = {x.value for x in s.body if isinstance(x, lir.LocalStore | lir.Store)}
+    return any(
+        x.type.byte_size == 1 and (isinstance(x.value, lir.Load | lir.LocalLoad) or x.name in stored)
+        for x in s.body
+        if isinstance(x, lir.Let)
+    )
 
 
 def _moved(s: For, var: Var, at: IndexExpr) -> For:

@@ -8,9 +8,11 @@ from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import IndexExpr, Var
 from compiler.codegen.nest.loop_ir import Body, For, LoopKind
+from compiler.codegen.nest.scalar_ops import conversion
 from compiler.codegen.nest.traversal import map_indices
 from compiler.codegen.schedules import accumulators
 from compiler.codegen.schedules.schedule import Schedule
+from compiler.ir.types import PrimitiveType as T
 
 MAX_ACCUMULATORS = 16
 """Maximum number of vectors of all accumulators of a loop, half of the registers of AVX-512."""
@@ -78,7 +80,7 @@ def short_reduction(s: lir.Reduce, vector: int) -> list[lir.Stmt]:
         inner = (*inner, _lane_step(part, arrays, lane, ix.of(lane) + at))
         last += _combined_lanes(part, arrays, width, vector)
         for r, own in zip(s.reductions, part.reductions, strict=True):
-            name = r.name if at + width == v.extent else f"{own.name}_sum"
+            name = r.name if at + width == v.extent else f"{own.name}_joined"
             if sums[r.name]:
                 last.append(accumulators.combination(replace(r, value=own.name), sums[r.name], name))
             sums[r.name] = name if sums[r.name] else own.name
@@ -103,10 +105,39 @@ def _combined_lanes(s: lir.Reduce, arrays: dict[str, str], lanes: int, vector: i
     out: list[lir.Stmt] = []
     if lanes <= vector:
         out += _moved_lanes(s, arrays, lanes, lanes)
-    while lanes > 1:
+    of_integers = all(r.type.is_integer or r.type is T.PRED for r in s.reductions)
+    while lanes > (vector if of_integers else 1):
         out += _moved_lanes(s, arrays, lanes, lanes // 2)
         lanes //= 2
+    if of_integers:
+        return [*out, *_reduced_lanes(s, arrays, lanes)]
     return [*out, *(lir.Let(r.name, r.type, lir.LocalLoad(arrays[r.name], ix.const(0))) for r in s.reductions)]
+
+
+def _reduced_lanes(s: lir.Reduce, arrays: dict[str, str], lanes: int) -> list[lir.Stmt]:
+    """Return a loop over lanes of integers or bools, which the C compiler combines in registers in any order.
+
+    In halves, the last lanes of bytes would pass through memory one by one. Bools are combined as bytes, because a loop
+    with an accumulator of type bool is not vectorized.
+    """
+    lane = Var(f"{s.vars[-1].name}h", lanes)
+    loads: list[lir.Stmt] = []
+    last: list[lir.Stmt] = []
+    reductions: list[lir.Reduction] = []
+    for r in s.reductions:
+        value = f"{r.name}_lane"
+        loads.append(lir.Let(value, r.type, lir.LocalLoad(arrays[r.name], ix.of(lane))))
+        if r.type is T.PRED:
+            byte = replace(r, name=f"{r.name}_byte", type=T.U8, value=f"{value}_byte")
+            loads.append(lir.Let(byte.value, T.U8, lir.Apply(conversion(T.PRED, T.U8), (value,))))
+            last.append(lir.Let(r.name, T.PRED, lir.Apply(conversion(T.U8, T.PRED), (byte.name,))))
+            reductions.append(byte)
+        else:
+            reductions.append(replace(r, value=value))
+    of_lanes = replace(s, vars=(lane,), reductions=tuple(reductions), body=tuple(loads))
+    step = (*loads, *accumulators.combine(of_lanes))
+    loop = For(lane, LoopKind.VECTOR, step, accumulators.combined_of(of_lanes))
+    return [*accumulators.start(of_lanes), loop, *accumulators.results(of_lanes), *last]
 
 
 def _moved_lanes(s: lir.Reduce, arrays: dict[str, str], lanes: int, fewer: int) -> list[lir.Stmt]:

@@ -1,0 +1,74 @@
+"""Reductions of rows of integers and bools, whose lanes the C compiler combines in registers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from compiler.codegen.schedules.schedule import Schedule
+from tests.codegen import running
+from tests.codegen.test_stages import checked
+
+ROWS = """
+    x = {t}[5,{n}] parameter(0)
+    start = {t}[] constant({start})
+    ROOT r = {t}[5] reduce(x, start), dimensions={1}, to_apply=reduce
+"""
+SEVERAL = """
+    x = s32[5,300] parameter(0)
+    zero = s32[] constant(0)
+    zeros = s32[5,300] broadcast(zero), dimensions={}
+    above = pred[5,300] compare(x, zeros), direction=GT
+    below = pred[5,300] compare(x, zeros), direction=LT
+    true = pred[] constant(true)
+    every = pred[5] reduce(above, true), dimensions={1}, to_apply=reduce
+    all = pred[5] reduce(below, true), dimensions={1}, to_apply=reduce
+    ROOT r = (pred[5], pred[5]) tuple(every, all)
+"""
+COUNT = """
+    x = u8[9,{n}] parameter(0)
+    three = u8[] constant(3)
+    threes = u8[9,{n}] broadcast(three), dimensions={}
+    above = pred[9,{n}] compare(x, threes), direction=GT
+    one = s32[9,{n}] convert(above)
+    zero = s32[] constant(0)
+    ROOT r = s32[9] reduce(one, zero), dimensions={1}, to_apply=reduce
+"""
+REDUCER = "reduce {{ a = {t}[] parameter(0) b = {t}[] parameter(1) ROOT s = {t}[] {op}(a, b) }}"
+LENGTHS = [1, 15, 16, 63, 64, 65, 130, 517, 1100]
+
+
+def sources(text: str, reducer: str) -> list[str]:
+    """Return the sources of kernels for rows of all lengths, after comparing them with the interpreter."""
+    cases = []
+    for n in LENGTHS:
+        fused = running.fused(text.replace("{n}", str(n)), reducer)
+        args = running.random_args(fused.parameter_shapes, np.random.default_rng(n))
+        cases.append(running.case_of(fused, args, "c", Schedule(threads=0)))
+    for case, outputs in zip(cases, running.run_c(cases), strict=True):
+        assert running.problem(outputs, case) is None
+    return [c.spec.source for c in cases]
+
+
+@pytest.mark.parametrize("t", ["u8", "s8", "u16", "s32", "s64"])
+@pytest.mark.parametrize("op", ["minimum", "maximum", "add", "multiply", "and", "or"])
+def test_rows_of_integers(t: str, op: str) -> None:
+    found = sources(ROWS.replace("{t}", t).replace("{start}", "3"), REDUCER.format(t=t, op=op))
+    assert not any("_2[2]" in source for source in found)  # the last two lanes
+    assert all("omp simd reduction(" in source for source in found[-5:])
+
+
+@pytest.mark.parametrize(("op", "start"), [("and", "true"), ("or", "false")])
+def test_rows_of_bools_are_combined_as_bytes(op: str, start: str) -> None:
+    found = sources(ROWS.replace("{t}", "pred").replace("{start}", start), REDUCER.format(t="pred", op=op))
+    assert all("_byte_sum" in source for source in found[-5:])
+
+
+def test_several_rows_of_bools() -> None:
+    source = checked(SEVERAL, Schedule(threads=0), REDUCER.format(t="pred", op="and"))
+    assert source.count("reduction(&:") == 2
+
+
+def test_bytes_beside_wider_integers() -> None:
+    found = sources(COUNT, REDUCER.format(t="s32", op="add"))
+    assert not any("_lanes[16]" in source for source in found)  # a quarter of a vector of bytes
