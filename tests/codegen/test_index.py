@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compiler.codegen.nest import index as ix
-from compiler.codegen.nest.index import IndexExpr, Quotient, Remainder, Runtime, Var
+from compiler.codegen.nest.index import IndexExpr, Multiple, Quotient, Remainder, Runtime, Var
 
 VARS: tuple[Var | Runtime, ...] = (Var("i", 5), Var("j", 3), Var("k", 1), Runtime("n", 0, 6))
 Env = Mapping[str, int]
@@ -40,6 +40,8 @@ def evaluate(e: IndexExpr, env: Env) -> int:
             inner = evaluate(symbol.value, env)
             assert inner >= 0, f"{symbol} divides {inner}"
             total += c * (inner // symbol.divisor if isinstance(symbol, Quotient) else inner % symbol.divisor)
+        elif isinstance(symbol, Multiple):
+            total += c * evaluate(symbol.value, env) * env[symbol.factor.name]
         else:
             total += c * env[symbol.name]
     return total

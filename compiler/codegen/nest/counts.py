@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from compiler.codegen.nest import loop_ir as lir
-from compiler.codegen.nest.index import IndexExpr, Quotient, Remainder, Var
+from compiler.codegen.nest.index import IndexExpr, Multiple, Quotient, Remainder, Var
 from compiler.codegen.nest.loop_ir import Body, For, LoopKind, Stmt
 from compiler.codegen.nest.scalar_ops import SCALAR_BYTES, ScalarOp
 from compiler.codegen.nest.traversal import names_of
@@ -252,6 +252,8 @@ def _stride(offset: IndexExpr, var: Var | None) -> str:
     for symbol, c in offset.terms:
         if symbol == var:
             stride = c
+        elif isinstance(symbol, Multiple):
+            stride = stride or (0 if var is None else c * symbol.factor.low * symbol.value.coefficient(var))
         elif isinstance(symbol, Quotient | Remainder):
             if var is not None and var in set(symbol.value.variables()):
                 return _RANDOM

@@ -1,9 +1,9 @@
 """Index arithmetic: quasi-affine expressions of loop variables in a normal form, simplified by value ranges.
 
 An `IndexExpr` is `const + sum(coefficient * symbol)`, where a symbol is a loop variable, an integer known only at run
-time, or the quotient or remainder of another index expression. Equal expressions have equal normal forms wherever the
-simplifications find it, so indices can be compared and used as dictionary keys. A reshape produces quotients and
-remainders; those that the ranges of the variables make redundant are removed.
+time, or the quotient, remainder or multiple of another index expression. Equal expressions have equal normal forms
+wherever the simplifications find it, so indices can be compared and used as dictionary keys. A reshape produces
+quotients and remainders; those that the ranges of the variables make redundant are removed.
 """
 
 from __future__ import annotations
@@ -63,7 +63,20 @@ class Remainder:
         return 0, self.divisor - 1
 
 
-IndexSymbol = Var | Runtime | Quotient | Remainder
+@dataclass(frozen=True, slots=True)
+class Multiple:
+    """value * factor, where the factor is one number that the compiler of the language does not know."""
+
+    value: IndexExpr
+    factor: Runtime
+
+    @property
+    def range(self) -> tuple[int, int]:
+        low, high = (self.value * self.factor.low).range
+        return low, high
+
+
+IndexSymbol = Var | Runtime | Quotient | Remainder | Multiple
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +101,7 @@ class IndexExpr:
         own, inner = abs(self.const), 0
         for symbol, c in self.terms:
             own += abs(c) * max(map(abs, symbol.range))
-            if isinstance(symbol, Quotient | Remainder):
+            if isinstance(symbol, Quotient | Remainder | Multiple):
                 inner = max(inner, symbol.value.magnitude)
         return max(own, inner)
 
@@ -157,6 +170,8 @@ class IndexExpr:
                 yield symbol
             else:
                 yield from symbol.value.variables()
+                if isinstance(symbol, Multiple):
+                    yield symbol.factor
 
     def coefficient(self, v: IndexSymbol) -> int:
         """Return the coefficient of `v` in the linear terms, 0 if there is none."""
@@ -173,6 +188,8 @@ class IndexExpr:
                 out = out + symbol.value.substitute(mapping).floordiv(symbol.divisor) * c
             elif isinstance(symbol, Remainder):
                 out = out + symbol.value.substitute(mapping).mod(symbol.divisor) * c
+            elif isinstance(symbol, Multiple):
+                out = out + multiple(symbol.value.substitute(mapping), symbol.factor) * c
             else:
                 out = out + IndexExpr(((symbol, c),))
         return out
@@ -191,6 +208,8 @@ class IndexExpr:
 def _symbol_text(symbol: IndexSymbol) -> str:
     if isinstance(symbol, Var | Runtime):
         return symbol.name
+    if isinstance(symbol, Multiple):
+        return f"({symbol.factor.name}*{symbol.value.to_c()})"
     op = "/" if isinstance(symbol, Quotient) else "%"
     return f"({symbol.value.to_c()} {op} {symbol.divisor})"
 
@@ -223,6 +242,11 @@ def of(symbol: IndexSymbol) -> IndexExpr:
     if isinstance(symbol, Var) and symbol.extent == 1:
         return IndexExpr()
     return IndexExpr(((symbol, 1),))
+
+
+def multiple(value: IndexExpr, factor: Runtime) -> IndexExpr:
+    """Return an expression times a number that the compiler of the language does not know."""
+    return IndexExpr(((Multiple(value, factor), 1),)) if value.terms or value.const else value
 
 
 Index = tuple[IndexExpr, ...]

@@ -20,6 +20,7 @@ from compiler.codegen.schedules import accumulators, lane_accumulators, stages, 
 from compiler.codegen.schedules.edges import REDUCTIONS, split_edges
 from compiler.codegen.schedules.halves import LANES as HALVES
 from compiler.codegen.schedules.halves import convert_halves, suits_halves
+from compiler.codegen.schedules.hidden_strides import hide_strides
 from compiler.codegen.schedules.interleaving import interleave_values
 from compiler.codegen.schedules.joined_rows import join_rows
 from compiler.codegen.schedules.lane_accumulators import MAX_ACCUMULATORS
@@ -151,7 +152,7 @@ def _with_short_rows(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
 def _with_loop_kinds(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
     body = select_offsets(_Binder(schedule, kernel.arguments).top(kernel.body))
     body = pair_elements(kernel, hide_single_elements(separate_columns(body)))
-    body = convert_halves(kernel, body)
+    body = hide_strides(convert_halves(kernel, body))
     body = join_rows(move_uniform_values(interleave_values(body)))
     check_local_bytes(body)
     return replace(kernel, body=body)

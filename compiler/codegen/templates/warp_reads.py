@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
-from compiler.codegen.nest.index import IndexExpr, IndexSymbol, Quotient, Remainder, Var
+from compiler.codegen.nest.index import IndexExpr, IndexSymbol, Multiple, Quotient, Remainder, Var
 from compiler.codegen.nest.scalar_ops import SCALAR_BYTES
 from compiler.codegen.nest.traversal import walk
 from compiler.ir.opcodes import Opcode
@@ -110,6 +110,8 @@ def _value(i: IndexExpr, places: Mapping[IndexSymbol, Values], names: Mapping[st
             total = total + c * (_value(symbol.value, places, names) // symbol.divisor)
         elif isinstance(symbol, Remainder):
             total = total + c * (_value(symbol.value, places, names) % symbol.divisor)
+        elif isinstance(symbol, Multiple):
+            total = total + c * symbol.factor.low * _value(symbol.value, places, names)
         elif symbol in places:
             total = total + c * places[symbol]
         elif symbol.name in names:

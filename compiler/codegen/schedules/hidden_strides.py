@@ -1,0 +1,72 @@
+"""Vector loops that load one element of each of many rows: the C compiler does not know how long the rows are.
+
+It takes loads whose distance is a power of two for the first elements of groups, which it would load as whole vectors
+and separate; of a group that is longer than a vector it makes no vectors of the loop at all. If the distance is another
+number, or one that it does not know, it loads the elements one by one and computes the rest in vectors.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from compiler.codegen.nest import index as ix
+from compiler.codegen.nest import loop_ir as lir
+from compiler.codegen.nest.index import IndexExpr, Runtime, Var
+from compiler.codegen.nest.loop_ir import Body, For
+from compiler.codegen.nest.scalar_ops import SCALAR_BYTES
+from compiler.codegen.nest.traversal import map_bodies, walk
+from compiler.codegen.nest.work import work_of
+from compiler.codegen.schedules.loop_transforms import map_vector_loops
+from compiler.codegen.schedules.stages import is_long_value
+from compiler.ir.types import PrimitiveType as T
+
+VECTOR_BYTES = 64
+"""Size of the largest vector; a group of elements that fits into it is separated."""
+SET_BYTES, FEW = 4096, 32
+"""Distance of elements that share a set of the first-level cache, and how many of them are still near: a loop over more
+waits for memory, with vectors even longer."""
+MIN_WORK = 12
+"""Minimum number of statements, for each element that is loaded by itself, of a loop without long functions: vectors
+gain nothing in a shorter one."""
+
+
+def hide_strides(body: Body) -> Body:
+    """Return bound statements whose vector loops over rows have strides that the C compiler does not know."""
+    return map_vector_loops(body, _loop)
+
+
+def _loop(s: For) -> Body:
+    found = [stride for x in walk(s.body) for stride in _strides(x, s.var)]
+    if not found or not (_has_function(s.body) or work_of(s.body, expensive=1) >= MIN_WORK * len(found)):
+        return (s,)
+    names = {stride: Runtime(f"{s.var.name}_stride{stride}", stride, stride) for stride in sorted(set(found))}
+
+    def statement(x: lir.Stmt) -> lir.Stmt:
+        for stride in _strides(x, s.var):
+            assert isinstance(x, lir.Let)  # noqa: S101 - `_strides` found its load
+            assert isinstance(x.value, lir.Load | lir.LocalLoad)  # noqa: S101
+            offset = _hidden(x.value.offset, s.var, names[stride])
+            return replace(x, value=replace(x.value, offset=offset))
+        return map_bodies(x, lambda inner: tuple(map(statement, inner)))
+
+    lets = (lir.Let(name.name, T.S32, lir.Opaque(stride)) for stride, name in names.items())
+    return *lets, replace(s, body=tuple(map(statement, s.body)))
+
+
+def _has_function(body: Body) -> bool:
+    return any(isinstance(x, lir.Let) and is_long_value(x) for x in walk(body))
+
+
+def _hidden(i: IndexExpr, row: Var, stride: Runtime) -> IndexExpr:
+    sign = 1 if i.coefficient(row) > 0 else -1
+    return i - ix.of(row) * i.coefficient(row) + ix.multiple(ix.of(row), stride) * sign
+
+
+def _strides(x: lir.Stmt, row: Var) -> tuple[int, ...]:
+    """Return the distance of the elements that a statement loads if the C compiler takes them for long groups."""
+    if not isinstance(x, lir.Let) or not isinstance(x.value, lir.Load | lir.LocalLoad):
+        return ()
+    stride = abs(x.value.offset.coefficient(row))
+    size = stride * SCALAR_BYTES.get(x.type, 4)
+    is_far = size >= SET_BYTES and row.extent > FEW
+    return (stride,) if size > VECTOR_BYTES and stride & (stride - 1) == 0 and not is_far else ()

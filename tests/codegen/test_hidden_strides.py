@@ -1,0 +1,43 @@
+"""Vector loops that load one element of each of many rows."""
+
+from __future__ import annotations
+
+import pytest
+
+from compiler.codegen.nest import index as ix
+from compiler.codegen.schedules.schedule import Schedule
+from tests.codegen.test_stages import checked
+
+COLUMN = """
+    x = {t}[{m},{n}] parameter(0)
+    column = {t}[{m},1] slice(x), slice={{[0:{m}], [{at}:{next}]}}
+    y = {t}[{m}] reshape(column)
+    ROOT r = {t}[{m}] {op}(y)
+"""
+
+
+@pytest.mark.parametrize("t", ["f32", "f64", "f16"])
+@pytest.mark.parametrize(("m", "n", "hidden"), [(200, 64, True), (200, 63, False), (200, 8, False), (16, 2048, True)])
+@pytest.mark.parametrize("at", [0, 5])
+def test_the_length_of_rows_is_hidden(t: str, m: int, n: int, hidden: bool, at: int) -> None:
+    text = COLUMN.format(t=t, m=m, n=n, at=at, next=at + 1, op="exponential")
+    source = checked(text, Schedule(threads=0, stages=0))
+    assert (f"hlogym_opaque({n}LL)" in source) == hidden
+
+
+def test_it_is_known_where_vectors_gain_nothing() -> None:
+    far = COLUMN.format(t="f32", m=200, n=2048, at=0, next=1, op="exponential")
+    light = COLUMN.format(t="f32", m=200, n=64, at=0, next=1, op="negate")
+    for text in (far, light):
+        assert "hlogym_opaque" not in checked(text, Schedule(threads=0, stages=0))
+
+
+def test_multiples_by_a_number_that_is_hidden() -> None:
+    i, j = ix.Var("i", 10), ix.Var("j", 4)
+    stride = ix.Runtime("stride", 64, 64)
+    found = ix.multiple(ix.of(i) + 2, stride) + ix.of(j)
+    assert found.range == (128, 64 * 11 + 3)
+    assert set(found.variables()) == {i, j, stride}
+    assert found.to_c() == "(j + (stride*(i + 2)))"
+    assert found.substitute({i: ix.const(-2)}) == ix.of(j)
+    assert found.substitute({i: ix.of(j) - 2}).to_c() == "(j + (stride*j))"
