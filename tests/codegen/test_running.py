@@ -145,6 +145,19 @@ def test_a_function_of_several_ops_in_reverse(function: str, kinds: list[str]) -
     np.testing.assert_allclose(made(x)[0], evaluate(parse(text), [x])[0], rtol=1e-5)
 
 
+@pytest.mark.parametrize("rows", [1, 3, 4, 9, 16, 33, 40, 70])
+@pytest.mark.parametrize("length", [50, 64, 512])
+def test_rows_with_long_functions_advance_in_vectors(rows: int, length: int) -> None:
+    dims = (rows, length, 1)
+    text = running_text("f32", "add", dims, 1).replace("ROOT r = f32[] add(a, b) }", LOGADDEXP)
+    x = np.random.default_rng(rows).standard_normal(dims).astype(np.float32)
+    made = compile_hlo(text, backend="cpu")
+    (kernel,) = made.kernels
+    assert ("omp simd" in kernel.source) == (rows >= 4)
+    expected = np.logaddexp.accumulate(x.astype(np.float64), 1)
+    np.testing.assert_allclose(made(x)[0], np.logaddexp(expected, 1), rtol=1e-4, atol=1e-4)
+
+
 def test_a_short_scan_is_part_of_the_kernels_around_it() -> None:
     text, x = running_text("s32", "add", (2, 6, 1), 1), argument("s32", (2, 6, 1))
     made = compile_hlo(text, backend="cpu")

@@ -1,6 +1,7 @@
 """Binding of scans to a CPU: a `Scan` becomes loops over accumulators.
 
-Along the fastest-varying dimension, the combinations of one row depend on each other, so several rows advance together.
+Along the fastest-varying dimension, the combinations of one row depend on each other, so several rows advance together,
+in vectors where each step computes long functions.
 Few long rows are divided into tracks of equal length: their totals are reduced first, and each track then continues
 from the total of those before it. Along another dimension, adjacent columns advance together in vectors. How a scan is
 divided depends on its size alone and never on the number of threads, so its result does not either.
@@ -19,6 +20,7 @@ from compiler.codegen.nest.traversal import indices_in, map_indices, names_defin
 from compiler.codegen.nest.work import work_of
 from compiler.codegen.schedules.loop_transforms import without_dead_code
 from compiler.codegen.schedules.schedule import Schedule
+from compiler.codegen.schedules.stages import is_long_value
 from compiler.ir.opcodes import Opcode
 
 MIN_COLUMNS = 16
@@ -40,6 +42,10 @@ LANES, MIN_LANES, ALIASED_LANES = 16, 32, 128
 """Tiles of columns are multiples of a vector of 32-bit elements, and have at least so many columns: threads that write
 narrow tiles beside each other wait for the cache lines that both write. Rows are divided into wider tiles if
 their elements share sets of the cache, which do not hold all lines that the next tile needs again."""
+FEWEST, HALF, CONFLICT_BYTES = 4, 8, 2048
+"""Fewest rows that advance together in vectors where each step computes long functions, as in a running sum of
+exponentials; half a vector, of which tiles of more rows are multiples; and the distance of rows from which on the cache
+holds the lines of no more than one vector of them."""
 
 
 def expand_scans(body: Body, schedule: Schedule) -> Body:
@@ -63,6 +69,10 @@ def _expand(s: Scan, schedule: Schedule) -> Body:
     chains = max(1, schedule.chains // fewer)
     if s.combiner is not None and row.extent < 2 * schedule.chains and tracks > 1:
         return _tracks(s, row, s.combiner, tracks, chains)
+    if schedule.vector and row.extent >= FEWEST and any(isinstance(x, lir.Let) and is_long_value(x) for x in s.body):
+        most = LANES if _is_aliased(s, row, CONFLICT_BYTES) else 2 * LANES
+        tiles = -(-row.extent // most)
+        return _in_lanes(s, row, min(row.extent, -(-row.extent // tiles // HALF) * HALF))
     return _chains(s, row, chains)
 
 
@@ -86,6 +96,11 @@ def _columns(s: Scan, schedule: Schedule) -> Body:
     is_wide = inner.extent <= ALIASED_LANES or _is_aliased(s, s.step, NEAR_BYTES)
     least = ALIASED_LANES if is_wide else MIN_LANES
     size = min(schedule.columns, max(least, -(-inner.extent // tiles // LANES) * LANES), inner.extent)
+    return _nested(outer, _in_lanes(s, inner, size))
+
+
+def _in_lanes(s: Scan, inner: Var, size: int) -> Body:
+    """Return a loop over tiles of `size` values of a variable, which advance together in vectors."""
     tile, lane = Var(f"{inner.name}t", -(-inner.extent // size)), Var(f"{inner.name}l", size)
     s = _moved(s, {inner: ix.of(tile) * size + ix.of(lane)})
 
@@ -103,7 +118,7 @@ def _columns(s: Scan, schedule: Schedule) -> Body:
         lanes(first),
         For(s.step, LoopKind.SERIAL, (lanes((*before, *s.body, *after)),)),
     )
-    return _nested(outer, _nested(tile, body))
+    return _nested(tile, body)
 
 
 def _nested(var: Var, body: Body) -> Body:
@@ -115,10 +130,11 @@ def _nested(var: Var, body: Body) -> Body:
 
 
 def _chains(s: Scan, row: Var, count: int, start: tuple[str, IndexExpr] | None = None) -> Body:
-    """Return loops over rows, `count` of which advance together.
+    """Return loops over rows, at most `count` of which advance together.
 
     `start` is an array of initial values and a row's place in it.
     """
+    count = min(count, row.extent)
     together, rest = divmod(row.extent, count)
     out: list[lir.Stmt] = []
     if together:
