@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from types import FrameType
 from typing import Any
 
 import gymnasium as gym
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecMonitor
+from stable_baselines3.common.vec_env.base_vec_env import VecEnvStepReturn
 
-__all__ = ["VECTORS", "make_vector", "random_states", "set_random_states"]
+__all__ = ["VECTORS", "LostEnvironmentsError", "make_vector", "random_states", "set_random_states"]
 
 VECTORS = ("dummy", "subproc")
 """Kinds of vectors: one environment after the other in this process, and all at once in processes of their own."""
@@ -23,8 +27,99 @@ def make_vector(makers: Sequence[Callable[[], gym.Env[Any, Any]]], kind: str = "
         kind: one of VECTORS.
     """
     if kind == "subproc":
-        return VecMonitor(SubprocVecEnv([_without_interrupts(make) for make in makers]))
+        return VecMonitor(_ProcessVector([_without_interrupts(make) for make in makers]))
     return VecMonitor(DummyVecEnv(list(makers)))
+
+
+class LostEnvironmentsError(ConnectionError):
+    """The processes of environments that cannot be asked any more, because an exchange with them was broken off."""
+
+
+class _ProcessVector(SubprocVecEnv):
+    """Environments in processes of their own, whose questions and answers stay in step when a signal arrives.
+
+    An exception between a question and its answers would leave answers in the pipes: they would be taken for those of
+    the next question, and `close` would wait for answers that were read already. So a signal waits until all answers
+    are read. A second one breaks the exchange off, and the processes can only be ended then.
+    """
+
+    _broken = False
+
+    def step_async(self, actions: Any) -> None:
+        """Send the actions."""
+        with self._exchange():
+            super().step_async(actions)
+
+    def step_wait(self) -> VecEnvStepReturn:
+        """Return what the environments answer."""
+        with self._exchange():
+            return super().step_wait()
+
+    def reset(self) -> Any:
+        """Reset all environments."""
+        with self._exchange():
+            return super().reset()
+
+    def env_method(self, *arguments: Any, **options: Any) -> list[Any]:
+        """Call a method of environments."""
+        with self._exchange():
+            if self.waiting:  # a signal arrived between the actions and the answers
+                super().step_wait()
+            return super().env_method(*arguments, **options)
+
+    def close(self) -> None:
+        """End the processes."""
+        if not self._broken:
+            with contextlib.suppress(EOFError, ConnectionError), self._exchange():
+                return super().close()
+        for process in self.processes:
+            process.terminate()
+        for process, remote in zip(self.processes, self.remotes, strict=True):
+            process.join()
+            remote.close()
+        self.closed = True
+        return None
+
+    @contextlib.contextmanager
+    def _exchange(self) -> Iterator[None]:
+        if self._broken:
+            raise LostEnvironmentsError("the processes of the environments cannot be asked any more")
+        with _signals_wait():
+            try:
+                yield
+            except BaseException:
+                self._broken = True
+                raise
+
+
+@contextlib.contextmanager
+def _signals_wait() -> Iterator[None]:
+    """Handle the first signal that arrives during the block after it, and a second one at once."""
+    if threading.current_thread() is not threading.main_thread():  # which alone handles signals
+        yield
+        return
+    received: list[int] = []
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+
+    def receive(number: int, frame: FrameType | None) -> None:
+        received.append(number)
+        if len(received) > 1:
+            handler = before[signal.Signals(number)]
+            if callable(handler):
+                handler(number, frame)
+            raise KeyboardInterrupt(number)
+
+    # A signal that is ignored stays ignored, and one without a handler ends the process at once.
+    own = {number: handler for number, handler in before.items() if callable(handler)}
+    for number in own:
+        signal.signal(number, receive)
+    try:
+        yield
+    finally:
+        for number, handler in own.items():
+            signal.signal(number, handler)
+        if len(received) == 1:
+            signal.raise_signal(received[0])
 
 
 def _without_interrupts(make: Callable[[], gym.Env[Any, Any]]) -> Callable[[], gym.Env[Any, Any]]:

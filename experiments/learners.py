@@ -16,7 +16,7 @@ from agents.checkpoint import InputFeatures
 from agents.export import export_policy
 from agents.pass_agents import PASS_AGENTS, learned_order, make_pass_agent
 from agents.ppo import baseline_of, make_ppo, network_of
-from agents.vectors import make_vector, random_states, set_random_states
+from agents.vectors import LostEnvironmentsError, make_vector, random_states, set_random_states
 from compiler.errors import UnknownNameError
 from compiler.learned.features import decisions, passes
 from compiler.learned.features.pass_slots import PASS_SLOTS
@@ -110,6 +110,7 @@ class _Agent:
         self.first = first
         self.measured, self.programs = first.measured, first.suite.programs
         self.vector = _make_vector(config, first)
+        self._random_states = random_states(self.vector)
 
     def check_programs(self, step: Callable[[Program], None]) -> None:
         """Check all programs; see `CompilerEnv.check_programs`."""
@@ -117,7 +118,9 @@ class _Agent:
 
     def extra(self) -> dict[str, Any]:
         """Return the states of the random generators that draw the programs."""
-        return {"env_rngs": random_states(self.vector)}
+        with contextlib.suppress(LostEnvironmentsError):  # after a second signal: those of the last checkpoint
+            self._random_states = random_states(self.vector)
+        return {"env_rngs": self._random_states}
 
     def restore(self, extra: Mapping[str, Any]) -> None:
         """Restore the random generators."""
@@ -125,8 +128,7 @@ class _Agent:
 
     def close(self) -> None:
         """Close the environments and end their processes."""
-        with contextlib.suppress(EOFError, ConnectionError):  # a process that was killed cannot be asked to end
-            self.vector.close()
+        self.vector.close()
         self.first.close()
 
 
