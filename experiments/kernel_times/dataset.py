@@ -39,12 +39,15 @@ class ChoiceTime:
         threads: number of threads that ran it.
         seconds: fastest sample of one execution.
         noise: how much slower the second fastest sample was, relative to the fastest.
+        halves: fastest sample of every other round, and of the rounds between: two measurements of the same, so that
+            what is chosen by one can be valued by the other; None if they were not kept.
     """
 
     choice: KernelChoice
     threads: int
     seconds: float
     noise: float
+    halves: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True)
@@ -77,7 +80,7 @@ class KernelTimes:
 
     def to_json(self) -> dict[str, Any]:
         """Return the kernel as plain data."""
-        times = [[t.choice.to_json(), t.threads, t.seconds, t.noise] for t in self.times]
+        times = [[t.choice.to_json(), t.threads, t.seconds, t.noise, *(t.halves or ())] for t in self.times]
         names = ("fingerprint", "hlo", "program", "family", "split", "fusion", "cores")
         return {**{n: getattr(self, n) for n in names}, "times": times}
 
@@ -85,14 +88,17 @@ class KernelTimes:
     def from_json(data: dict[str, Any]) -> KernelTimes:
         """Read what `to_json` wrote; raise DatasetError for anything else."""
         try:
-            times = tuple(
-                ChoiceTime(KernelChoice.from_json(c), int(threads), float(seconds), float(noise))
-                for c, threads, seconds, noise in data["times"]
-            )
+            times = tuple(map(_time, data["times"]))
             facts = {n: str(data[n]) for n in ("fingerprint", "hlo", "program", "family", "split", "fusion")}
             return KernelTimes(**facts, cores=int(data["cores"]), times=times)
         except (KeyError, TypeError, ValueError) as e:
             raise DatasetError(f"a line of the dataset is no kernel: {e}") from e
+
+
+def _time(data: Sequence[Any]) -> ChoiceTime:
+    choice, threads, seconds, noise, *halves = data
+    both = (float(halves[0]), float(halves[1])) if halves else None
+    return ChoiceTime(KernelChoice.from_json(choice), int(threads), float(seconds), float(noise), both)
 
 
 def read_dataset(path: Path) -> tuple[dict[str, Any], list[KernelTimes], set[str]]:

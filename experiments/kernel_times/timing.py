@@ -206,4 +206,5 @@ def _samples(
 
 def _time(choice: KernelChoice, threads: int, samples: list[float]) -> ChoiceTime:
     fastest, second = sorted(samples)[:2]
-    return ChoiceTime(choice, threads, fastest, second / max(fastest, 1e-12) - 1)
+    halves = min(samples[::2]), min(samples[1::2])
+    return ChoiceTime(choice, threads, fastest, second / max(fastest, 1e-12) - 1, halves)
