@@ -134,7 +134,7 @@ class IndexExpr:
         """Return the floor of the quotient by a positive integer."""
         # Multiples of the divisor leave the quotient exactly. What remains becomes a quotient symbol, or a constant if
         # its range is within one multiple of the divisor, as it is when a reshape is undone.
-        whole, rest = self._split(divisor)
+        whole, rest = self.split(divisor)
         shift, high = rest.range[0] // divisor, rest.range[1]
         # C rounds towards zero, so a multiple of the divisor makes the dividend non-negative first.
         rest, whole = rest - shift * divisor, whole + shift
@@ -144,14 +144,14 @@ class IndexExpr:
 
     def mod(self, divisor: int) -> IndexExpr:
         """Return the non-negative remainder by a positive integer."""
-        _, rest = self._split(divisor)
+        _, rest = self.split(divisor)
         shift, high = rest.range[0] // divisor, rest.range[1]
         rest = rest - shift * divisor
         if high - shift * divisor < divisor:
             return rest
         return IndexExpr(((Remainder(rest, divisor), 1),))
 
-    def _split(self, divisor: int) -> tuple[IndexExpr, IndexExpr]:
+    def split(self, divisor: int) -> tuple[IndexExpr, IndexExpr]:
         """Return (whole, rest) with self == divisor * whole + rest; rest has the terms that are not multiples."""
         whole, rest = [], []
         for symbol, c in self.terms:

@@ -13,8 +13,9 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from importlib import resources
 
+from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
-from compiler.codegen.nest.index import IndexExpr, Runtime
+from compiler.codegen.nest.index import IndexExpr, Runtime, Var
 from compiler.codegen.nest.loop_ir import LoopKind
 from compiler.codegen.nest.scalar_ops import binary
 from compiler.codegen.nest.traversal import names_defined, names_used, walk
@@ -89,6 +90,8 @@ class _CPrinter(Printer):
         self._constants: dict[str, str] = {}  # and the values of the literals among them
         self._in_vectors = False  # whether a loop is printed that gcc vectorizes; it does not with a sum of bools
         self._varying: frozenset[str] | None = None  # the names that a long vector loop defines
+        self._lanes: tuple[Var, frozenset[str]] | None = None  # of a vector loop: its variable, and what it defines
+        self._in_branch = False  # whether a branch of such a loop is printed
         self._masks: dict[tuple[str, str], str] = {}  # the masks of conditions outside of it, by their types
         self._integers: dict[str, int] = {}  # constants
         self._parities: set[str] = set()  # remainders by 2 and lowest bits
@@ -118,10 +121,33 @@ class _CPrinter(Printer):
 
     def store(self, s: lir.Store) -> None:
         t = self.types[s.buffer]
-        if (s.value, t) in self._narrow:
-            self.emit(f"{s.buffer}[{s.offset.to_c()}] = {t.name}_BITS_OF({s.value});")
-        else:
-            super().store(s)
+        value = f"{t.name}_BITS_OF({s.value})" if (s.value, t) in self._narrow else self.stored(s.value, t)
+        self.emit(f"{self._element(s.buffer, s.offset)} = {value};")
+
+    def load(self, load: lir.Load) -> str:
+        return self.converted(self._element(load.buffer, load.offset), self.types[load.buffer])
+
+    def condition(self, s: lir.If) -> None:
+        outside, self._in_branch = self._in_branch, self._lanes is not None
+        super().condition(s)
+        self._in_branch = outside
+
+    def _element(self, buffer: str, offset: IndexExpr) -> str:
+        """Return an element of an array.
+
+        In a branch of a vector loop gcc does not know that the sum of an index does not overflow, and gathers adjacent
+        elements one by one. What the loop does not change is therefore added to the pointer.
+        """
+        text = f"{buffer}[{offset.to_c()}]"
+        if self._lanes is None or not self._in_branch:
+            return text
+        var, inside = self._lanes
+        start = offset - ix.of(var)
+        if offset.coefficient(var) != 1 or start == IndexExpr():
+            return text
+        if any(v == var or v.name in inside for v in start.variables()):
+            return text
+        return f"({buffer} + {start.to_c()})[{var.name}]"
 
     def store_pair(self, s: lir.StorePair) -> None:
         rounded = [x if (x, T.BF16) in self._narrow else f"ROUND_BF16({x})" for x in (s.first, s.second)]
@@ -410,7 +436,7 @@ class _CPrinter(Printer):
 
     def _plain_loop(self, s: lir.For, first: str, last: str, multiple: int = 1) -> None:
         """Print a loop from `first` to `last`, whose number of iterations is a multiple of `multiple`."""
-        v, outside, varying = s.var.name, self._in_vectors, self._varying
+        v, outside = s.var.name, (self._in_vectors, self._varying, self._lanes)
         if s.base is not None:
             room = f"{s.limit} - ({s.base.to_c()})"
             last = f"({room} < {s.var.extent} ? {room} : {s.var.extent})"
@@ -424,8 +450,9 @@ class _CPrinter(Printer):
             last = f"{v}_count{self._counts}"
             self.emit(f"const index_t {last} = {number} & -{whole};")
         if s.kind.is_vector and not has_loop(s.body):
+            self._lanes = s.var, frozenset(names_defined(s.body))
             if len(s.body) > SHORT_LOOP:
-                self._varying = frozenset(names_defined(s.body))
+                self._varying = self._lanes[1]
                 self._define_masks(s)
             self.emit(" ".join(["#pragma omp simd", *map(_clause, s.combined)]))
             self._in_vectors = all(c.type is not T.PRED for c in s.combined)
@@ -440,7 +467,7 @@ class _CPrinter(Printer):
                 '  __asm__ volatile ("");  // gcc would merge iterations, and then run the loop inside one by one'
             )
         self.indented(s.body)
-        self._in_vectors, self._varying = outside, varying
+        self._in_vectors, self._varying, self._lanes = outside
         self.emit("}")
 
     def _polling_loop(self, s: lir.For) -> None:

@@ -57,6 +57,7 @@ from compiler.codegen.schedules.sparse_loads import is_sparse, separate_sparse_l
 from compiler.codegen.schedules.splits import THREAD_GRAINS, split_reductions
 from compiler.codegen.schedules.stored_values import store_in_reductions
 from compiler.codegen.schedules.tails import split_tails
+from compiler.codegen.schedules.tile_tests import tests_of_tiles
 from compiler.codegen.schedules.uniform_values import move_uniform_values
 from compiler.errors import UnsupportedError
 
@@ -131,7 +132,7 @@ def _with_tiles(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
         return kernel
     sizes = {a.name: a.elements * a.type.byte_size for a in kernel.arguments}
     tiling = Tiling(schedule.tile, schedule.across, bool(schedule.walk), True, sizes)
-    tiled = tile_transposes(kernel.body, tiling)
+    tiled = tests_of_tiles(tile_transposes(kernel.body, tiling))
     return replace(kernel, body=tiled, kind="transpose" if tiled != kernel.body else kernel.kind)
 
 

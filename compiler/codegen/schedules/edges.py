@@ -25,10 +25,10 @@ import numpy.typing as npt
 
 from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
-from compiler.codegen.nest.index import IndexExpr, IndexSymbol, Quotient, Remainder, Var
+from compiler.codegen.nest.index import IndexExpr, IndexSymbol, Quotient, Remainder, Runtime, Var
 from compiler.codegen.nest.loop_ir import Body, For, LoopKind
 from compiler.codegen.nest.scalar_ops import binary
-from compiler.codegen.nest.traversal import map_bodies, walk
+from compiler.codegen.nest.traversal import map_bodies, names_defined, walk
 from compiler.codegen.nest.work import work_of
 from compiler.codegen.schedules.known_tests import COPYABLE, Facts, copy_with
 from compiler.codegen.schedules.loop_transforms import has_loop, without_dead_code
@@ -36,7 +36,7 @@ from compiler.codegen.schedules.schedule import Schedule
 from compiler.ir.opcodes import Opcode
 from compiler.ir.types import PrimitiveType as T
 
-KINDS = ("loop", "in-place-update")
+KINDS = ("loop", "in-place-update", "transpose")
 """The kinds of kernels whose loops are split, those around others as well."""
 REDUCTIONS = ("reduction", "column-reduction", "block")
 """The kinds of kernels whose loops over single elements are split, with those of reductions (`reduction_edges`)."""
@@ -56,6 +56,8 @@ COPIED = 8
 """Statements that may be copied for each of those that may be left: most copies are copied again, or are not used."""
 MAX_EXTENT = 1 << 22
 """Maximum extent of a loop whose tests are evaluated."""
+NARROWEST_GATHERED = 4
+"""Bytes of the narrowest elements that vectors gather."""
 SHORT = 8
 """Ranges of fewer iterations are not worth a vector."""
 
@@ -67,9 +69,9 @@ def split_edges(kernel: lir.Kernel, body: Body, schedule: Schedule) -> Body:
     if not schedule.edges or not schedule.vector or kernel.kind not in KINDS + REDUCTIONS:
         return body
     if kernel.kind in REDUCTIONS:
-        edges = _Edges((_Branches.NONE,))
+        edges = _Edges(kernel, (_Branches.NONE,))
     elif all(isinstance(s, COPYABLE) for s in walk(body)):
-        edges = _Edges(tuple(_Branches))
+        edges = _Edges(kernel, tuple(_Branches))
     else:
         return body
     split = edges.body(body)
@@ -97,8 +99,9 @@ class _Edges:
         room: the number of statements that copies of the present loop may still have.
     """
 
-    def __init__(self, branches: Sequence[_Branches]) -> None:
+    def __init__(self, kernel: lir.Kernel, branches: Sequence[_Branches]) -> None:
         self.branches = branches
+        self._narrow = frozenset(a.name for a in kernel.arguments if a.type.byte_size < NARROWEST_GATHERED)
         self.copies = 0
         self.room = 0
 
@@ -122,7 +125,7 @@ class _Edges:
             tests = tests_of(s)
             if not has_loop(s.body):
                 return self._ranges(s, tests) or (s,)
-            if branches is not _Branches.NONE and tests and (self._has_ranges(s.body) or _has_uniform_loads(s, tests)):
+            if branches is not _Branches.NONE and tests and (self._has_ranges(s.body) or _has_no_vectors(s, tests)):
                 return (self._branches(s, tests, branches),)
         return (map_bodies(s, lambda inner: self._body(inner, branches)),)
 
@@ -194,12 +197,28 @@ class _Edges:
 
     def _ranges(self, s: For, tests: Sequence[lir.IndexTest]) -> Body | None:
         """Return the loops for the ranges of a loop over single elements, or None if it should stay as it is."""
-        ranges = worthwhile_ranges(s, tests, self.branches == (_Branches.NONE,))
+        ranges = worthwhile_ranges(s, tests, self.branches == (_Branches.NONE,), self._is_scalar(s))
         if ranges is None or not all(isinstance(x, COPYABLE) for x in walk(s.body)):
             return None
-        return tuple(self._range(s, tests, r, _group_of(tests)) for r in ranges)
+        found = (self._range(s, tests, r, _group_of(tests)) for r in ranges)
+        return tuple(x for f in found for x in self._again(f))
 
-    def _range(self, s: For, tests: Sequence[lir.IndexTest], r: Range, group: int) -> lir.Stmt:
+    def _again(self, s: For) -> Body:
+        """Split the loop of a range again, if indices that are known there make further tests those of its variable."""
+        if s.kind is not LoopKind.INDEPENDENT:
+            return (s,)
+        return self._ranges(s, tests_of(s)) or (s,)
+
+    def _is_scalar(self, s: For) -> bool:
+        """Check whether a loop gathers elements for which there is no vector instruction."""
+        loads = [x.value for x in walk(s.body) if isinstance(x, lir.Let) and isinstance(x.value, lir.Load)]
+        gathers = [i for i in loads if i.buffer in self._narrow]
+        if not gathers:
+            return False
+        computed = names_defined(s.body)
+        return any(isinstance(v, Runtime) and v.name in computed for i in gathers for v in i.offset.variables())
+
+    def _range(self, s: For, tests: Sequence[lir.IndexTest], r: Range, group: int) -> For:
         var = Var(f"{s.var.name}{self._suffix()}", r.last - r.first)
         body: list[lir.Stmt] = []
         for k, outcomes in enumerate(r.outcomes):
@@ -208,19 +227,22 @@ class _Edges:
         return For(var, LoopKind.SERIAL if var.extent < SHORT else LoopKind.INDEPENDENT, tuple(body))
 
 
-def _has_uniform_loads(s: For, tests: Sequence[lir.IndexTest]) -> bool:
-    """Check whether loops over elements inside of a loop load the same element for all of them, where a test holds.
+def _has_no_vectors(s: For, tests: Sequence[lir.IndexTest]) -> bool:
+    """Check whether the C compiler finds no vectors for loops over elements inside of a loop, because of its tests.
 
-    Such a load is under a mask then, for which the C compiler has no vectors.
+    These are loops that compute a function where a test holds, and those that load the same element for all of them
+    there, which is under a mask then.
     """
     names = {x.name for x in walk(s.body) if isinstance(x, lir.Let) and x.value in tests}
     inner = [x for x in walk(s.body) if isinstance(x, For) and not has_loop(x.body)]
     branches = [(f.var, x) for f in inner for x in walk(f.body) if isinstance(x, lir.If) and x.condition in names]
-    return any(_is_uniform(x, v) for v, branch in branches for x in walk((*branch.then, *branch.otherwise)))
+    return any(_needs_branch(x, v) for v, branch in branches for x in walk((*branch.then, *branch.otherwise)))
 
 
-def _is_uniform(s: lir.Stmt, v: Var) -> bool:
-    return isinstance(s, lir.Let) and isinstance(s.value, lir.Load) and v not in s.value.offset.variables()
+def _needs_branch(s: lir.Stmt, v: Var) -> bool:
+    if not isinstance(s, lir.Let):
+        return False
+    return _is_function(s.value) or (isinstance(s.value, lir.Load) and v not in s.value.offset.variables())
 
 
 @dataclass(frozen=True)
@@ -237,13 +259,16 @@ def _group_of(tests: Sequence[lir.IndexTest]) -> int:
     return math.lcm(1, *(d for t in tests for d in _divisors(t.value)))
 
 
-def worthwhile_ranges(s: For, tests: Sequence[lir.IndexTest], priced: bool = False) -> list[Range] | None:
+def worthwhile_ranges(
+    s: For, tests: Sequence[lir.IndexTest], priced: bool = False, is_scalar: bool = False
+) -> list[Range] | None:
     """Return the ranges of a loop over single elements, or None if it should stay as it is.
 
     Args:
         s: the loop.
         tests: its tests.
         priced: whether ranges have a price even if the loop computes no functions, as those of a reduction have.
+        is_scalar: whether the C compiler makes no vectors of the loop as it is.
     """
     group = _group_of(tests)
     if not tests or group > MAX_REMAINDERS or s.var.extent < MIN_RANGE:
@@ -257,7 +282,8 @@ def worthwhile_ranges(s: For, tests: Sequence[lir.IndexTest], priced: bool = Fal
     # test takes as long as a few statements, and a vector takes both branches.
     divided = sum(_steps((r.last - r.first) * group) for r in ranges) * work_of(s.body)
     both = sum(work_of((x,)) for x in walk(s.body) if not isinstance(x, lir.If))
-    return ranges if divided < _steps(s.var.extent) * (both + TEST_WORK * len(tests)) else None
+    steps = s.var.extent if is_scalar else _steps(s.var.extent)
+    return ranges if divided < steps * (both + TEST_WORK * len(tests)) else None
 
 
 def _is_function(value: lir.Expr) -> bool:
