@@ -34,7 +34,7 @@ def _loop(s: For) -> Body:
     # Beside tests of loops around, the C compiler makes vectors of choices, and is faster with the bounds.
     is_inner = all(s.var in i.variables() for i in indices_in(tuple(lets)))
     alone = {x.name for x in lets if isinstance(x.value, lir.IndexTest) and is_inner and _is_alone(x.value, s.var)}
-    names = {x.condition for x in branches if not _is_choice(x) or x.condition in alone}
+    names = {x.condition for x in branches}
     tests = {
         x.value for x in lets if x.name in names and isinstance(x.value, lir.IndexTest) and _is_single(x.value, s.var)
     }
