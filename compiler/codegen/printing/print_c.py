@@ -10,12 +10,13 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from importlib import resources
 
 from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
-from compiler.codegen.nest.index import IndexExpr, Runtime, Var
+from compiler.codegen.nest.index import IndexExpr, IndexSymbol, Runtime, Var
 from compiler.codegen.nest.loop_ir import LoopKind
 from compiler.codegen.nest.scalar_ops import binary
 from compiler.codegen.nest.traversal import names_defined, names_used, walk
@@ -138,16 +139,22 @@ class _CPrinter(Printer):
         In a branch of a vector loop gcc does not know that the sum of an index does not overflow, and gathers adjacent
         elements one by one. What the loop does not change is therefore added to the pointer.
         """
-        text = f"{buffer}[{offset.to_c()}]"
-        if self._lanes is None or not self._in_branch:
-            return text
+        if self._lanes is None:
+            return f"{buffer}[{offset.to_c()}]"
         var, inside = self._lanes
         start = offset - ix.of(var)
-        if offset.coefficient(var) != 1 or start == IndexExpr():
-            return text
-        if any(v == var or v.name in inside for v in start.variables()):
-            return text
-        return f"({buffer} + {start.to_c()})[{var.name}]"
+        varies = {v for v in offset.variables() if v.name in inside}
+        is_next = offset.coefficient(var) == 1 and not varies and var not in start.variables()
+        if self._in_branch and is_next and start != IndexExpr():
+            return f"({buffer} + {start.to_c()})[{var.name}]"
+        return f"{buffer}[{self._narrowed(offset, varies).to_c()}]"
+
+    def _narrowed(self, offset: IndexExpr, varies: Iterable[IndexSymbol]) -> IndexExpr:
+        """Return an index whose wide integers are converted: gcc has no gathers of narrow elements by wide indices."""
+        if self.index_type != "int32_t":
+            return offset
+        wide = [v for v in varies if isinstance(v, Runtime) and self._types.get(v.name) == "int64_t"]
+        return offset.substitute({v: ix.of(replace(v, name=f"(int32_t){v.name}")) for v in wide}) if wide else offset
 
     def store_pair(self, s: lir.StorePair) -> None:
         rounded = [x if (x, T.BF16) in self._narrow else f"ROUND_BF16({x})" for x in (s.first, s.second)]
