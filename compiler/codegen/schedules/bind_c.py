@@ -35,6 +35,7 @@ from compiler.codegen.schedules.loop_transforms import (
     tile_transposes,
     without_dead_code,
 )
+from compiler.codegen.schedules.merged_branches import merge_branches
 from compiler.codegen.schedules.near_angles import select_near_angles
 from compiler.codegen.schedules.observed import BindStage, bind_in_stages
 from compiler.codegen.schedules.pairs import pair_elements
@@ -151,7 +152,7 @@ def _with_short_rows(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
 
 
 def _with_loop_kinds(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
-    body = select_offsets(_Binder(schedule, kernel.arguments).top(kernel.body))
+    body = select_offsets(merge_branches(_Binder(schedule, kernel.arguments).top(kernel.body)))
     body = pair_elements(kernel, hide_single_elements(separate_columns(body)))
     body = hide_strides(convert_halves(kernel, body))
     body = join_rows(move_uniform_values(interleave_values(body)))
