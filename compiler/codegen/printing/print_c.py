@@ -11,7 +11,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib import resources
 
 from compiler.codegen.nest import index as ix
@@ -19,7 +19,7 @@ from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import IndexExpr, IndexSymbol, Runtime, Var
 from compiler.codegen.nest.loop_ir import LoopKind
 from compiler.codegen.nest.scalar_ops import binary
-from compiler.codegen.nest.traversal import names_defined, names_used, walk
+from compiler.codegen.nest.traversal import names_defined, names_of, names_used, walk
 from compiler.codegen.printing.byte_lanes import byte_loads
 from compiler.codegen.printing.narrow_values import narrow_values
 from compiler.codegen.printing.print_order import index_mask, key_text, order_functions
@@ -91,8 +91,8 @@ class _CPrinter(Printer):
         self._constants: dict[str, str] = {}  # and the values of the literals among them
         self._in_vectors = False  # whether a loop is printed that gcc vectorizes; it does not with a sum of bools
         self._varying: frozenset[str] | None = None  # the names that a long vector loop defines
-        self._lanes: tuple[Var, frozenset[str]] | None = None  # of a vector loop: its variable, and what it defines
-        self._in_branch = False  # whether a branch of such a loop is printed
+        self._lanes: _Lanes | None = None  # of the vector loop that is printed
+        self._in_branch = False  # whether a branch is printed that its elements take or not
         self._masks: dict[tuple[str, str], str] = {}  # the masks of conditions outside of it, by their types
         self._integers: dict[str, int] = {}  # constants
         self._parities: set[str] = set()  # remainders by 2 and lowest bits
@@ -129,7 +129,8 @@ class _CPrinter(Printer):
         return self.converted(self._element(load.buffer, load.offset), self.types[load.buffer])
 
     def condition(self, s: lir.If) -> None:
-        outside, self._in_branch = self._in_branch, self._lanes is not None
+        outside = self._in_branch
+        self._in_branch = outside or (self._lanes is not None and s.condition in self._lanes.varying)
         super().condition(s)
         self._in_branch = outside
 
@@ -141,9 +142,9 @@ class _CPrinter(Printer):
         """
         if self._lanes is None:
             return f"{buffer}[{offset.to_c()}]"
-        var, inside = self._lanes
+        var = self._lanes.var
         start = offset - ix.of(var)
-        varies = {v for v in offset.variables() if v.name in inside}
+        varies = {v for v in offset.variables() if v.name in self._lanes.defined}
         is_next = offset.coefficient(var) == 1 and not varies and var not in start.variables()
         if self._in_branch and is_next and start != IndexExpr():
             return f"({buffer} + {start.to_c()})[{var.name}]"
@@ -457,9 +458,9 @@ class _CPrinter(Printer):
             last = f"{v}_count{self._counts}"
             self.emit(f"const index_t {last} = {number} & -{whole};")
         if s.kind.is_vector and not has_loop(s.body):
-            self._lanes = s.var, frozenset(names_defined(s.body))
+            self._lanes = _Lanes.of(s)
             if len(s.body) > SHORT_LOOP:
-                self._varying = self._lanes[1]
+                self._varying = self._lanes.defined
                 self._define_masks(s)
             self.emit(" ".join(["#pragma omp simd", *map(_clause, s.combined)]))
             self._in_vectors = all(c.type is not T.PRED for c in s.combined)
@@ -573,6 +574,31 @@ class _CPrinter(Printer):
         self.emit(f"  struct {function} shared = {{{', '.join(['arguments', *names])}}};")
         self.emit(f"  {call}({function}, &shared, {size[0]}, {size[1]});")
         self.emit("}")
+
+
+@dataclass(frozen=True)
+class _Lanes:
+    """A vector loop.
+
+    Attributes:
+        var: its variable.
+        defined: the names that it defines.
+        varying: those of them that may differ between its elements.
+    """
+
+    var: Var
+    defined: frozenset[str]
+    varying: frozenset[str]
+
+    @staticmethod
+    def of(s: lir.For) -> _Lanes:
+        varying = {s.var.name}
+        for x in walk(s.body):
+            if isinstance(x, lir.Accumulator) or (
+                isinstance(x, lir.Let) and (isinstance(x.value, lir.Current) or not varying.isdisjoint(names_of(x)))
+            ):
+                varying.add(x.name)
+        return _Lanes(s.var, frozenset(names_defined(s.body)), frozenset(varying))
 
 
 def _without_unused(lines: Sequence[str]) -> list[str]:

@@ -1,7 +1,7 @@
 """Branches whose sides compute the same of different elements: the elements are chosen, and the rest is computed once.
 
-A row with its halves exchanged has `sin(x[i + 50])` for the first elements and `sin(x[i - 50])` for the others. A vector
-computes both sides of a branch, and the C compiler makes no vectors of a branch with some functions.
+A row with its halves exchanged has `sin(x[i + 50])` for the first elements and `sin(x[i - 50])` for the others. A
+vector computes both sides of a branch, and the C compiler makes no vectors of a branch with some functions.
 """
 
 from __future__ import annotations

@@ -13,12 +13,10 @@ from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import Runtime, Var
 from compiler.codegen.nest.loop_ir import Body, For
-from compiler.codegen.nest.traversal import indices_in, map_bodies, walk
+from compiler.codegen.nest.traversal import map_bodies, walk
 from compiler.codegen.schedules.loop_transforms import map_vector_loops
 from compiler.ir.types import PrimitiveType as T
 
-LANES = 16
-"""Elements of a vector."""
 UNROLLED = 8
 """Iterations of loops around a vector loop which the C compiler may unroll."""
 
@@ -29,15 +27,9 @@ def hide_single_elements(body: Body) -> Body:
 
 
 def _loop(s: For) -> Body:
-    branches = [x for x in walk(s.body) if isinstance(x, lir.If)]
-    lets = [x for x in walk(s.body) if isinstance(x, lir.Let) and isinstance(x.value, lir.IndexTest)]
-    # Beside tests of loops around, the C compiler makes vectors of choices, and is faster with the bounds.
-    is_inner = all(s.var in i.variables() for i in indices_in(tuple(lets)))
-    alone = {x.name for x in lets if isinstance(x.value, lir.IndexTest) and is_inner and _is_alone(x.value, s.var)}
-    names = {x.condition for x in branches}
-    tests = {
-        x.value for x in lets if x.name in names and isinstance(x.value, lir.IndexTest) and _is_single(x.value, s.var)
-    }
+    names = {x.condition for x in walk(s.body) if isinstance(x, lir.If)}
+    lets = [x for x in walk(s.body) if isinstance(x, lir.Let) and x.name in names]
+    tests = {x.value for x in lets if isinstance(x.value, lir.IndexTest) and _is_single(x.value, s.var)}
     if not tests:
         return (s,)
     zero = Runtime(f"{s.var.name}_zero", 0, 0)
@@ -48,17 +40,6 @@ def _loop(s: For) -> Body:
         return map_bodies(x, lambda inner: tuple(map(statement, inner)))
 
     return lir.Let(zero.name, T.S32, lir.Opaque(0)), replace(s, body=tuple(map(statement, s.body)))
-
-
-def _is_alone(test: lir.IndexTest, var: Var) -> bool:
-    """Check for a test of the variable of a loop alone, the choices of which the C compiler may find no vectors for."""
-    return set(test.value.variables()) == {var} and var.extent >= LANES
-
-
-def _is_choice(s: lir.If) -> bool:
-    """Check whether a branch does nothing but choose between two elements, of which the C compiler reads one."""
-    sides = (s.then, s.otherwise)
-    return all(len(side) == 2 and isinstance(side[0], lir.Let) and isinstance(side[1], lir.Assign) for side in sides)
 
 
 def _is_single(test: lir.IndexTest, var: Var) -> bool:
