@@ -144,8 +144,8 @@ class _CPrinter(Printer):
             return f"{buffer}[{offset.to_c()}]"
         var = self._lanes.var
         start = offset - ix.of(var)
-        varies = {v for v in offset.variables() if v.name in self._lanes.defined}
-        is_next = offset.coefficient(var) == 1 and not varies and var not in start.variables()
+        varies = {v for v in start.variables() if v.name in self._lanes.varying}
+        is_next = offset.coefficient(var) == 1 and not varies
         if self._in_branch and is_next and start != IndexExpr():
             return f"({buffer} + {start.to_c()})[{var.name}]"
         return f"{buffer}[{self._narrowed(offset, varies).to_c()}]"
@@ -594,9 +594,8 @@ class _Lanes:
     def of(s: lir.For) -> _Lanes:
         varying = {s.var.name}
         for x in walk(s.body):
-            if isinstance(x, lir.Accumulator) or (
-                isinstance(x, lir.Let) and (isinstance(x.value, lir.Current) or not varying.isdisjoint(names_of(x)))
-            ):
+            is_held = isinstance(x, lir.Accumulator) or (isinstance(x, lir.Let) and isinstance(x.value, lir.Current))
+            if isinstance(x, lir.Let | lir.Accumulator) and (is_held or not varying.isdisjoint(names_of(x))):
                 varying.add(x.name)
         return _Lanes(s.var, frozenset(names_defined(s.body)), frozenset(varying))
 
