@@ -35,11 +35,11 @@ def test_bounds_of_single_elements_are_hidden(m: int, k: int, hidden: bool) -> N
     assert ("hlogym_opaque(0LL)" in source) == hidden
 
 
-@pytest.mark.parametrize(("m", "hidden"), [(12, False), (16, True), (192, True)])
-def test_choices_between_two_elements_of_a_loop_of_vectors(m: int, hidden: bool) -> None:
+@pytest.mark.parametrize("m", [12, 16, 192])
+def test_choices_between_two_elements_of_a_loop_of_vectors(m: int) -> None:
     text = ROLLED.format(m=m, k=1, start=m - 1).replace("slice(p)", "slice(x)")
     source = checked(text, Schedule(threads=0, edges=0, stages=0, tile=0, short=0))
-    assert ("hlogym_opaque(0LL)" in source) == hidden
+    assert "hlogym_opaque(0LL)" in source
 
 
 @pytest.mark.parametrize("m", [40, 320, 333])

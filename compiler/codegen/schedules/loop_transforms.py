@@ -347,4 +347,4 @@ def bounded(loop: For, tile: Var, extent: int, size: int) -> For:
 
 def is_transposed(body: Body, a: Var, b: Var) -> bool:
     """Check whether some access is contiguous in `a` and strided in `b`."""
-    return any(i.coefficient(a) == 1 and abs(i.coefficient(b)) > 1 for i in indices_in(body))
+    return any(abs(i.coefficient(a)) == 1 and abs(i.coefficient(b)) > 1 for i in indices_in(body))
