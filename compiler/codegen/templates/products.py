@@ -399,6 +399,13 @@ class _Product:
         index = tuple(x.substitute({depth: ix.of(k)}) for x in side.index)
         along = lir.For(k, LoopKind.VECTOR, ())
         across = lir.For(var, LoopKind.SERIAL, (), base=span.base, limit=span.limit if span.base is not None else None)
+        step_by_step = [
+            lir.For(k, LoopKind.SERIAL, ()),
+            lir.For(var, LoopKind.VECTOR, (), base=across.base, limit=across.limit),
+        ]
+        if by_rows and self._is_adjacent_after(side, index):
+            pack(e, array, step_by_step, side.operand, index, ix.of(k) * var.extent + ix.of(var), pieces.mapping)
+            return lir.Matrix(array, ix.const(0), 1, var.extent, True)
         if by_rows:
             pack(e, array, [across, along], side.operand, index, ix.of(var) * width + ix.of(k), pieces.mapping)
             return lir.Matrix(array, ix.const(0), width, 1, True)
@@ -407,12 +414,7 @@ class _Product:
         self._clear(array, var, span, width)
         if pack_transposed(e, array, found, k, var, span, width):
             return lir.Matrix(array, ix.const(0), width, 1, True)
-        loops = [across, along]
-        if self._columns_adjacent_after(side, index):
-            loops = [
-                lir.For(k, LoopKind.SERIAL, ()),
-                lir.For(var, LoopKind.VECTOR, (), base=across.base, limit=across.limit),
-            ]
+        loops = step_by_step if self._is_adjacent_after(side, index) else [across, along]
         pack(e, array, loops, side.operand, index, ix.of(k) * width + ix.of(var), pieces.mapping)
         return lir.Matrix(array, ix.const(0), width, 1, True)
 
@@ -438,7 +440,7 @@ class _Product:
             return lir.Matrix(array, ix.const(0), width, 1, True)
         self._clear(array, var, span, width)
         to = k * width + ix.of(var)
-        if self._columns_adjacent_after(side, index):
+        if self._is_adjacent_after(side, index):
             loop = replace(across, kind=LoopKind.VECTOR)
             pack(e, array, [loop], side.operand, index, to, pieces.mapping, steps, side.var)
         else:
@@ -466,8 +468,8 @@ class _Product:
         nest = replace(loops[1], body=tuple(body.stmts))
         e.add(replace(loops[0], body=(nest,)))
 
-    def _columns_adjacent_after(self, side: _Side, index: Index) -> bool:
-        """Check whether some load of a packed operand is contiguous along the columns."""
+    def _is_adjacent_after(self, side: _Side, index: Index) -> bool:
+        """Check whether some load of a packed operand is contiguous along its rows or columns, not along the depth."""
         e = self.emitter
         with e.guard() as scratch:
             e.value(side.operand, index)
