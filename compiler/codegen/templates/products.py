@@ -403,7 +403,7 @@ class _Product:
             lir.For(k, LoopKind.SERIAL, ()),
             lir.For(var, LoopKind.VECTOR, (), base=across.base, limit=across.limit),
         ]
-        if by_rows and self._is_adjacent_after(side, index):
+        if by_rows and self._is_adjacent_after(side, index, k):
             pack(e, array, step_by_step, side.operand, index, ix.of(k) * var.extent + ix.of(var), pieces.mapping)
             return lir.Matrix(array, ix.const(0), 1, var.extent, True)
         if by_rows:
@@ -468,12 +468,21 @@ class _Product:
         nest = replace(loops[1], body=tuple(body.stmts))
         e.add(replace(loops[0], body=(nest,)))
 
-    def _is_adjacent_after(self, side: _Side, index: Index) -> bool:
-        """Check whether some load of a packed operand is contiguous along its rows or columns, not along the depth."""
+    def _is_adjacent_after(self, side: _Side, index: Index, rather_than: Var | None = None) -> bool:
+        """Check whether some load of a packed operand is contiguous along its rows or columns.
+
+        Args:
+            side: the operand.
+            index: of its elements.
+            rather_than: no load may be contiguous along this variable, if there is one.
+        """
         e = self.emitter
         with e.guard() as scratch:
             e.value(side.operand, index)
-        return any(load.offset.coefficient(side.var) == 1 for load in loads_of(tuple(scratch.stmts)))
+        offsets = [load.offset for load in loads_of(tuple(scratch.stmts))]
+        if rather_than is not None and any(abs(i.coefficient(rather_than)) == 1 for i in offsets):
+            return False
+        return any(i.coefficient(side.var) == 1 for i in offsets)
 
     def _block(self, rows: _Side, columns: _Side, pieces: _Pieces, left: lir.Matrix, right: lir.Matrix) -> None:
         """Emit the product of one block and its epilogue."""
