@@ -52,6 +52,8 @@ class DeviceModel:
             tiles of long sums leave units idle; 0: units share all of it. A library divides the sums, too.
         product_wait: seconds that a thread of a generated product waits for an element that it loads in ops before or
             after the product: it has many of them and few neighbours that work meanwhile; 0: none.
+        strided_work: scalar operations that take as long as an element that a reduction reads across the rows of an
+            array; other kernels read tiles.
         serial_slowdown: how much longer expensive functions take one element at a time than in vectors.
         has_convolutions: whether a library computes convolutions; if not, those by themselves are generated, too.
         has_epilogues: whether a call of a library computes a product or convolution with the elementwise ops after it.
@@ -78,6 +80,7 @@ class DeviceModel:
     element_work: int = 0
     product_tile: int = 0
     product_wait: float = 0.0
+    strided_work: float = 0.0
     serial_slowdown: float = 1.0
     has_convolutions: bool = True
     has_epilogues: bool = False
@@ -91,7 +94,7 @@ def cpu(cores: int | None = None) -> DeviceModel:
         memory_bandwidth=1e10 * min(n, 8), cache_bandwidth=4e10, cache_bytes=1 << 20,
         launch=1e-7, parallel_launch=2e-6, grain=16384, loop_iteration=5e-8,
         splits_reductions=True, nest_launch=1e-7, parallel_scatters=False,
-        element_work=8, serial_slowdown=16.0,
+        element_work=8, serial_slowdown=16.0, strided_work=30.0,
     )  # fmt: skip
 
 
@@ -193,6 +196,8 @@ class CostModel:
             units = 1
         rate = d.flops_per_unit * units * self._busy(parallel, units)
         flops = summary.flops + summary.serial * (d.serial_slowdown - 1.0)
+        if summary.looped_reduction:
+            flops += summary.strided * d.strided_work
         products = summary.called if d.has_epilogues and summary.called else summary.products
         compute = (flops + 0.5 * summary.loads) / rate + products / (d.gemm_flops_per_unit * multiplying)
         inputs = tuple(_different(summary.inputs))

@@ -63,6 +63,7 @@ def compose(
         largest_output=max(consumer.largest_output, producer.largest_output if keep else 0.0),
         flops=consumer.flops + producer.flops * evaluations / max(1.0, producer.elements),
         statements=consumer.statements + producer.statements * sum(u.copies for u in wanted.values()),
+        strided=consumer.strided + producer.strided * evaluations / max(1.0, producer.elements),
         spreads=consumer.spreads or producer.spreads,
         reduced=max(consumer.reduced, producer.reduced * evaluations / max(1.0, producer.elements)),
     )

@@ -112,6 +112,7 @@ class KernelSummary:
         called: those of a convolution that a library computes with what follows in one call, faster than apart; else 0.
         block_bytes: of a block that is no row, the bytes of one input that it reads again.
         serial: those of `flops` that expensive functions in the steps of a scan along rows take, one step at a time.
+        strided: elements of large arrays that are read across their rows, by transposes.
         spreads: whether it pads a value between its elements.
         reduced: elements that a reduction without a loop combines, over all of its results; 0 below `SHARED_FROM` each.
     """
@@ -133,7 +134,14 @@ class KernelSummary:
     block_bytes: float = 0.0
     serial: float = 0.0
     reduced: float = 0.0
+    strided: float = 0.0
     spreads: bool = False
+
+
+NEAR_BYTES = 1 << 15
+"""Size of an array up to which it does not matter in which order it is read."""
+SHORT_ROW = 16
+"""Number of elements of a row below which an array may be read across its rows."""
 
 
 def summarize(instruction: HloInstruction) -> KernelSummary:
@@ -212,6 +220,14 @@ def _is_along_columns(reduce: HloInstruction) -> bool:
     return not over[-1]
 
 
+def crosses_rows(transpose: HloInstruction) -> bool:
+    """Check whether a transpose reads a large array across its rows, each element from another cache line."""
+    source, result = transpose.operands[0].shape.dimensions, transpose.shape.dimensions
+    if transpose.shape.byte_size <= NEAR_BYTES or transpose.attributes["dimensions"][-1] == len(result) - 1:
+        return False
+    return min(source[-1], result[-1]) >= SHORT_ROW
+
+
 def first_leaf_elements(instruction: HloInstruction) -> int:
     """Return the number of elements of an array, or of the first array of a tuple."""
     shape = instruction.shape
@@ -271,7 +287,7 @@ class _Walk:
         for o in self.outputs:
             n = updates.get(o, first_leaf_elements(o))
             self._need(o, self._root_context(o, n, n if updates else largest), Use(n, n))
-        flops, statements, products, serial, reduced = 0.0, 0, 0.0, 0.0, 0.0
+        flops, statements, products, serial, reduced, strided = 0.0, 0, 0.0, 0.0, 0.0, 0.0
         templates = [i for i in self.inside if i.opcode in TEMPLATE_OPS]
         in_steps = any(i.opcode is Opcode.REDUCE_WINDOW and scans_rows(i) for i in templates)
         spread = {i for i in self.inside if i.opcode is Opcode.PAD and any(d.interior for d in i.attributes["padding"])}
@@ -307,6 +323,8 @@ class _Walk:
             flops += own
             if in_steps and per_element > 1.0:
                 serial += own
+            if op is Opcode.TRANSPOSE and crosses_rows(i):
+                strided += evaluations
             if op is Opcode.REDUCE:
                 statements += copies * _unrolled(i)
                 if SHARED_FROM <= reduced_elements(i) < LOOP_FROM:
@@ -343,6 +361,7 @@ class _Walk:
             block_bytes=block_bytes,
             serial=serial,
             reduced=reduced,
+            strided=strided,
             spreads=bool(spread),
         )
 

@@ -496,3 +496,35 @@ def test_small_products_of_a_batch_are_one_kernel_for_any_number_of_cores(cores:
     module = parse(BATCHED)
     run_policy(FusionState(module, cpu(cores)), make_policy(DEFAULT_POLICY))
     assert [i.opcode for i in module.entry.instructions if i.opcode is not Opcode.PARAMETER] == [Opcode.FUSION]
+
+
+def test_reductions_pay_for_large_arrays_that_they_read_across_rows() -> None:
+    text = """
+    HloModule m
+    add {{
+      a = f32[] parameter(0)
+      b = f32[] parameter(1)
+      ROOT c = f32[] add(a, b)
+    }}
+    fused {{
+      x = f32[{m},{n}] parameter(0)
+      y = f32[{n},{m}] parameter(1)
+      t = f32[{n},{m}] transpose(x), dimensions={{1,0}}
+      p = f32[{n},{m}] multiply({first}, y)
+      z = f32[] constant(0)
+      ROOT r = f32[{n}] reduce(p, z), dimensions={{1}}, to_apply=add
+    }}
+    ENTRY main {{
+      x = f32[{m},{n}] parameter(0)
+      y = f32[{n},{m}] parameter(1)
+      ROOT f = f32[{n}] fusion(x, y), kind=kLoop, calls=fused
+    }}
+    """
+
+    def seconds(m: int, n: int, first: str) -> float:
+        module = parse(text.format(m=m, n=n, first=first))
+        return CostModel(cpu(1)).instruction(module.entry.root)
+
+    assert seconds(500, 600, "t") > 3 * seconds(500, 600, "y")
+    assert seconds(50, 60, "t") < 2 * seconds(50, 60, "y")  # it is in the nearest cache
+    assert seconds(8, 60000, "t") < 2 * seconds(8, 60000, "y")  # a cache line holds several of its elements
