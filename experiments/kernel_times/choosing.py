@@ -244,7 +244,8 @@ def _by_prices(generated: Sequence[MeasuredKernel], asked: Sequence[MeasuredKern
         known = [k for k in generated if k.times.family not in fold]
         rows = np.stack([k.features[0] for k in known])
         logs, at = np.log([k.one[0] for k in known]), np.arange(len(known))
-        prices = fit_prices(TimesMatrix(rows, np.asarray(logs), np.zeros(len(known), np.float32), at, at))
+        y = np.asarray(logs)
+        prices = fit_prices(TimesMatrix(rows, y, np.zeros(len(known), np.float32), np.stack((y, y), 1), at, at))
         for k in asked:
             if k.times.family in fold:
                 found[id(k)] = float((priced_amounts(k.features[:1]) @ prices.astype(np.float64))[0])

@@ -28,6 +28,7 @@ class TimesMatrix:
         features: rows x COST_FEATURES.
         log_seconds: natural logarithm of the time of each row.
         noise: of each row, see `ChoiceTime`.
+        halves: rows x 2, the logarithms of two measurements of each, see `ChoiceTime.halves`.
         kernel: number of the kernel of each row, ascending.
         default: for each row, the row of the default of its kernel with as many threads.
     """
@@ -35,6 +36,7 @@ class TimesMatrix:
     features: Floats
     log_seconds: npt.NDArray[np.float64]
     noise: Floats
+    halves: npt.NDArray[np.float64]
     kernel: Integers
     default: Integers
 
@@ -42,7 +44,7 @@ class TimesMatrix:
         """Return the rows of some kernels: all or none of the rows of a kernel must be kept."""
         number = np.cumsum(keep) - 1
         return TimesMatrix(
-            self.features[keep], self.log_seconds[keep], self.noise[keep], self.kernel[keep],
+            self.features[keep], self.log_seconds[keep], self.noise[keep], self.halves[keep], self.kernel[keep],
             number[self.default[keep]],
         )  # fmt: skip
 
@@ -58,7 +60,7 @@ def times_matrix(
         most_noise: times with more noise are left out.
     """
     known = _read(cache)
-    features, seconds, noise, number, default = [], [], [], [], []
+    features, seconds, noise, halves, number, default = [], [], [], [], [], []
     count = 0
     for n, kernel in enumerate(kernels):
         rows = known.get(kernel.fingerprint)
@@ -73,15 +75,20 @@ def times_matrix(
         for t in quiet:
             seconds.append(t.seconds)
             noise.append(t.noise)
+            halves.append(t.halves or (t.seconds, t.seconds))
             number.append(n)
             default.append(count + places.get(t.threads, places[1]))
         count += len(quiet)
     _write(cache, known)
     shape = len(features), len(COST_FEATURES)
     return TimesMatrix(
-        np.array(features, np.float32).reshape(shape), np.log(np.maximum(np.array(seconds), 1e-9)),
-        np.array(noise, np.float32), np.array(number, np.int64), np.array(default, np.int64),
+        np.array(features, np.float32).reshape(shape), _logs(seconds), np.array(noise, np.float32),
+        _logs(halves).reshape(len(halves), 2), np.array(number, np.int64), np.array(default, np.int64),
     )  # fmt: skip
+
+
+def _logs(seconds: Sequence[float] | Sequence[tuple[float, float]]) -> npt.NDArray[np.float64]:
+    return np.log(np.maximum(np.array(seconds, np.float64), 1e-9))
 
 
 def _defaults(default: KernelChoice, times: Sequence[ChoiceTime]) -> dict[int, int]:

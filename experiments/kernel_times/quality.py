@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,7 +29,8 @@ class Quality:
         error: median relative error of the time.
         within: mean rank correlation over the choices of a kernel.
         ratio_error: median relative error of the time relative to the default of the kernel, over other choices.
-        loss: geometric mean of the time of the choice that is predicted best over that of the one measured best, - 1.
+        loss: geometric mean of the time of the choice that is predicted best over that of the one measured best, - 1;
+            the latter is measured best by one half of the rounds, and both times are those of the other half.
         default_loss: the same for the default.
         careful_loss: the same for a choice that replaces the default only where the members agree.
         worse: share of kernels whose careful choice is slower than the default by more than 3%.
@@ -69,8 +71,8 @@ def quality(data: TimesMatrix, log_seconds: Doubles, margin: float, caution: flo
         chosen = rows[np.argmin(np.where(bound < np.log1p(-margin), predicted_ratio.mean(0)[rows], 0.0))]
         if bound[chosen - rows[0]] >= np.log1p(-margin):
             chosen = base
-        best = y[rows].min()
-        losses.append((y[rows[np.argmin(mean[rows])]] - best, y[base] - best, y[chosen] - best, y[chosen] - y[base]))
+        taken = [rows[np.argmin(mean[rows])], base, chosen]
+        losses.append((*_losses(data.halves, rows, taken), y[chosen] - y[base]))
     table = np.array(losses).reshape(-1, 4) if losses else np.full((1, 4), np.nan)
     loss, default_loss, careful = (float(np.expm1(column.mean())) for column in table.T[:3])
     known = [w for w in within if not np.isnan(w)]
@@ -86,6 +88,20 @@ def quality(data: TimesMatrix, log_seconds: Doubles, margin: float, caution: flo
         careful_loss=careful,
         worse=float((table[:, 3] > np.log(1.03)).mean()),
     )
+
+
+def _losses(halves: Doubles, rows: npt.NDArray[np.int64], taken: Sequence[int]) -> list[float]:
+    """Return the logarithms of the times of choices relative to that of the choice that is measured fastest.
+
+    The fastest is found by one half of the rounds and valued by the other one, both ways: the least of several times is
+    low by chance as well.
+    """
+    found = [0.0] * len(taken)
+    for by, valued in ((0, 1), (1, 0)):
+        best = rows[np.argmin(halves[rows, by])]
+        for n, choice in enumerate(taken):
+            found[n] += float(halves[choice, valued] - halves[best, valued]) / 2
+    return found
 
 
 @dataclass(frozen=True)

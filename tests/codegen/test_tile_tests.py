@@ -52,6 +52,6 @@ def test_transposed_parts_of_a_concatenation(rows: int) -> None:
     ROOT r = f32[96,{2 * rows}] concatenate(u, v), dimensions={{1}}
     """
     source = checked(text, Schedule(threads=0))
-    if rows == 64:  # a whole number of tiles
+    if rows == 64:  # the tiles end where a part does
         assert "if (" in source
         assert "if (" not in source[source.index("for (index_t i2i") :]

@@ -217,7 +217,8 @@ def _matrix(kernels: int = 60, seed: int = 0) -> TimesMatrix:
     seconds = (1e-6 + 2e-9 * loads) * np.exp(0.2 * tile)
     first = np.repeat(np.arange(0, rows, 3), 3)
     noise = np.zeros(rows, np.float32)
-    return TimesMatrix(features, np.log(seconds), noise, np.repeat(np.arange(kernels), 3), first)
+    logs = np.log(seconds)
+    return TimesMatrix(features, logs, noise, np.stack((logs, logs), 1), np.repeat(np.arange(kernels), 3), first)
 
 
 def test_prices_are_found_from_times() -> None:
@@ -379,3 +380,19 @@ def test_noisy_times_on_two_threads_leave_the_choice_out() -> None:
     (found,) = measured_kernels([kernel], data, 1.0)
     assert found.choices == (KernelChoice(), TILED)
     assert found.seconds.tolist() == [1e-5, 1e-5]
+
+
+def test_losses_do_not_count_the_luck_of_the_fastest_measurement() -> None:
+    rng = np.random.default_rng(0)
+    kernels, choices = 400, 6
+    logs = rng.normal(0.0, 0.1, (kernels * choices, 2)) - 12.0  # no choice is faster than another
+    data = TimesMatrix(
+        np.zeros((len(logs), len(COST_FEATURES)), np.float32), logs.min(1), np.zeros(len(logs), np.float32), logs,
+        np.repeat(np.arange(kernels), choices), np.repeat(np.arange(kernels) * choices, choices),
+    )  # fmt: skip
+    found = quality(data, np.zeros((2, len(logs))), 0.1, 1.0)
+    assert abs(found.default_loss) < 0.02
+    assert abs(found.careful_loss) < 0.02
+    assert found.default_loss < np.expm1(
+        (data.log_seconds[::choices] - data.log_seconds.reshape(-1, choices).min(1)).mean()
+    )
