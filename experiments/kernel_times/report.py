@@ -68,8 +68,8 @@ def write_report(
         "mean over kernels of the correlation over the choices of one kernel.",
         "- error: median relative error of the time of a choice; of ratios: of its time relative to the default.",
         "- loss: geometric mean of the time of the choice taken over that of the choice that is measured fastest, "
-        "minus one; that choice is found by every other round, and both are valued by the rounds between, both ways, so that "
-        "the luck of the fastest measurement is no loss. Careful: what `LearnedKernels` takes, "
+        "minus one; that choice is found by every other round, and both valued by the rounds between, both ways, so "
+        "that the luck of the fastest measurement is no loss. Careful: what `LearnedKernels` takes, "
         f"with a margin of {selector.margin:.0%} and {selector.caution:g} standard deviations.",
         "- made slower: share of kernels whose careful choice is slower than the default by more than 3%.",
         "- changes of one field (the list below): root mean square of the logarithm of the time relative "
