@@ -24,6 +24,8 @@ EXPENSIVE, LOADED = 1, 2
 """Levels of `Schedule.cache`: keep values that are expensive to compute; keep values that are loaded, too."""
 MUCH_WORK = 10
 """Number of operations of a value from which on it is expensive to compute again."""
+DIVIDED_WORK = 10
+"""Number of operations that a division counts as."""
 ROUNDED_WORK = 4
 """Number of operations that one with a result of 16 bits counts as, because it is rounded."""
 
@@ -93,6 +95,8 @@ def _is_costly(v: lir.Apply) -> bool:
 
 
 def _work_of(v: lir.Apply) -> int:
+    if v.op.opcode is Opcode.DIVIDE:
+        return DIVIDED_WORK
     return ROUNDED_WORK if v.op.type in (PrimitiveType.BF16, PrimitiveType.F16) else 1
 
 

@@ -1,0 +1,27 @@
+"""Values of a row that several loops need, which the first one keeps."""
+
+from __future__ import annotations
+
+import pytest
+
+from compiler.codegen.schedules.schedule import Schedule
+from tests.codegen.test_short_loops import SUM
+from tests.codegen.test_stages import checked
+
+SHARES = """
+    x = f32[30,70] parameter(0)
+    y = f32[30] parameter(1)
+    w = f32[30,70] broadcast(y), dimensions={{0}}
+    q = f32[30,70] {op}(x, w)
+    square = f32[30,70] multiply(q, q)
+    zero = f32[] constant(0)
+    total = f32[30] reduce(square, zero), dimensions={{1}}, to_apply=add_f32
+    totals = f32[30,70] broadcast(total), dimensions={{0}}
+    ROOT r = f32[30,70] add(q, totals)
+"""
+
+
+@pytest.mark.parametrize(("op", "kept"), [("divide", True), ("multiply", False), ("power", True)])
+def test_quotients_are_kept(op: str, kept: bool) -> None:
+    source = checked(SHARES.format(op=op), Schedule(threads=0), SUM)
+    assert ("_row[70]" in source) == kept
