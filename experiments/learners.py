@@ -16,7 +16,7 @@ from agents.checkpoint import InputFeatures
 from agents.export import export_policy
 from agents.pass_agents import PASS_AGENTS, learned_order, make_pass_agent
 from agents.ppo import baseline_of, make_ppo, network_of
-from agents.vectors import LostEnvironmentsError, make_vector, random_states, set_random_states
+from agents.vectors import make_vector, random_states, set_random_states
 from compiler.errors import UnknownNameError
 from compiler.learned.features import decisions, passes
 from compiler.learned.features.pass_slots import PASS_SLOTS
@@ -118,7 +118,8 @@ class _Agent:
 
     def extra(self) -> dict[str, Any]:
         """Return the states of the random generators that draw the programs."""
-        with contextlib.suppress(LostEnvironmentsError):  # after a second signal: those of the last checkpoint
+        # Those of the last checkpoint if the processes cannot answer: a signal to all processes has ended them, too.
+        with contextlib.suppress(EOFError, ConnectionError):
             self._random_states = random_states(self.vector)
         return {"env_rngs": self._random_states}
 

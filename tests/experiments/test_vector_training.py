@@ -39,6 +39,17 @@ def trained(tmp_path: Path, config: TrainConfig) -> tuple[RunFolder, str]:
     return run, train(run, config)[1]
 
 
+def test_an_agent_can_be_saved_after_a_signal_has_ended_its_environments(config: TrainConfig) -> None:
+    learner = make_learner(replace(config, vec_env="subproc"))
+    saved = learner.extra()
+    assert len(saved["env_rngs"]) == 2
+    for process in learner.model.get_env().unwrapped.processes:  # type: ignore[union-attr]
+        process.terminate()
+        process.join()
+    assert learner.extra() == saved
+    learner.close()
+
+
 @pytest.mark.parametrize("vec_env", ["dummy", "subproc"])
 def test_several_environments_learn_and_the_best_agent_is_kept(
     tmp_path: Path, config: TrainConfig, vec_env: str
