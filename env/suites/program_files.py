@@ -53,7 +53,7 @@ def hlo_text_of(data: bytes, where: str) -> str:
     if data.startswith(_BYTECODE):
         return str(stablehlo(data))
     try:
-        text = data.decode("utf-8")
+        text = data.decode("utf-8-sig")  # without the byte order mark with which some editors start a file
     except UnicodeDecodeError:
         text = "\0"
     if "\0" in text:
@@ -62,6 +62,6 @@ def hlo_text_of(data: bytes, where: str) -> str:
         raise ProgramFileError(
             f"{where} holds no program: it is not text, and neither an HloProto of XLA nor StableHLO bytecode"
         )
-    if text.lstrip("\ufeff \t\r\n").startswith("HloModule") or not _MLIR.search(text):
+    if text.lstrip().startswith("HloModule") or not _MLIR.search(text):
         return text
     return str(stablehlo(text))

@@ -34,6 +34,13 @@ def module_proto() -> bytes:
     return bytes(hlo.hlo_module_from_text(TEXT).as_serialized_hlo_module_proto())
 
 
+def test_files_of_other_editors_are_read(tmp_path: Path) -> None:
+    for name, data in (("mark", b"\xef\xbb\xbf" + TEXT.encode()), ("lines", TEXT.replace("\n", "\r\n").encode())):
+        (tmp_path / f"{name}.hlo").write_bytes(data)
+        assert str(parse(read_hlo_text(tmp_path / f"{name}.hlo"))) == str(parse(TEXT))
+    assert [p.name for p in load_suite(tmp_path).programs] == ["lines", "mark"]
+
+
 def whole_proto() -> bytes:
     """Return an HloProto, whose field 1 is the module, with a field 3 after it as in XLA's dumps."""
     module, size = module_proto(), bytearray()
