@@ -428,6 +428,7 @@ class _Binder:
     def _scalar_accumulators(self, s: lir.Reduce) -> list[lir.Stmt]:
         vectorized = bool(self.schedule.vector) and not has_loop(s.body)
         vectorized = vectorized and not is_sparse(For(s.vars[-1], LoopKind.VECTOR, s.body))
+        s, last = lane_accumulators.bools_as_integers(s) if vectorized else (s, [])
         loop = For(
             s.vars[-1],
             LoopKind.VECTOR if vectorized else LoopKind.SERIAL,
@@ -437,7 +438,7 @@ class _Binder:
         in_stages = self._stages(loop)
         if in_stages is not None:
             loop = stages.staged(loop, in_stages, lambda part: part)
-        return [*accumulators.start(s), self._outer_loops(s, loop), *accumulators.results(s)]
+        return [*accumulators.start(s), self._outer_loops(s, loop), *accumulators.results(s), *last]
 
     @staticmethod
     def _outer_loops(s: lir.Reduce, loop: For) -> For:

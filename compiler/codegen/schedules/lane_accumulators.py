@@ -140,6 +140,26 @@ def _reduced_lanes(s: lir.Reduce, arrays: dict[str, str], lanes: int) -> list[li
     return [*accumulators.start(of_lanes), loop, *accumulators.results(of_lanes), *last]
 
 
+def bools_as_integers(s: lir.Reduce) -> tuple[lir.Reduce, list[lir.Stmt]]:
+    """Return a reduction that combines integers instead of bools, and what makes bools of its results.
+
+    The C compiler makes no vectors of a loop with an accumulator of type bool.
+    """
+    if all(r.type is not T.PRED for r in s.reductions):
+        return s, []
+    wide = T.S32 if any(x.type.byte_size > 1 for x in s.body if isinstance(x, lir.Let)) else T.U8
+    body, last, reductions = list(s.body), list[lir.Stmt](), list[lir.Reduction]()
+    for r in s.reductions:
+        if r.type is not T.PRED:
+            reductions.append(r)
+            continue
+        bits = replace(r, name=f"{r.name}_bits", type=wide, value=f"{r.name}_bit")
+        body.append(lir.Let(bits.value, wide, lir.Apply(conversion(T.PRED, wide), (r.value,))))
+        last.append(lir.Let(r.name, T.PRED, lir.Apply(conversion(wide, T.PRED), (bits.name,))))
+        reductions.append(bits)
+    return replace(s, reductions=tuple(reductions), body=tuple(body)), last
+
+
 def _moved_lanes(s: lir.Reduce, arrays: dict[str, str], lanes: int, fewer: int) -> list[lir.Stmt]:
     """Return statements that copy the lanes of `arrays`, or combine their halves, into other arrays; rename these.
 

@@ -14,6 +14,8 @@ from compiler.codegen.nest.scalar_ops import SCALAR_BYTES
 from compiler.codegen.nest.traversal import indices_in, map_bodies, map_indices, names_of, walk
 from compiler.codegen.nest.work import work_of
 
+SHORT_LANES = 16
+"""Number of iterations from which on a loop is worth vectors of its own."""
 MAX_STAGED = 8
 """Maximum number of arrays whose tiles one nest transposes."""
 BLOCK = 16
@@ -82,7 +84,7 @@ def _collapse(s: lir.Stmt) -> lir.Stmt:
     inner = s.body[0]
     if s.kind is not LoopKind.INDEPENDENT or inner.kind is not LoopKind.INDEPENDENT:
         return s
-    merged = _merge(s.var, inner.var, inner.body)
+    merged = _merge(s.var, inner.var, _with_tests_of_both(inner.body, s.var, inner.var))
     return s if merged is None else replace(inner, var=merged[0], body=merged[1])
 
 
@@ -105,6 +107,25 @@ def _merge(a: Var, b: Var, body: Body) -> tuple[Var, Body] | None:
     # The merged variable is a * extent(b) + b, the only use of both: drop the term of a and let b stand for the sum.
     mapping: dict[IndexSymbol, IndexExpr] = {a: IndexExpr(), b: ix.of(merged)}
     return merged, map_indices(body, lambda i: i.substitute(mapping))
+
+
+def _with_tests_of_both(body: Body, a: Var, b: Var) -> Body:
+    """Return statements in which tests of a alone are tests of a * extent(b) + b, if loops over b are short.
+
+    Longer ones are better off with a test around them.
+    """
+    if b.extent >= SHORT_LANES:
+        return body
+
+    def statement(s: lir.Stmt) -> lir.Stmt:
+        if isinstance(s, lir.Let) and isinstance(s.value, lir.IndexTest) and s.value.value.terms == ((a, 1),):
+            n, start, low, high = b.extent, s.value.value.const, s.value.low, s.value.high
+            both = ix.of(a) * n + ix.of(b)
+            last = None if high is None else (high - start) * n + n - 1
+            return replace(s, value=lir.IndexTest(both, None if low is None else (low - start) * n, last))
+        return map_bodies(s, lambda inner: tuple(map(statement, inner)))
+
+    return tuple(map(statement, body))
 
 
 def _is_merged_index(i: IndexExpr, a: Var, b: Var) -> bool:
