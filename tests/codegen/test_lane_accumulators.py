@@ -72,3 +72,19 @@ def test_several_rows_of_bools() -> None:
 def test_bytes_beside_wider_integers() -> None:
     found = sources(COUNT, REDUCER.format(t="s32", op="add"))
     assert not any("_lanes[16]" in source for source in found)  # a quarter of a vector of bytes
+
+
+@pytest.mark.parametrize("op", ["and", "or"])
+def test_short_rows_of_tests_of_integers_run_in_vectors(op: str) -> None:
+    text = f"""
+    x = s32[40] parameter(0)
+    y = s32[20] parameter(1)
+    a = s32[40,20] broadcast(x), dimensions={{0}}
+    b = s32[40,20] broadcast(y), dimensions={{1}}
+    m = s32[40,20] remainder(a, b)
+    t = pred[40,20] compare(m, b), direction=LT
+    start = pred[] constant({"true" if op == "and" else "false"})
+    ROOT r = pred[40] reduce(t, start), dimensions={{1}}, to_apply=reduce
+    """
+    source = checked(text, Schedule(threads=0), REDUCER.format(t="pred", op=op))
+    assert "_bits_sum)" in source  # gcc makes no vectors of loops with an accumulator of type bool

@@ -12,12 +12,14 @@ import pytest
 
 import compiler
 from compiler.api import compile as compile_hlo
+from compiler.codegen.schedules.schedule import Schedule
 from compiler.codegen.templates.loop_kernel import loop_refusal
 from compiler.interpreter import evaluate
 from compiler.ir import HloModule, Opcode
 from compiler.loops import KERNEL, loop_sites
 from compiler.text import parse
 from tests.codegen import running
+from tests.codegen.test_stages import checked
 from tests.fuzz.loop_nests import fuzz
 
 N = 300
@@ -246,3 +248,17 @@ def test_a_kernel_that_never_ends_can_be_interrupted() -> None:
     finally:
         timer.join()
         signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.parametrize("columns", [2, 3, 8, 16])
+@pytest.mark.parametrize("start", [1, 250])
+def test_short_rows_with_tests_of_their_number_are_one_loop(columns: int, start: int) -> None:
+    text = f"""
+    x = f32[255,{columns}] parameter(0)
+    first = f32[{start},{columns}] slice(x), slice={{[{255 - start}:255], [0:{columns}]}}
+    rest = f32[{255 - start},{columns}] slice(x), slice={{[0:{255 - start}], [0:{columns}]}}
+    rolled = f32[255,{columns}] concatenate(first, rest), dimensions={{0}}
+    ROOT d = f32[255,{columns}] subtract(x, rolled)
+    """
+    source = checked(text, Schedule(threads=0))
+    assert (f"< {columns};" in source) == (columns == 16)
