@@ -20,6 +20,7 @@ from compiler.ir import HloComputation, HloInstruction, HloModule, Opcode, Primi
 from compiler.ir.opcodes import Trait
 from compiler.ir.shape import Shape, array_shape
 from compiler.ir.types import BY_TEXT
+from compiler.text import parse
 from tests.sweeps.case import Array, Tolerance, difference, edges, generator, integers, pairs
 
 T = PrimitiveType
@@ -228,3 +229,15 @@ def test_the_payload_of_a_nan_survives_a_kernel(kind: str) -> None:
     bits = np.array([0xFFFA, 0x7FC0, 0x7FFF, 0x8000, 0xFF80, 0x3F80], np.uint16)
     made = compile(text, pipeline=[], fusion_policy="greedy")
     np.testing.assert_array_equal(made(bits)[0], bits[::-1])
+
+
+@pytest.mark.parametrize("bounds", [("-1", "2"), ("2", "-1"), ("nan", "1"), ("0", "nan"), ("-inf", "inf"), ("0", "0")])
+def test_clamps_to_constants_are_two_extremes(bounds: tuple[str, str]) -> None:
+    x = np.array((np.nan, -np.inf, np.inf, -0.0, 0.0, 1.0, -1.0, 2.5), np.float32)
+    text = (
+        f"HloModule m\nENTRY e {{ x = f32[8] parameter(0) low = f32[] constant({bounds[0]})\n"
+        f"high = f32[] constant({bounds[1]}) ROOT r = f32[8] clamp(low, x, high) }}"
+    )
+    made = compile(parse(text), options=CompileOptions(optimize=False))
+    np.testing.assert_array_equal(made(x)[0], evaluate(parse(text), [x])[0])
+    assert "minimum_f32(maximum_f32(" in made.kernels[0].source

@@ -115,11 +115,11 @@ _maximum, _minimum = _extreme("maximum", ">"), _extreme("minimum", "<")
 
 
 def _clamp(t: T) -> str:
-    """Return min(max(x, low), high), also for low > high; propagate NaN. This form is one that gcc vectorizes."""
-    if not t.is_float:
-        return _minimum(t).format(_maximum(t).format("{1}", "{0}"), "{2}")
-    bounded = "{1} > {2} ? {2} : {1} < {0} ? ({0} > {2} ? {2} : {0}) : {1}"
-    return f"({{0}} != {{0}} ? {{0}} : {{2}} != {{2}} ? {{2}} : {{1}} != {{1}} ? {{1}} : {bounded})"
+    """Return min(max(x, low), high), also for low > high; propagate NaN.
+
+    Where the bounds are constants, gcc makes two instructions of it, because the extremes test their second operand.
+    """
+    return _minimum(t).format(_maximum(t).format("{1}", "{0}"), "{2}")
 
 
 def _bitwise(op: str) -> Callable[[T], str]:
