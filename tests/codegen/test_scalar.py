@@ -241,3 +241,16 @@ def test_clamps_to_constants_are_two_extremes(bounds: tuple[str, str]) -> None:
     made = compile(parse(text), options=CompileOptions(optimize=False))
     np.testing.assert_array_equal(made(x)[0], evaluate(parse(text), [x])[0])
     assert "minimum_f32(maximum_f32(" in made.kernels[0].source
+
+
+@pytest.mark.parametrize("source", ["f32", "f64", "bf16"])
+def test_conversions_in_vector_loops_saturate(source: str) -> None:
+    ends = [sign * 2.0**k for k in (7, 8, 15, 16, 31, 32, 63, 64) for sign in (-1, 1)]
+    x = np.array([np.nan, np.inf, -np.inf, -0.0, 0.5, -0.5, *ends, *(np.nextafter(e, 0) for e in ends)])
+    for to in ("s8", "u8", "s16", "u16", "s32", "u32", "s64", "u64"):
+        text = f"HloModule m\nENTRY e {{ x = {source}[{len(x)}] parameter(0) ROOT r = {to}[{len(x)}] convert(x) }}"
+        module = parse(text)
+        values = x.astype(module.entry.parameter_shapes[0].dtype)
+        made = compile(module, options=CompileOptions(optimize=False))
+        np.testing.assert_array_equal(made(values)[0], evaluate(parse(text), [values])[0])
+        assert re.search(r"f(32|64)_to_[su](32|64)\(", made.kernels[0].source)

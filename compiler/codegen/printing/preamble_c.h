@@ -194,6 +194,22 @@ EXTREME(maximum_f32, float, >)
 EXTREME(minimum_f32, float, <)
 EXTREME(maximum_f64, double, >)
 EXTREME(minimum_f64, double, <)
+/* Conversions of floats to integers, as in HLO: saturated, and 0 for NaN. In steps, because gcc combines the masks of a chain
+   of selects. What a conversion gives out of range is not used. */
+#define SATURATED(name, from, to, least, most, bottom, top) \
+  INLINE to name(from x) { \
+    const to below = x >= most ? (to)top : (to)x; \
+    const to inside = x <= least ? (to)bottom : below; \
+    return x != x ? (to)0 : inside; \
+  }
+#define SATURATED_TO(name, to, least, most, bottom, top) \
+  SATURATED(f32_to_##name, float, to, (float)(least), (float)(most), (bottom), (top)) \
+  SATURATED(f64_to_##name, double, to, (least), (most), (bottom), (top))
+SATURATED_TO(s32, int32_t, -2147483648.0, 2147483648.0, -2147483648LL, 2147483647)
+SATURATED_TO(s64, int64_t, -9223372036854775808.0, 9223372036854775808.0, -9223372036854775807LL - 1, 9223372036854775807LL)
+SATURATED_TO(u32, uint32_t, 0.0, 4294967296.0, 0, 4294967295u)
+SATURATED_TO(u64, uint64_t, 0.0, 18446744073709551616.0, 0, 18446744073709551615u)
+
 #pragma omp declare reduction(maximum : float : omp_out = (omp_out >= omp_in) | (omp_out != omp_out) ? omp_out : omp_in) initializer(omp_priv = omp_orig)
 #pragma omp declare reduction(minimum : float : omp_out = (omp_out <= omp_in) | (omp_out != omp_out) ? omp_out : omp_in) initializer(omp_priv = omp_orig)
 #pragma omp declare reduction(maximum : double : omp_out = (omp_out >= omp_in) | (omp_out != omp_out) ? omp_out : omp_in) initializer(omp_priv = omp_orig)

@@ -18,7 +18,7 @@ from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import IndexExpr, IndexSymbol, Runtime, Var
 from compiler.codegen.nest.loop_ir import LoopKind
-from compiler.codegen.nest.scalar_ops import binary
+from compiler.codegen.nest.scalar_ops import ScalarOp, binary
 from compiler.codegen.nest.traversal import names_defined, names_of, names_used, walk
 from compiler.codegen.printing.byte_lanes import byte_loads
 from compiler.codegen.printing.narrow_values import narrow_values
@@ -53,6 +53,8 @@ _MASKS = {"float": "uint32_t", "double": "uint64_t"} | {
 }
 """The types of masks for values of other types."""
 _OPERATORS = {Opcode.ADD: "+", Opcode.MULTIPLY: "*", Opcode.AND: "&", Opcode.OR: "|"}
+_SATURATED = frozenset({T.S32, T.S64, T.U32, T.U64})
+"""Integers to which the preamble converts floats; narrower ones are made of these."""
 
 
 def preamble() -> str:
@@ -190,6 +192,9 @@ class _CPrinter(Printer):
         if self._in_vectors and isinstance(value, lir.Apply) and self._divides_vectors(value):
             self.helpers["division.h"] = None
             return f"{_DIVISIONS[value.op.opcode]}_{value.op.type.text}({', '.join(value.args)})"
+        if isinstance(value, lir.Apply) and _saturates(value.op):
+            source = "f64" if value.op.type is T.F64 else "f32"
+            return f"{source}_to_{value.op.result.text}({value.args[0]})"
         if isinstance(value, lir.Apply) and self._selects_for_all(value, let.type):
             condition, x, y = value.args
             t = COMPUTE_TYPES[let.type]
@@ -611,6 +616,12 @@ def _without_unused(lines: Sequence[str]) -> list[str]:
         else:
             kept.append(line)
     return kept[::-1]
+
+
+def _saturates(op: ScalarOp) -> bool:
+    """Check for a conversion of a float that may be out of the range of the integers; the preamble does it."""
+    is_float = op.type in (T.F16, T.BF16, T.F32, T.F64)
+    return op.opcode is Opcode.CONVERT and is_float and op.result in _SATURATED and not op.in_range
 
 
 def _clause(c: lir.Combined) -> str:
