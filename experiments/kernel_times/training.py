@@ -40,11 +40,11 @@ class TrainingOptions:
     """
 
     members: int = 3
-    trees: int = 600
+    trees: int = 1000
     leaves: int = 31
     depth: int = 10
-    least: int = 10
-    learning_rate: float = 0.06
+    least: int = 5
+    learning_rate: float = 0.05
     columns: float = 0.3
     rows: float = 0.7
     sampled: float = 0.85
