@@ -23,6 +23,8 @@ def update_golden(request: pytest.FixtureRequest) -> bool:
 
 
 def pytest_configure() -> None:
-    """Take SIGINT as usual: a shell ignores it in what it runs in the background, and processes inherit that."""
+    """Take SIGINT and SIGHUP as usual: shells and nohup ignore them in the background, and processes inherit that."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
