@@ -72,8 +72,7 @@ class Multiple:
 
     @property
     def range(self) -> tuple[int, int]:
-        low, high = (self.value * self.factor.low).range
-        return low, high
+        return (self.value * self.factor.low).range
 
 
 IndexSymbol = Var | Runtime | Quotient | Remainder | Multiple

@@ -11,15 +11,15 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib import resources
 
 from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
-from compiler.codegen.nest.index import IndexExpr, IndexSymbol, Runtime, Var
+from compiler.codegen.nest.index import IndexExpr, IndexSymbol, Runtime
 from compiler.codegen.nest.loop_ir import LoopKind
 from compiler.codegen.nest.scalar_ops import ScalarOp, binary
-from compiler.codegen.nest.traversal import names_defined, names_of, names_used, walk
+from compiler.codegen.nest.traversal import names_defined, names_used, walk
 from compiler.codegen.printing.byte_lanes import byte_loads
 from compiler.codegen.printing.narrow_values import narrow_values
 from compiler.codegen.printing.print_order import index_mask, key_text, order_functions
@@ -32,14 +32,13 @@ from compiler.codegen.printing.scalar import (
     converts_small_floats,
     expression_of,
 )
+from compiler.codegen.printing.vector_loop import VectorLoop
 from compiler.codegen.schedules.loop_transforms import has_loop, perfect_nest
 from compiler.ir.opcodes import Opcode
 from compiler.ir.types import PrimitiveType as T
 
 LIST_PADDING = 16
 """Entries that `hlogym_flagged` of the preamble writes after a list."""
-SHORT_LOOP = 16
-"""Number of statements up to which gcc makes copies of a loop for the outcomes of a test outside of it."""
 FEWEST_LANES, MOST_LANES = 4, 64
 """Numbers of elements in a vector; one has 64 bytes at most."""
 HALVES = 16
@@ -92,8 +91,7 @@ class _CPrinter(Printer):
         self._local_types: dict[str, T] = {}  # element types of the local arrays
         self._constants: dict[str, str] = {}  # and the values of the literals among them
         self._in_vectors = False  # whether a loop is printed that gcc vectorizes; it does not with a sum of bools
-        self._varying: frozenset[str] | None = None  # the names that a long vector loop defines
-        self._lanes: _Lanes | None = None  # of the vector loop that is printed
+        self._vector_loop: VectorLoop | None = None  # that is printed
         self._in_branch = False  # whether a branch is printed that its elements take or not
         self._masks: dict[tuple[str, str], str] = {}  # the masks of conditions outside of it, by their types
         self._integers: dict[str, int] = {}  # constants
@@ -132,7 +130,7 @@ class _CPrinter(Printer):
 
     def condition(self, s: lir.If) -> None:
         outside = self._in_branch
-        self._in_branch = outside or (self._lanes is not None and s.condition in self._lanes.varying)
+        self._in_branch = outside or (self._vector_loop is not None and s.condition in self._vector_loop.varying)
         super().condition(s)
         self._in_branch = outside
 
@@ -142,11 +140,12 @@ class _CPrinter(Printer):
         In a branch of a vector loop gcc does not know that the sum of an index does not overflow, and gathers adjacent
         elements one by one. What the loop does not change is therefore added to the pointer.
         """
-        if self._lanes is None:
+        loop = self._vector_loop
+        if loop is None:
             return f"{buffer}[{offset.to_c()}]"
-        var = self._lanes.var
+        var = loop.var
         start = offset - ix.of(var)
-        varies = {v for v in start.variables() if v.name in self._lanes.varying}
+        varies = {v for v in start.variables() if v.name in loop.varying}
         is_next = offset.coefficient(var) == 1 and not varies
         if self._in_branch and is_next and start != IndexExpr():
             return f"({buffer} + {start.to_c()})[{var.name}]"
@@ -207,9 +206,10 @@ class _CPrinter(Printer):
 
         gcc 12 does not vectorize such a select, unless the loop is so short that it makes a copy for either outcome.
         """
-        if self._varying is None or value.op.opcode is not Opcode.SELECT or t is T.PRED:
+        loop = self._vector_loop
+        if loop is None or not loop.is_long or value.op.opcode is not Opcode.SELECT or t is T.PRED:
             return False
-        return value.args[0] not in self._varying
+        return value.args[0] not in loop.defined
 
     def _define_masks(self, s: lir.For) -> None:
         """Print masks for the selects of a vector loop whose condition is the same for all of its elements.
@@ -449,7 +449,7 @@ class _CPrinter(Printer):
 
     def _plain_loop(self, s: lir.For, first: str, last: str, multiple: int = 1) -> None:
         """Print a loop from `first` to `last`, whose number of iterations is a multiple of `multiple`."""
-        v, outside = s.var.name, (self._in_vectors, self._varying, self._lanes)
+        v, outside = s.var.name, (self._in_vectors, self._vector_loop)
         if s.base is not None:
             room = f"{s.limit} - ({s.base.to_c()})"
             last = f"({room} < {s.var.extent} ? {room} : {s.var.extent})"
@@ -463,10 +463,8 @@ class _CPrinter(Printer):
             last = f"{v}_count{self._counts}"
             self.emit(f"const index_t {last} = {number} & -{whole};")
         if s.kind.is_vector and not has_loop(s.body):
-            self._lanes = _Lanes.of(s)
-            if len(s.body) > SHORT_LOOP:
-                self._varying = self._lanes.defined
-                self._define_masks(s)
+            self._vector_loop = VectorLoop.of(s)
+            self._define_masks(s)
             self.emit(" ".join(["#pragma omp simd", *map(_clause, s.combined)]))
             self._in_vectors = all(c.type is not T.PRED for c in s.combined)
         self._types[v] = self.index_type
@@ -480,7 +478,7 @@ class _CPrinter(Printer):
                 '  __asm__ volatile ("");  // gcc would merge iterations, and then run the loop inside one by one'
             )
         self.indented(s.body)
-        self._in_vectors, self._varying, self._lanes = outside
+        self._in_vectors, self._vector_loop = outside
         self.emit("}")
 
     def _polling_loop(self, s: lir.For) -> None:
@@ -579,30 +577,6 @@ class _CPrinter(Printer):
         self.emit(f"  struct {function} shared = {{{', '.join(['arguments', *names])}}};")
         self.emit(f"  {call}({function}, &shared, {size[0]}, {size[1]});")
         self.emit("}")
-
-
-@dataclass(frozen=True)
-class _Lanes:
-    """A vector loop.
-
-    Attributes:
-        var: its variable.
-        defined: the names that it defines.
-        varying: those of them that may differ between its elements.
-    """
-
-    var: Var
-    defined: frozenset[str]
-    varying: frozenset[str]
-
-    @staticmethod
-    def of(s: lir.For) -> _Lanes:
-        varying = {s.var.name}
-        for x in walk(s.body):
-            is_held = isinstance(x, lir.Accumulator) or (isinstance(x, lir.Let) and isinstance(x.value, lir.Current))
-            if isinstance(x, lir.Let | lir.Accumulator) and (is_held or not varying.isdisjoint(names_of(x))):
-                varying.add(x.name)
-        return _Lanes(s.var, frozenset(names_defined(s.body)), frozenset(varying))
 
 
 def _without_unused(lines: Sequence[str]) -> list[str]:

@@ -61,6 +61,7 @@ from compiler.codegen.schedules.tails import split_tails
 from compiler.codegen.schedules.tile_tests import tests_of_tiles
 from compiler.codegen.schedules.uniform_values import move_uniform_values
 from compiler.errors import UnsupportedError
+from compiler.ir.types import PrimitiveType
 
 MIN_ITEMS = 64
 """Nested parallel loops are merged until they have this many iterations, so that threads share them evenly."""
@@ -133,8 +134,8 @@ def _with_tiles(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
         return kernel
     sizes = {a.name: a.elements * a.type.byte_size for a in kernel.arguments}
     tiling = Tiling(schedule.tile, schedule.across, bool(schedule.walk), True, sizes)
-    tiled = tests_of_tiles(tile_transposes(kernel.body, tiling))
-    return replace(kernel, body=tiled, kind="transpose" if tiled != kernel.body else kernel.kind)
+    tiled = tile_transposes(kernel.body, tiling)
+    return kernel if tiled == kernel.body else replace(kernel, body=tests_of_tiles(tiled), kind="transpose")
 
 
 def _with_separate_cases(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
@@ -428,7 +429,10 @@ class _Binder:
     def _scalar_accumulators(self, s: lir.Reduce) -> list[lir.Stmt]:
         vectorized = bool(self.schedule.vector) and not has_loop(s.body)
         vectorized = vectorized and not is_sparse(For(s.vars[-1], LoopKind.VECTOR, s.body))
-        s, last = lane_accumulators.bools_as_integers(s) if vectorized else (s, [])
+        last: list[lir.Stmt] = []
+        if vectorized:
+            is_wide = any(x.type.byte_size > 1 for x in s.body if isinstance(x, lir.Let))
+            s, last = lane_accumulators.bools_as_integers(s, PrimitiveType.S32 if is_wide else PrimitiveType.U8)
         loop = For(
             s.vars[-1],
             LoopKind.VECTOR if vectorized else LoopKind.SERIAL,

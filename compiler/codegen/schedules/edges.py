@@ -197,6 +197,8 @@ class _Edges:
 
     def _ranges(self, s: For, tests: Sequence[lir.IndexTest]) -> Body | None:
         """Return the loops for the ranges of a loop over single elements, or None if it should stay as it is."""
+        if not tests:
+            return None
         ranges = worthwhile_ranges(s, tests, self.branches == (_Branches.NONE,), self._is_scalar(s))
         if ranges is None or not all(isinstance(x, COPYABLE) for x in walk(s.body)):
             return None
@@ -215,7 +217,7 @@ class _Edges:
         gathers = [i for i in loads if i.buffer in self._narrow]
         if not gathers:
             return False
-        computed = names_defined(s.body)
+        computed = set(names_defined(s.body))
         return any(isinstance(v, Runtime) and v.name in computed for i in gathers for v in i.offset.variables())
 
     def _range(self, s: For, tests: Sequence[lir.IndexTest], r: Range, group: int) -> For:

@@ -121,39 +121,26 @@ def _reduced_lanes(s: lir.Reduce, arrays: dict[str, str], lanes: int) -> list[li
     with an accumulator of type bool is not vectorized.
     """
     lane = Var(f"{s.vars[-1].name}h", lanes)
-    loads: list[lir.Stmt] = []
-    last: list[lir.Stmt] = []
-    reductions: list[lir.Reduction] = []
-    for r in s.reductions:
-        value = f"{r.name}_lane"
-        loads.append(lir.Let(value, r.type, lir.LocalLoad(arrays[r.name], ix.of(lane))))
-        if r.type is T.PRED:
-            byte = replace(r, name=f"{r.name}_byte", type=T.U8, value=f"{value}_byte")
-            loads.append(lir.Let(byte.value, T.U8, lir.Apply(conversion(T.PRED, T.U8), (value,))))
-            last.append(lir.Let(r.name, T.PRED, lir.Apply(conversion(T.U8, T.PRED), (byte.name,))))
-            reductions.append(byte)
-        else:
-            reductions.append(replace(r, value=value))
-    of_lanes = replace(s, vars=(lane,), reductions=tuple(reductions), body=tuple(loads))
-    step = (*loads, *accumulators.combine(of_lanes))
+    loads = tuple(lir.Let(f"{r.name}_lane", r.type, lir.LocalLoad(arrays[r.name], ix.of(lane))) for r in s.reductions)
+    reductions = tuple(replace(r, value=x.name) for r, x in zip(s.reductions, loads, strict=True))
+    of_lanes, last = bools_as_integers(replace(s, vars=(lane,), reductions=reductions, body=loads), T.U8)
+    step = (*of_lanes.body, *accumulators.combine(of_lanes))
     loop = For(lane, LoopKind.VECTOR, step, accumulators.combined_of(of_lanes))
     return [*accumulators.start(of_lanes), loop, *accumulators.results(of_lanes), *last]
 
 
-def bools_as_integers(s: lir.Reduce) -> tuple[lir.Reduce, list[lir.Stmt]]:
-    """Return a reduction that combines integers instead of bools, and what makes bools of its results.
+def bools_as_integers(s: lir.Reduce, wide: T) -> tuple[lir.Reduce, list[lir.Stmt]]:
+    """Return a reduction that combines integers of a type instead of bools, and what makes bools of its results.
 
     The C compiler makes no vectors of a loop with an accumulator of type bool.
     """
-    if all(r.type is not T.PRED for r in s.reductions):
-        return s, []
-    wide = T.S32 if any(x.type.byte_size > 1 for x in s.body if isinstance(x, lir.Let)) else T.U8
     body, last, reductions = list(s.body), list[lir.Stmt](), list[lir.Reduction]()
     for r in s.reductions:
         if r.type is not T.PRED:
             reductions.append(r)
             continue
-        bits = replace(r, name=f"{r.name}_bits", type=wide, value=f"{r.name}_bit")
+        name = f"{r.name}_{'byte' if wide is T.U8 else 'bits'}"
+        bits = replace(r, name=name, type=wide, value=f"{name}_of_one")
         body.append(lir.Let(bits.value, wide, lir.Apply(conversion(T.PRED, wide), (r.value,))))
         last.append(lir.Let(r.name, T.PRED, lir.Apply(conversion(wide, T.PRED), (bits.name,))))
         reductions.append(bits)
