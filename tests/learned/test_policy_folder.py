@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import errno
 import json
-import os
 import subprocess
 import sys
 import threading
@@ -22,6 +20,7 @@ from compiler.learned.policy_folder import (
     read_policy_folder,
     write_policy_folder,
 )
+from tests.full_disk import full_disk
 
 ROOT = Path(__file__).resolve().parents[2]
 KIND, VERSION = "hlogym-test-policy", 3
@@ -204,21 +203,11 @@ def test_weights_of_another_policy_are_refused(tmp_path: Path) -> None:
         copy_policy_folder(tmp_path / "p", tmp_path / "r")
 
 
-def test_a_full_disk_leaves_the_old_policy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_leaves_the_old_policy(tmp_path: Path) -> None:
     write(tmp_path / "p", 1)
     before = contents(tmp_path / "p")
-    real, room = os.fsync, [0]
-
-    def full(descriptor: int) -> None:
-        if room[0] <= 0:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        room[0] -= 1
-        real(descriptor)
-
-    monkeypatch.setattr(os, "fsync", full)
     for files in (0, 1):
-        room[0] = files
-        with pytest.raises(PolicyError, match="No space left"):
+        with full_disk(files), pytest.raises(PolicyError, match="No space left"):
             write(tmp_path / "p", 2)
         assert contents(tmp_path / "p") == before
 

@@ -1,8 +1,6 @@
 """A policy for a whole compilation: names, folders, parts, overrides, what plans record, and errors."""
 
-import errno
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -25,6 +23,7 @@ from compiler.runtime.kernel_selector import DefaultKernels
 from compiler.session import CompilationSession
 from compiler.text import parse
 from tests.env.small_programs import LOOP
+from tests.full_disk import full_disk
 from tests.learned.bandits import bandit, whole_folder
 from tests.learned.test_site_policy import DOT
 
@@ -130,25 +129,12 @@ def test_a_learned_fusion_policy_decides_loops_as_it_did(tmp_path: Path) -> None
     assert as_fusion.decided_by["fusion"] == as_fusion.decided_by["loops"] == "learned@8"
 
 
-def test_a_policy_that_cannot_be_written_leaves_the_one_that_is_there(
-    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_policy_that_cannot_be_written_leaves_the_one_that_is_there(whole: Path, tmp_path: Path) -> None:
     old, new = fusion_folder(tmp_path / "old"), whole / "expansions"
     write_whole(tmp_path / "there", "before", "1", {"fusion": old})
-    sync, calls = os.fsync, list[int]()
-
-    def full(descriptor: int) -> None:
-        calls.append(descriptor)
-        if len(calls) > 2:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        sync(descriptor)
-
     for folder in ("there", "new"):
-        calls.clear()
-        with monkeypatch.context() as patched:
-            patched.setattr(os, "fsync", full)
-            with pytest.raises(PolicyError, match=f"cannot write the policy to .*{folder}: No space left"):
-                write_whole(tmp_path / folder, "after", "2", {"fusion": old, "expansions": new})
+        with full_disk(2), pytest.raises(PolicyError, match=f"cannot write the policy to .*{folder}: No space left"):
+            write_whole(tmp_path / folder, "after", "2", {"fusion": old, "expansions": new})
     assert plan_of(LOOP, policy=tmp_path / "there").decided_by["fusion"] == "before@1"
     write_whole(tmp_path / "new", "after", "2", {"fusion": old, "expansions": new})
     assert plan_of(LOOP, policy=tmp_path / "new").decided_by["fusion"] == "after@2"

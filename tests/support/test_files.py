@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from compiler.support.files import replace_files, write_draft, write_file
+from tests.full_disk import full_disk
 
 
 def names_in(folder: Path) -> list[str]:
@@ -51,24 +52,13 @@ def test_what_is_there_stays_when_the_disk_is_full(tmp_path: Path, monkeypatch: 
         assert names_in(tmp_path) == ["a.txt"]
 
 
-def test_several_files_are_replaced_together_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_files_are_replaced_together_or_not_at_all(tmp_path: Path) -> None:
     old, new = {"a.txt": b"1", "part/b.txt": b"2"}, {"a.txt": b"3", "part/b.txt": b"4", "other/c.txt": b"5"}
     replace_files(tmp_path / "there", old)
     (tmp_path / "there" / "mine.txt").write_text("mine")
-    sync, calls = os.fsync, list[int]()
-
-    def full(descriptor: int) -> None:
-        calls.append(descriptor)
-        if len(calls) > 1:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        sync(descriptor)
-
     for folder in ("there", "new"):
-        calls.clear()
-        with monkeypatch.context() as patched:
-            patched.setattr(os, "fsync", full)
-            with pytest.raises(OSError, match="No space"):
-                replace_files(tmp_path / folder, new)
+        with full_disk(1), pytest.raises(OSError, match="No space"):
+            replace_files(tmp_path / folder, new)
     assert names_in(tmp_path) == ["there"]
     assert names_in(tmp_path / "there") == ["a.txt", "mine.txt", "part"]
     assert {name: (tmp_path / "there" / name).read_bytes() for name in old} == old
