@@ -25,7 +25,7 @@ class Forest:
         nodes: of all trees.
         mean: [nodes] mean of the samples in a leaf.
         variance: [nodes] their variance.
-        low, high: [features] least and greatest values of the samples.
+        low, high: [features] least and greatest values of the samples; 0 for a feature that too few of them have.
     """
 
     nodes: TreeNodes

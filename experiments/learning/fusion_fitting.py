@@ -149,17 +149,20 @@ def fit_changes(samples: Sequence[ChangeSample], settings: ChangeSettings, costs
     for fold in folds:
         forest = change_forest([s for s in samples if s.family not in fold], settings, seed)
         part = [s for s in samples if s.family in fold]
-        low += zip(part, *(a.tolist() for a in forest.predict([s.row for s in part])), strict=True)
+        rows = [s.row for s in part]
+        means, errors = forest.predict(rows)
+        means[~forest.knows(rows)] = -math.inf
+        low += zip(part, means.tolist(), errors.tolist(), strict=True)
     best: tuple[Outcome, float, float] | None = None
-    for errors, margin in product(ERRORS, MARGINS):
-        found = _outcome(low, errors, margin)
+    for error, margin in product(ERRORS, MARGINS):
+        found = _outcome(low, error, margin)
         enough = round(found.changed * found.sites) >= LEAST_CHANGED
         if enough and found.slower * found.changed <= settings.slower and (best is None or found.mean > best[0].mean):
-            best = found, errors, margin
+            best = found, error, margin
     if best is None or best[0].mean <= 1:
         return FittedChanges(None, None)
-    outcome, errors, margin = best
-    chooser = ChangeForest(change_forest(samples, settings, seed), margin, errors, settings.steps, costs)
+    outcome, error, margin = best
+    chooser = ChangeForest(change_forest(samples, settings, seed), margin, error, settings.steps, costs)
     return FittedChanges(chooser, outcome)
 
 
@@ -168,7 +171,8 @@ def change_forest(samples: Sequence[ChangeSample], settings: ChangeSettings, see
     rows = np.array([s.row for s in samples], dtype=np.float64).reshape(len(samples), len(CHANGE_FEATURES))
     targets, weights = np.array([s.kernels_log for s in samples]), np.array([s.weight for s in samples])
     programs = [s.program for s in samples]
-    return grow_forest(rows, targets, weights, programs, settings.trees, settings.depth, settings.leaf, seed)
+    return grow_forest(rows, targets, weights, programs, settings.trees, settings.depth, settings.leaf, seed,
+                       seen=settings.seen)  # fmt: skip
 
 
 def guided_draw(forest: Forest, model: LearnedKernelCost) -> Draw:

@@ -129,6 +129,8 @@ class ChangeSettings(ForestSettings):
     """How the model of changes of fusions is fitted.
 
     Attributes:
+        seen: least number of programs that have a feature, such as a kernel that sorts; actions with a feature that
+            fewer have are not taken.
         slower: share of all programs that may become slower beyond the noise in cross-validation.
         steps: greatest number of actions after the default fusions of a program.
     """
@@ -136,6 +138,7 @@ class ChangeSettings(ForestSettings):
     trees: int = 96
     depth: int = 12
     leaf: int = 3
+    seen: int = 20
     slower: float = 0.02
     steps: int = 4
 

@@ -133,6 +133,7 @@ def grow_forest(
     least: int,
     seed: int,
     share: float = 1 / 3,
+    seen: int = 1,
 ) -> Forest:
     """Return a forest whose trees are grown on resampled groups.
 
@@ -146,6 +147,8 @@ def grow_forest(
         least: least number of samples in a leaf.
         seed: of all draws.
         share: of the features, drawn for each split, that are tried.
+        seen: least number of groups that have a feature, which is not 0 there. Of a row that has another feature the
+            forest knows nothing, see `Forest.knows`.
     """
     rng = np.random.default_rng(seed)
     members: dict[str, list[int]] = {}
@@ -159,7 +162,8 @@ def grow_forest(
         samples = np.array([n for g in drawn for n in members[names[g]]], dtype=np.int64)
         tree = grow_tree(rows, targets, weights, depth, least, varying, share, seed + number, samples)
         flat.add(tree, targets, weights)
-    return flat.forest(rows)
+    groups_with = np.array([(rows[at] != 0).any(axis=0) for at in members.values()]).sum(axis=0)
+    return flat.forest(np.where(groups_with >= seen, rows, 0.0))
 
 
 class _Flat:

@@ -111,3 +111,15 @@ def test_forests_are_reproducible_and_generalise() -> None:
     assert mean[0] < -0.2 < 0.2 < mean[1]
     assert Forest.from_arrays(first.to_arrays(), 3).features == 3
     assert replace(first, low=first.low).features == 3
+
+
+def test_features_that_few_groups_have_are_not_known() -> None:
+    rng = np.random.default_rng(0)
+    rows = rng.uniform(1, 2, (60, 3))
+    groups = [f"program {n // 3}" for n in range(60)]
+    rows[9:, 2] = 0  # three programs have it
+    targets = np.where(rows[:, 1] > 1.5, 0.5, -0.5)
+    few, enough = (grow_forest(rows, targets, np.ones(60), groups, 4, 4, 2, seed=0, seen=n) for n in (4, 3))
+    with_it, without = [1.5, 1.2, 1.5], [1.5, 1.2, 0.0]
+    assert few.knows([with_it, without]).tolist() == [False, True]
+    assert enough.knows([with_it, without]).tolist() == [True, True]
