@@ -394,3 +394,29 @@ def test_loops_around_reductions_stay(splits: int) -> None:
     """
     add = "add { a = s32[] parameter(0) b = s32[] parameter(1) ROOT s = s32[] add(a, b) }"
     checked(text, Schedule(splits=splits), add)
+
+
+PAIRS_OF_ROLLED_ROWS = """
+    x = f32[200,100] parameter(0)
+    least = f32[200] parameter(1)
+    last = f32[1,100] slice(x), slice={[199:200], [0:100]}
+    others = f32[199,100] slice(x), slice={[0:199], [0:100]}
+    rolled = f32[200,100] concatenate(last, others), dimensions={0}
+    change = f32[200,100] subtract(x, rolled)
+    bound = f32[200,100] broadcast(least), dimensions={0}
+    kept = f32[200,100] maximum(change, bound)
+    even = f32[200,50] slice(kept), slice={[0:200], [0:100:2]}
+    odd = f32[200,50] slice(kept), slice={[0:200], [1:100:2]}
+    pairs = f32[200,50] multiply(even, odd)
+    zero = f32[] constant(0)
+    ROOT r = f32[200] reduce(pairs, zero), dimensions={1}, to_apply=add_f32
+"""
+
+
+def test_rows_read_in_steps_are_not_columns() -> None:
+    # Neither the test for the first row nor the bound of each row makes the rows, 100 elements apart, a vector.
+    source = checked(PAIRS_OF_ROLLED_ROWS, Schedule(), SUM)
+    in_vectors = re.findall(r"omp simd\n *for \(index_t (\w+)", source)
+    reads = re.findall(r"p0\[\(?([^\]]*)\]", source)
+    assert in_vectors and reads
+    assert not any(f"100*{name}" in r for name in in_vectors for r in reads)

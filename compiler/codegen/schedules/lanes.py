@@ -9,7 +9,7 @@ otherwise.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from compiler.codegen.nest import index as ix
@@ -17,7 +17,7 @@ from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import IndexExpr, Var
 from compiler.codegen.nest.loop_ir import Body, For, LoopKind
 from compiler.codegen.nest.scalar_ops import SCALAR_BYTES
-from compiler.codegen.nest.traversal import indices_in, map_bodies, map_indices, names_used
+from compiler.codegen.nest.traversal import indices_in, map_bodies, map_indices, names_used, walk
 from compiler.codegen.nest.work import work_of
 from compiler.codegen.schedules import accumulators
 from compiler.codegen.schedules.edges import tests_of, worthwhile_ranges
@@ -75,18 +75,25 @@ def is_column_loop(s: For) -> bool:
             continue
         if has_loop(r.body):
             return False
-        for i in indices_in(r.body):
+        for i in _offsets(r.body):
             step, last = abs(i.coefficient(s.var)), abs(i.coefficient(r.vars[-1]))
             adjacent = step == 1 or 0 < step <= NEAR < last
             # What a whole row shares, such as its mean, is read once per row if rows are not columns.
             along += adjacent and any(i.coefficient(v) != 0 for v in r.vars)
             same += adjacent and all(i.coefficient(v) == 0 for v in r.vars)
-            across += i.coefficient(s.var) != 0 and abs(i.coefficient(r.vars[-1])) == 1
+            across += step != 0 and (last == 1 or 0 < last <= NEAR < step)
             far += not i.coefficient(s.var) and last > NEAR
             near += not i.coefficient(s.var) and last == 1
     if along + same + across == 0 and far > near:
         return _uses_adjacent_values(s)  # rows that all columns share are read one by one
     return along > across if across else along + same > 0
+
+
+def _offsets(body: Body) -> Iterator[IndexExpr]:
+    """Yield where statements read; tests of positions, and positions as values, read nothing."""
+    for x in walk(body):
+        if isinstance(x, lir.Let) and isinstance(x.value, lir.Load | lir.PairLoad | lir.LocalLoad):
+            yield x.value.offset
 
 
 def _uses_adjacent_values(s: For) -> bool:
