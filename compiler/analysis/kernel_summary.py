@@ -35,12 +35,15 @@ CONTEXT_LIMIT = 64
 
 CACHE_LINE = 64
 """Bytes of a cache line."""
+ROW_BYTES = 1 << 15
+"""Size of a row up to which the values that one loop over it computes are kept for the next one."""
 COLUMNS = 256
 """Number of adjacent columns that a block computes together."""
 
 # Special contexts: the outputs' index, an element of a reduced row, one value per row, merged ones, a scalar.
 OWN, _ROW, _KEPT, _MANY, SCALAR = -1, -2, -3, -4, -5
-# An element of what is reduced along columns, read by loop number n over it: _SWEEP - n. Number 0 stores outputs.
+# An element of what is reduced along columns or along long rows, read by loop number n over it: _SWEEP - n. Number 0
+# stores outputs.
 _SWEEP, _MAX_SWEEPS = -10, 50
 
 
@@ -252,15 +255,17 @@ class _Walk:
         self.hero = max(self.looped, key=_extent, default=None)
         self.full: tuple[int, ...] = ()
         self.kept_count = 0
-        self.by_rows = True
+        self.keeps_rows = True
         self.level: dict[HloInstruction, int] = {}
         self.picks_columns = False  # whether a gather reads what is reduced along columns
         if self.hero is not None:
             self.full = self.hero.operands[0].shape.dimensions
             self.kept_count = first_leaf_elements(self.hero)
-            self.by_rows = _is_by_rows(self.hero)
-            if not self.by_rows:
+            by_rows = _is_by_rows(self.hero)
+            self.keeps_rows = by_rows and self.hero.operands[0].shape.byte_size <= ROW_BYTES * self.kept_count
+            if not self.keeps_rows:
                 self._find_levels()
+                self.picks_columns &= not by_rows
 
     def _find_levels(self) -> None:
         """Find how many reductions there are on the longest chain of them down from each instruction."""
@@ -272,9 +277,9 @@ class _Walk:
     def _row_of(self, i: HloInstruction) -> int:
         """Return the context of an element of what is reduced, for a reduction or a loop over the outputs.
 
-        The values of a row are kept for the next loop over it, and those of many rows are not.
+        The values of a row are kept for the next loop over it, and those of many rows or of a long one are not.
         """
-        if self.by_rows:
+        if self.keeps_rows:
             return _ROW
         level = self.level.get(i, 0)
         if i not in self.looped:

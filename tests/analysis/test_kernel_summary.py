@@ -82,3 +82,34 @@ def test_columns_that_a_gather_picks_are_read_by_lines() -> None:
         }}
     """)
     assert summarize(module.entry.root).bytes_read == 64 * 1024**2 + 4096
+
+
+CENTRED = """
+HloModule m
+ADD
+centred {
+  x = f32[16,LONG] parameter(0)
+  zero = f32[] constant(0)
+  e = f32[16,LONG] tanh(x)
+  s = f32[16] reduce(e, zero), dimensions={1}, to_apply=add
+  b = f32[16,LONG] broadcast(s), dimensions={0}
+  ROOT d = f32[16,LONG] subtract(e, b)
+}
+ENTRY main {
+  x = f32[16,LONG] parameter(0)
+  ROOT f = f32[16,LONG] fusion(x), kind=kLoop, calls=centred
+}
+"""
+
+
+def centred(n: int, op: str = "tanh") -> HloInstruction:
+    return parse(CENTRED.replace("ADD", ADD).replace("LONG", str(n)).replace("tanh", op)).entry.root
+
+
+@pytest.mark.parametrize(("n", "times"), [(1000, 1), (8192, 1), (8193, 2), (100000, 2)])
+def test_values_of_long_rows_are_computed_again(n: int, times: int) -> None:
+    summary = summarize(centred(n))
+    assert summary.loads == times * 16 * n
+    assert summary.block_bytes == (4 * n if times > 1 else 0)
+    more, more_in_short = (summarize(centred(k)).flops - summarize(centred(k, "negate")).flops for k in (n, 10))
+    assert more / n == times * more_in_short / 10
