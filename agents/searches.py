@@ -21,6 +21,7 @@ from agents.deviations import Built
 from agents.plan_space import ALL_GROUPS, PlanSpace, read_groups
 from compiler.analysis.cost_model import CostModel, module_cost
 from compiler.errors import OptionError, UnknownNameError
+from compiler.learned.kernel_calibration import calibrated
 from compiler.learned.kernel_model import shipped_kernel_cost
 from compiler.learned.learned_costs import LearnedCosts
 from compiler.session import CompilationSession
@@ -42,6 +43,8 @@ __all__ = [
     "RandomPlans",
     "Search",
     "describe_searches",
+    "learned_costs",
+    "learned_seconds",
     "make_search",
 ]
 
@@ -59,14 +62,15 @@ def analytic_seconds(session: CompilationSession) -> float:
 
 
 @functools.cache
-def _learned_costs() -> CostModel:
+def learned_costs() -> CostModel:
+    """Return the learned cost model of kernels, with the calibration to this machine if there is one."""
     model = shipped_kernel_cost()
-    return CostModel() if model is None else LearnedCosts(model)
+    return CostModel() if model is None else LearnedCosts(calibrated(model))
 
 
 def learned_seconds(session: CompilationSession) -> float:
     """Return the time by the learned times of its kernels, see `compiler.learned.learned_costs`."""
-    return module_cost(session.module, _learned_costs()).seconds
+    return module_cost(session.module, learned_costs()).seconds
 
 
 PREDICTORS: dict[str, Predictor] = {"analytic": analytic_seconds, "learned": learned_seconds}

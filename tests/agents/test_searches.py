@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -15,10 +16,12 @@ from agents.deviations import GROUPS, Deviation, PlanBuilder
 from agents.plan_space import PlanSpace, read_groups
 from agents.search import NoPlanError, Starts, find_plan
 from agents.search_run import Budget, SearchRun, run_search
-from agents.searches import SEARCHES, PlanSearch, describe_searches, make_search
+from agents.searches import SEARCHES, PlanSearch, describe_searches, learned_costs, learned_seconds, make_search
 from compiler.api import compile as compile_hlo
 from compiler.errors import OptionError, UnknownNameError
 from compiler.fusion.policies import NoFusion, RandomFusion
+from compiler.learned.kernel_calibration import Calibration, store_calibration
+from compiler.learned.kernel_model import shipped_kernel_cost
 from compiler.plan import CompilationPlan
 from compiler.policy import Policy
 from compiler.session import CompilationSession
@@ -232,6 +235,19 @@ def test_a_cost_model_chooses_the_plans_that_are_measured(tmp_path: Path) -> Non
 def test_options_are_checked(text: str, message: str) -> None:
     with pytest.raises((UnknownNameError, OptionError), match=message):
         make_search(text)
+
+
+def test_predicted_times_are_those_of_the_calibrated_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HLOGYM_CACHE", str(tmp_path))
+    session = PlanBuilder(parse(CHAIN), "cpu").build(Deviation()).session
+    model = shipped_kernel_cost()
+    assert model is not None
+    plain = learned_seconds(session)
+    slower = Calibration(np.eye(model.correction_size)[0] * math.log(3), 40, 2.0, 0.1)
+    store_calibration(model, slower)
+    learned_costs.cache_clear()
+    assert learned_seconds(session) == pytest.approx(3 * plain)
+    learned_costs.cache_clear()
 
 
 def test_options_are_described_and_groups_read() -> None:
