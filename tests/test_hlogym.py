@@ -97,6 +97,8 @@ def test_wrong_arguments_of_compile_say_what_is_expected(argument: str, value: A
 def test_other_wrong_arguments_say_what_is_expected() -> None:
     with pytest.raises(ArgumentError, match=r"parse\(text\) makes one"):
         hlogym.CompilationSession(TEXT)  # type: ignore[arg-type]
+    with pytest.raises(OptionError, match=r"cannot parse 'dce,cse' as a pass.*several passes are a list"):
+        hlogym.compile(TEXT, pipeline="dce,cse")
     executable, x = hlogym.compile(TEXT), np.zeros(4, np.float32)
     for repeats in (0, -1):
         with pytest.raises(ArgumentError, match="at least 1"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeAlias
 
-from compiler.errors import ArgumentError
+from compiler.errors import ArgumentError, OptionError
 from compiler.passes.infrastructure.base import HloPass
 from compiler.passes.infrastructure.pipeline import PassPipeline
 from compiler.passes.infrastructure.registry import make_pass
@@ -27,7 +27,10 @@ def as_pipeline(pipeline: Pipeline) -> HloPass:
     if isinstance(pipeline, HloPass):
         return pipeline
     if isinstance(pipeline, str):
-        return make_pass(pipeline)
+        try:
+            return make_pass(pipeline)
+        except OptionError as error:
+            raise OptionError(f"{error}; several passes are a list of these") from error
     if not isinstance(pipeline, Sequence):
         raise ArgumentError(f"a pipeline is a pass, its text, or a list of these, not {short_repr(pipeline)}")
     return PassPipeline("given", tuple(map(_as_pass, pipeline)))
