@@ -95,5 +95,7 @@ def _value(value: lir.Expr) -> str:
             return f"{value.buffer}[{value.offset.to_c()}]"
         case lir.LocalLoad():
             return f"{value.array}[{value.offset.to_c()}]"
+        case lir.LaneResult():
+            return f"{value.combiner.text} of the {value.lanes} elements of {value.array}"
         case lir.Current():
             return value.name

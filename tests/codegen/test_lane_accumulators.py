@@ -1,4 +1,4 @@
-"""Reductions of rows of integers and bools, whose lanes the C compiler combines in registers."""
+"""Reductions of rows, whose lanes are combined in registers."""
 
 from __future__ import annotations
 
@@ -88,3 +88,41 @@ def test_short_rows_of_tests_of_integers_run_in_vectors(op: str) -> None:
     """
     source = checked(text, Schedule(threads=0), REDUCER.format(t="pred", op=op))
     assert "_bits_sum)" in source  # gcc makes no vectors of loops with an accumulator of type bool
+
+
+@pytest.mark.parametrize("t", ["f32", "f64"])
+@pytest.mark.parametrize("op", ["minimum", "maximum", "add"])
+def test_rows_of_floats(t: str, op: str) -> None:
+    found = sources(ROWS.replace("{t}", t).replace("{start}", "3"), REDUCER.format(t=t, op=op))
+    name = {"add": "sum"}.get(op, op)
+    assert all(f"{name}_of_{8 if t == 'f32' else 4}_{t}(" in source for source in found[-5:])
+
+
+@pytest.mark.parametrize("op", ["minimum", "maximum"])
+@pytest.mark.parametrize("n", [4, 8, 16, 48, 100])
+def test_extremes_propagate_nan_from_every_lane(op: str, n: int) -> None:
+    text = f"""
+    x = f32[{n},{n}] parameter(0)
+    start = f32[] constant(1)
+    ROOT r = f32[{n}] reduce(x, start), dimensions={{1}}, to_apply=reduce
+    """
+    fused = running.fused(text, REDUCER.format(t="f32", op=op))
+    x = np.random.default_rng(n).standard_normal((n, n)).astype(np.float32)
+    with_nan = x.copy()
+    np.fill_diagonal(with_nan, np.nan)
+    cases = [running.case_of(fused, [a], "c", Schedule(threads=0)) for a in (x, with_nan)]
+    numbers, nans = running.run_c(cases)
+    assert running.problem(numbers, cases[0]) is None
+    assert np.isnan(nans[0]).all()
+
+
+def test_sums_start_with_the_zero_that_changes_no_value() -> None:
+    text = """
+    x = f32[9,64] parameter(0)
+    start = f32[] constant(-0.0)
+    ROOT r = f32[9] reduce(x, start), dimensions={1}, to_apply=reduce
+    """
+    fused = running.fused(text, REDUCER.format(t="f32", op="add"))
+    case = running.case_of(fused, [np.full((9, 64), -0.0, np.float32)], "c", Schedule(threads=0))
+    (outputs,) = running.run_c([case])
+    assert np.signbit(outputs[0]).all()

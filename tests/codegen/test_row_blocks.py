@@ -52,6 +52,18 @@ LENGTHS = """
 """
 
 
+def quantised(steps: int) -> str:
+    """Return rows that are divided by their maximum several times."""
+    lines = ["x0 = f32[64,128] parameter(0)", "low = f32[] constant(-inf)"]
+    for k in range(steps):
+        lines.append(f"a{k} = f32[64,128] abs(x{k})")
+        lines.append(f"m{k} = f32[64] reduce(a{k}, low), dimensions={{1}}, to_apply=max")
+        lines.append(f"b{k} = f32[64,128] broadcast(m{k}), dimensions={{0}}")
+        lines.append(f"q{k} = f32[64,128] divide(x{k}, b{k})")
+        lines.append(f"x{k + 1} = f32[64,128] floor(q{k})")
+    return "\n".join([*lines, f"ROOT r = f32[64,128] negate(x{steps})"])
+
+
 def _is_blocked(source: str) -> bool:
     return "_of_rows[" in source
 
@@ -76,3 +88,8 @@ def test_rows_that_overlap_by_themselves_stay_whole() -> None:
     assert not _is_blocked(checked(LENGTHS.format(n=128, w=64), Schedule(), add))
     assert not _is_blocked(checked(SOFTMAX.format(t="f32", n=16, w=8192), Schedule(), add))
     assert not _is_blocked(checked(MOMENTS.format(n=128, w=64), Schedule(), add))
+
+
+@pytest.mark.parametrize("steps", [2, 3])
+def test_rows_that_are_divided_several_times(steps: int) -> None:
+    assert _is_blocked(checked(quantised(steps), Schedule(), REDUCERS.replace("{t}", "f32"))) == (steps == 3)

@@ -25,3 +25,21 @@ SHARES = """
 def test_quotients_are_kept(op: str, kept: bool) -> None:
     source = checked(SHARES.format(op=op), Schedule(threads=0), SUM)
     assert ("_row[70]" in source) == kept
+
+
+@pytest.mark.parametrize(("op", "kept"), [("add", True), ("maximum", False)])
+def test_only_rounded_results_of_16_bits_are_expensive(op: str, kept: bool) -> None:
+    text = f"""
+    x = bf16[30,70] parameter(0)
+    y = bf16[30,70] parameter(1)
+    a = bf16[30,70] {op}(x, y)
+    b = bf16[30,70] {op}(a, x)
+    q = bf16[30,70] {op}(b, y)
+    wide = f32[30,70] convert(q)
+    zero = f32[] constant(0)
+    total = f32[30] reduce(wide, zero), dimensions={{1}}, to_apply=add_f32
+    narrow = bf16[30] convert(total)
+    totals = bf16[30,70] broadcast(narrow), dimensions={{0}}
+    ROOT r = bf16[30,70] multiply(q, totals)
+    """
+    assert ("_row[70]" in checked(text, Schedule(threads=0), SUM)) == kept

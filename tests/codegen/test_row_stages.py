@@ -17,7 +17,7 @@ def chain(rows: int, columns: int, links: int) -> str:
 
 
 @pytest.mark.parametrize("rows", [16, 100, 6])
-@pytest.mark.parametrize("columns", [8, 16, 24])
+@pytest.mark.parametrize("columns", [8, 16, 24, 40])
 def test_stages_of_short_rows_run_for_a_block_of_rows(rows: int, columns: int) -> None:
     assert "_block[" in checked(chain(rows, columns, 3), Schedule())
 

@@ -41,8 +41,8 @@ def test_results_are_those_of_the_interpreter(dims: str, stages: int, loops: int
     assert source.count("#pragma omp simd") == loops
 
 
-@pytest.mark.parametrize("dims", ["7,32", "7,64", "9,100"])
-def test_rows_of_a_few_vectors(dims: str) -> None:
+@pytest.mark.parametrize(("dims", "block"), [("7,64", 64), ("9,100", 100), ("7,32", 224), ("12,64", 256)])
+def test_rows_of_a_few_vectors(dims: str, block: int) -> None:
     n = dims.split(",")[1]
     text = f"""
     a = f32[{dims}] parameter(0)
@@ -52,7 +52,7 @@ def test_rows_of_a_few_vectors(dims: str) -> None:
     m = f32[{dims}] multiply(e, w)
     t = f32[{dims}] tanh(m)
     ROOT r = f32[{dims}] add(t, a)"""
-    assert f"_block[{n}]" in checked(text, Schedule(stages=1))
+    assert f"_block[{block}]" in checked(text, Schedule(stages=1))
     assert "_block[" not in checked(text, Schedule(stages=0))
 
 

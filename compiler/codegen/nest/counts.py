@@ -201,6 +201,8 @@ class _Counter:
                 self._access(place, "load", value.offset, self._bytes(value.buffer))
             case lir.LocalLoad():
                 self._add(place, "local", size / 4)
+            case lir.LaneResult():
+                self._lanes(value, place)
             case lir.IndexValue():
                 self._add(place, "simple", size / 4)
                 self._index(value.value, place)
@@ -215,6 +217,15 @@ class _Counter:
                     self.found["expensive statements"] += 1
             case _:
                 pass
+
+    def _lanes(self, value: lir.LaneResult, place: _Place) -> None:
+        """Count the lanes of a vector as loops that combine their halves, each over half as many as the one before."""
+        combined = value.lanes - 1
+        inside = _Place(place.runs, place.depth, place.var, True, place.parallel)
+        self.found["vector loops"] += place.runs * math.log2(value.lanes)
+        self.found["vector iterations"] += place.runs * combined
+        self._add(inside, "local", 3 * combined)
+        self._add(inside, "simple", combined)
 
     def _access(self, place: _Place, what: str, offset: IndexExpr, size: float) -> None:
         self._add(place, f"{what} {_stride(offset, place.var)}", size / 4)

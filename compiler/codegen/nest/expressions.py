@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from compiler.codegen.nest.index import IndexExpr
 from compiler.codegen.nest.scalar_ops import ScalarOp
+from compiler.ir.opcodes import Opcode
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +72,21 @@ class LocalLoad:
 
 
 @dataclass(frozen=True, slots=True)
+class LaneResult:
+    """The elements of a local array of f32 or f64, which fill a vector, combined in any order.
+
+    Attributes:
+        array: a local array of `lanes` elements.
+        combiner: the opcode by which they are combined.
+        lanes: a power of two, at least 2.
+    """
+
+    array: str
+    combiner: Opcode
+    lanes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Apply:
     """A scalar operation and the names it is applied to."""
 
@@ -85,7 +101,9 @@ class Current:
     name: str
 
 
-Expr = Constant | Opaque | IndexValue | IndexTest | Load | PairLoad | PairHalf | LocalLoad | Apply | Current
+Expr = (
+    Constant | Opaque | IndexValue | IndexTest | Load | PairLoad | PairHalf | LocalLoad | LaneResult | Apply | Current
+)
 
 
 def index_of(value: Expr) -> IndexExpr | None:
@@ -103,4 +121,4 @@ def names_in(value: Expr) -> tuple[str, ...]:
         return (value.name,)
     if isinstance(value, PairHalf):
         return (value.pair,)
-    return (value.array,) if isinstance(value, LocalLoad) else ()
+    return (value.array,) if isinstance(value, LocalLoad | LaneResult) else ()

@@ -200,7 +200,13 @@ def has_exact_identity(op: ScalarOp) -> bool:
 
 
 def identity_of(combiner: Opcode, t: T) -> bool | int | float:
-    """Return the identity element of a combiner."""
+    """Return the identity element of a combiner.
+
+    That of sums of floats is -0.0, which changes no value, whereas 0.0 + -0.0 is 0.0: a C compiler omits such an
+    addition. Besides, gcc fills arrays with zeros by a call or by narrower stores than the loads that follow.
+    """
+    if combiner is Opcode.ADD and t.is_float:
+        return -0.0
     if combiner in (Opcode.ADD, Opcode.OR):
         return 0
     if combiner is Opcode.MULTIPLY:

@@ -47,6 +47,8 @@ _WORD = re.compile(r"[A-Za-z_]\w*")
 _DECLARATION = re.compile(r" *(?:typedef \w+ (\w+)|(?:const )?\w+ (?:\*(?:const )?|const )?(\w+) = .*);$")
 _DIVISIONS = {Opcode.DIVIDE: "quotient", Opcode.REMAINDER: "remainder"}
 """Functions of division.h; their names end with a type."""
+_LANE_RESULTS = {Opcode.ADD: "sum", Opcode.MAXIMUM: "maximum", Opcode.MINIMUM: "minimum"}
+"""Functions of lane_results.h; their names end with a number of lanes and a type."""
 _MASKS = {"float": "uint32_t", "double": "uint64_t"} | {
     f"{sign}int{bits}_t": f"uint{bits}_t" for sign in ("", "u") for bits in (8, 16, 32, 64)
 }
@@ -277,6 +279,10 @@ class _CPrinter(Printer):
         self.store(lir.Store(s.buffer, s.offset, "updated"))
         self.depth -= 1
         self.emit("}")
+
+    def lane_result(self, value: lir.LaneResult, t: T) -> str:
+        self.helpers["lane_results.h"] = None
+        return f"{_LANE_RESULTS[value.combiner]}_of_{value.lanes}_{t.text}({value.array})"
 
     def transpose_tile(self, s: lir.TransposeTile) -> None:
         t = self._local_types.get(s.buffer) or self.types[s.buffer]

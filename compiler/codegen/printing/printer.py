@@ -95,6 +95,8 @@ class Printer:
             return self.pair(v)
         if isinstance(v, lir.LocalLoad):
             return self.local_element(v.array, v.offset)
+        if isinstance(v, lir.LaneResult):
+            return self.lane_result(v, t)
         return v.name
 
     def opaque(self, value: lir.Opaque) -> str:
@@ -186,6 +188,9 @@ class Printer:
 
     def local_element(self, array: str, offset: IndexExpr) -> str:
         return f"{array}[{offset.to_c()}]"
+
+    def lane_result(self, value: lir.LaneResult, t: T) -> str:
+        raise UnsupportedError("the elements of an array are not combined in this language")
 
     def transpose_tile(self, s: lir.TransposeTile) -> None:
         raise UnsupportedError("tiles are not transposed in this language")

@@ -12,10 +12,14 @@ from compiler.codegen.nest.scalar_ops import conversion
 from compiler.codegen.nest.traversal import map_indices
 from compiler.codegen.schedules import accumulators
 from compiler.codegen.schedules.schedule import Schedule
+from compiler.ir.opcodes import Opcode
 from compiler.ir.types import PrimitiveType as T
 
 MAX_ACCUMULATORS = 16
 """Maximum number of vectors of all accumulators of a loop, half of the registers of AVX-512."""
+
+_IN_REGISTERS = frozenset({Opcode.ADD, Opcode.MAXIMUM, Opcode.MINIMUM})
+"""Combiners of floats for which the printer of C has functions that combine the lanes of a vector."""
 
 
 def lane_bytes_bound(reductions: int, schedule: Schedule) -> int:
@@ -106,11 +110,16 @@ def _combined_lanes(s: lir.Reduce, arrays: dict[str, str], lanes: int, vector: i
     if lanes <= vector:
         out += _moved_lanes(s, arrays, lanes, lanes)
     of_integers = all(r.type.is_integer or r.type is T.PRED for r in s.reductions)
-    while lanes > (vector if of_integers else 1):
+    of_floats = all(r.type in (T.F32, T.F64) and r.combiner in _IN_REGISTERS for r in s.reductions)
+    least = vector if of_integers else vector // 2 if of_floats else 1
+    while lanes > max(1, least):
         out += _moved_lanes(s, arrays, lanes, lanes // 2)
         lanes //= 2
     if of_integers:
         return [*out, *_reduced_lanes(s, arrays, lanes)]
+    if of_floats and lanes > 1:
+        results = ((r, lir.LaneResult(arrays[r.name], r.combiner, lanes)) for r in s.reductions)
+        return [*out, *(lir.Let(r.name, r.type, result) for r, result in results)]
     return [*out, *(lir.Let(r.name, r.type, lir.LocalLoad(arrays[r.name], ix.const(0))) for r in s.reductions)]
 
 

@@ -21,6 +21,7 @@ from compiler.codegen.nest.work import EXPENSIVE_STATEMENTS, work_of
 from compiler.codegen.schedules.loop_transforms import flat_nest, has_loop
 from compiler.codegen.schedules.short_rows import Blocks
 from compiler.codegen.schedules.stages import is_long_value
+from compiler.ir.opcodes import Opcode
 from compiler.ir.types import PrimitiveType as T
 
 LEAST_ROWS, MOST_ROWS = 4, 16
@@ -33,6 +34,8 @@ LEAST_TOTAL = 16
 """Least number of rows for which blocks are worth their loops."""
 LEAST_CHAIN = 2
 """Least number of reductions that follow from each other: rows with one overlap well enough."""
+DIVIDED_CHAIN = 3
+"""The same for long rows of quotients, as of values that are quantised several times: few rows fit into the window."""
 TASKS, TASK_WORK = 16, 50_000
 """Least number of blocks of a long loop, which threads share, and statements of a block of a shorter one."""
 
@@ -56,9 +59,10 @@ def _blocked(s: lir.Stmt) -> lir.Stmt:
         return s
     if not any(isinstance(x, Reduce) for x in s.body) or not all(map(_is_movable, s.body)):
         return s
-    rows = _rows_of_block(s) if _may_wait(s) else 0
+    least = _least_chain(s)
+    rows = _rows_of_block(s) if least else 0
     stages = _stages_of(s.body) if rows >= LEAST_ROWS else []
-    if sum(any(isinstance(x, Reduce) for x in stage) for stage in stages) < LEAST_CHAIN:
+    if not stages or sum(any(isinstance(x, Reduce) for x in stage) for stage in stages) < least:
         return s
     return _RowBlocks(s, Blocks(s.var, rows), stages).loop() or s
 
@@ -71,12 +75,21 @@ def _is_movable(s: lir.Stmt) -> bool:
     return isinstance(s, lir.Let | lir.Store | lir.LocalArray)
 
 
-def _may_wait(s: For) -> bool:
-    """Check for enough rows, in which the reductions are of few elements, or of functions that take long."""
+def _least_chain(s: For) -> int:
+    """Return the least number of reductions that follow from each other for which blocks are worthwhile, or 0.
+
+    There must be enough rows, whose reductions are of few elements, of functions that take long, or of quotients.
+    """
     reductions = [x for x in s.body if isinstance(x, Reduce)]
-    is_short = all(math.prod(v.extent for v in x.vars) < CHEAP_ROW for x in reductions)
-    has_functions = any(isinstance(y, lir.Let) and is_long_value(y) for x in reductions for y in walk(x.body))
-    return s.var.extent >= LEAST_TOTAL and (is_short or has_functions)
+    if s.var.extent < LEAST_TOTAL:
+        return 0
+    if all(math.prod(v.extent for v in x.vars) < CHEAP_ROW for x in reductions):
+        return LEAST_CHAIN
+    lets = [y for x in reductions for y in walk(x.body) if isinstance(y, lir.Let)]
+    if any(map(is_long_value, lets)):
+        return LEAST_CHAIN
+    has_quotients = any(isinstance(y.value, lir.Apply) and y.value.op.opcode is Opcode.DIVIDE for y in lets)
+    return DIVIDED_CHAIN if has_quotients else 0
 
 
 def _rows_of_block(s: For) -> int:

@@ -28,6 +28,8 @@ DIVIDED_WORK = 10
 """Number of operations that a division counts as."""
 ROUNDED_WORK = 4
 """Number of operations that one with a result of 16 bits counts as, because it is rounded."""
+_CHOOSING = frozenset({Opcode.SELECT, Opcode.MAXIMUM, Opcode.MINIMUM, Opcode.CLAMP, Opcode.NEGATE, Opcode.ABS})
+"""Operations whose results are operands but for the sign, so that they are not rounded."""
 
 Sweep: TypeAlias = "For | lir.Reduce"
 """A loop over the elements of a row."""
@@ -97,7 +99,8 @@ def _is_costly(v: lir.Apply) -> bool:
 def _work_of(v: lir.Apply) -> int:
     if v.op.opcode is Opcode.DIVIDE:
         return DIVIDED_WORK
-    return ROUNDED_WORK if v.op.type in (PrimitiveType.BF16, PrimitiveType.F16) else 1
+    is_rounded = v.op.result in (PrimitiveType.BF16, PrimitiveType.F16) and v.op.opcode not in _CHOOSING
+    return ROUNDED_WORK if is_rounded else 1
 
 
 def _is_by_columns(s: lir.Stmt) -> bool:

@@ -1,6 +1,6 @@
 """Long chains of expensive operations in short rows: the stages of `stages` for blocks of rows.
 
-The loop over one short row is a vector or two, so its stages would have no iterations to overlap.
+The loop over one short row is a few vectors, so its stages would have few iterations to overlap.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from compiler.codegen.nest.work import work_of
 from compiler.codegen.schedules.loop_transforms import flat_nest
 from compiler.codegen.schedules.short_rows import Blocks
 from compiler.codegen.schedules.sparse_loads import is_sparse
-from compiler.codegen.schedules.stages import BLOCK, MIN_ELEMENTS, array_of, moved, stages_of, statements_of_stage
+from compiler.codegen.schedules.stages import BLOCK, array_of, moved, stages_of, statements_of_stage
 
 LEAST_ROWS = 4
 """Rows of the smallest block."""
@@ -25,9 +25,9 @@ LANES = 8
 
 
 def stage_rows(body: Body, depth: int) -> Body:
-    """Return a nest, before it is bound, whose loops over rows shorter than `MIN_ELEMENTS` are divided into stages.
+    """Return a nest, before it is bound, whose loops over rows are divided into stages where blocks have enough rows.
 
-    Each stage is a loop over a block of rows, because that over one row is too short for stages.
+    Each stage is a loop over a block of rows, because that over one row has too few iterations to overlap.
     """
     return tuple(_staged_rows(map_bodies(s, lambda inner: stage_rows(inner, depth)), depth) for s in body)
 
@@ -43,7 +43,7 @@ def _staged_rows(s: lir.Stmt, depth: int) -> lir.Stmt:
         return s
     most = min(row.extent, BLOCK // element.extent)
     size = max(n for n in range(1, most + 1) if row.extent % n == 0) if most else 0
-    if size < LEAST_ROWS or element.extent % LANES or element.extent >= MIN_ELEMENTS or is_sparse(s.body[-1]):
+    if size < LEAST_ROWS or element.extent % LANES or is_sparse(s.body[-1]):
         return s
     stages = stages_of(For(Var(element.name, size * element.extent), LoopKind.INDEPENDENT, body), depth)
     if stages is None:
