@@ -14,6 +14,7 @@ from compiler.codegen.schedules.bind_c import bind_c
 from compiler.codegen.schedules.edges import MAX_STATEMENTS
 from compiler.codegen.schedules.schedule import Schedule
 from tests.codegen import running
+from tests.codegen.test_short_loops import SUM
 
 
 def pad(shape: str, padding: str, to: str, dtype: str = "f32") -> str:
@@ -173,3 +174,35 @@ def test_copies_of_large_windows_are_bounded() -> None:
     kernel = lower(running.fused(window(40, 50, 7)))
     whole = sum(1 for _ in walk(bind_c(kernel, Schedule(edges=0)).body))
     assert sum(1 for _ in walk(bind_c(kernel, Schedule()).body)) <= max(MAX_STATEMENTS, whole)
+
+
+def test_a_row_with_a_long_function_whose_edge_is_one_element_stays_whole() -> None:
+    text = """
+    x = f32[50,20] parameter(0)
+    z = f32[] constant(7)
+    s = f32[50,19] slice(x), slice={[0:50], [0:19]}
+    p = f32[50,20] pad(s, z), padding=0_0x1_0
+    d = f32[50,20] subtract(x, p)
+    ROOT r = f32[50,20] exponential(d)
+    """
+    assert loops_of(text) == [(16, True), (4, True)]
+
+
+@pytest.mark.parametrize("n", [3, 4])
+def test_rows_of_a_few_elements_are_split_from_the_first_or_last_row(n: int) -> None:
+    text = f"""
+    x = f32[64,{n}] parameter(0)
+    z = f32[] constant(0)
+    a = f32[63,{n}] slice(x), slice={{[1:64], [0:{n}]}}
+    b = f32[1,{n}] slice(x), slice={{[0:1], [0:{n}]}}
+    c = f32[64,{n}] concatenate(a, b), dimensions={{0}}
+    d = f32[64,{n}] subtract(c, x)
+    q = f32[64,{n}] multiply(d, d)
+    s = f32[64] reduce(q, z), dimensions={{1}}, to_apply=add_f32
+    w = f32[64] sqrt(s)
+    o = f32[64,{n}] broadcast(w), dimensions={{0}}
+    ROOT r = f32[64,{n}] divide(d, o)
+    """
+    found = loops_of(text, reducers=SUM)
+    assert 63 in {n for n, _ in found}
+    assert not any(has_test for _, has_test in found)

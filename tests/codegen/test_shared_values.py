@@ -57,6 +57,42 @@ def test_elements_that_lie_apart_are_copied_for_all_rows(t: str, shared: bool) -
     assert ("_shared[" in checked(text, Schedule(), SUM)) == shared
 
 
+def test_elements_that_lie_apart_are_copied_for_the_rows_of_one_block() -> None:
+    text = """
+    x = f32[40,48] parameter(0)
+    y = f32[48,40] parameter(1)
+    b = f32[40,48,48] broadcast(y), dimensions={2,0}
+    a = f32[40,48,48] broadcast(x), dimensions={0,2}
+    ROOT r = f32[40,48,48] multiply(a, b)
+    """
+    source = checked(text, Schedule())
+    copy, _, rows = source.partition("_shared[48]")[2].partition("for (index_t i2 ")
+    assert "40*i3k" in copy
+    assert "40*" not in rows
+
+
+def test_a_transpose_in_tiles_stays_one() -> None:
+    text = """
+    x = f32[40,96] parameter(0)
+    y = f32[96,40,40] parameter(1)
+    b = f32[40,40,96] broadcast(x), dimensions={1,2}
+    t = f32[40,40,96] transpose(y), dimensions={2,1,0}
+    ROOT r = f32[40,40,96] multiply(t, b)
+    """
+    assert "_shared[" not in checked(text, Schedule())
+
+
+def test_several_long_columns_are_copied() -> None:
+    lines = ["x = f32[4000,4] parameter(0)"]
+    for n in range(3):
+        lines.append(f"s{n} = f32[4000,1] slice(x), slice={{[0:4000], [{n}:{n + 1}]}}")
+        lines.append(f"w{n} = f32[4000] reshape(s{n})")
+        lines.append(f"b{n} = f32[32,4000] broadcast(w{n}), dimensions={{1}}")
+    lines += ["y = f32[32,4000] parameter(1)", "p = f32[32,4000] multiply(y, b0)"]
+    lines += ["q = f32[32,4000] add(p, b1)", "ROOT r = f32[32,4000] multiply(q, b2)"]
+    assert checked("\n".join(lines), Schedule()).count("_shared[4000]") == 3
+
+
 @pytest.mark.parametrize("t", ["s64", "u64", "s32"])
 def test_indices_that_all_rows_share_are_clamped_once(t: str) -> None:
     text = f"""

@@ -89,12 +89,12 @@ SHARED = """
 
 
 @pytest.mark.parametrize("rows", [3, 8, 500])
-@pytest.mark.parametrize("columns", [7, 300, 5000])
+@pytest.mark.parametrize("columns", [7, 300, 20000])
 @pytest.mark.parametrize("hoist", [0, 1])
 def test_values_of_columns_are_computed_once(rows: int, columns: int, hoist: int) -> None:
     source = checked(SHARED.format(rows=rows, columns=columns), Schedule(hoist=hoist, grain=1000))
-    # Three rows are too few, and 5,000 values too many.
-    assert ("_shared[" in source) == (hoist == 1 and rows > 3 and columns < 5000)
+    # Three rows are too few, and 20,000 values too many.
+    assert ("_shared[" in source) == (hoist == 1 and rows > 3 and columns < 20000)
 
 
 def test_shared_values_of_two_loops_are_one_array() -> None:

@@ -6,7 +6,8 @@ dilated pad, each remainder of the index. Then:
 
 - a loop over single elements becomes one loop for each range of equal outcomes, over groups of elements if the outcome
   depends on the remainder: the long ones have no tests, and their vectors no masks;
-- a loop around others gets branches, one for each outcome.
+- so does a loop over rows of a few elements, whose iterations will be written out;
+- any other loop around others gets branches, one for each outcome.
 
 The statements are copied for each outcome without those that it does not need.
 """
@@ -21,7 +22,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
@@ -30,9 +30,12 @@ from compiler.codegen.nest.loop_ir import Body, For, LoopKind
 from compiler.codegen.nest.scalar_ops import binary
 from compiler.codegen.nest.traversal import map_bodies, names_defined, walk
 from compiler.codegen.nest.work import work_of
+from compiler.codegen.schedules.few_elements import has_few_elements
+from compiler.codegen.schedules.index_tests import Outcomes, outcomes_of, tests_of
 from compiler.codegen.schedules.known_tests import COPYABLE, Facts, copy_with
 from compiler.codegen.schedules.loop_transforms import has_loop, without_dead_code
 from compiler.codegen.schedules.schedule import Schedule
+from compiler.codegen.schedules.tails import LEAST_LANES, is_long
 from compiler.ir.opcodes import Opcode
 from compiler.ir.types import PrimitiveType as T
 
@@ -54,14 +57,10 @@ MAX_STATEMENTS = 700
 """Maximum number of statements of all copies of a loop: the C compiler takes as long as there are statements."""
 COPIED = 8
 """Statements that may be copied for each of those that may be left: most copies are copied again, or are not used."""
-MAX_EXTENT = 1 << 22
-"""Maximum extent of a loop whose tests are evaluated."""
 NARROWEST_GATHERED = 4
 """Bytes of the narrowest elements that vectors gather."""
 SHORT = 8
 """Ranges of fewer iterations are not worth a vector."""
-
-Outcomes = npt.NDArray[np.bool_]
 
 
 def split_edges(kernel: lir.Kernel, body: Body, schedule: Schedule) -> Body:
@@ -69,9 +68,9 @@ def split_edges(kernel: lir.Kernel, body: Body, schedule: Schedule) -> Body:
     if not schedule.edges or not schedule.vector or kernel.kind not in KINDS + REDUCTIONS:
         return body
     if kernel.kind in REDUCTIONS:
-        edges = _Edges(kernel, (_Branches.NONE,))
+        edges = _Edges(kernel, (_Branches.NONE,), schedule.short)
     elif all(isinstance(s, COPYABLE) for s in walk(body)):
-        edges = _Edges(kernel, tuple(_Branches))
+        edges = _Edges(kernel, tuple(_Branches), schedule.short)
     else:
         return body
     split = edges.body(body)
@@ -95,12 +94,14 @@ class _Edges:
 
     Attributes:
         branches: for which outcomes the bodies of loops around others may be copied.
+        short: maximum number of iterations of a loop that is unrolled.
         copies: the number of copies so far.
         room: the number of statements that copies of the present loop may still have.
     """
 
-    def __init__(self, kernel: lir.Kernel, branches: Sequence[_Branches]) -> None:
+    def __init__(self, kernel: lir.Kernel, branches: Sequence[_Branches], short: int) -> None:
         self.branches = branches
+        self.short = short
         self._narrow = frozenset(a.name for a in kernel.arguments if a.type.byte_size < NARROWEST_GATHERED)
         self.copies = 0
         self.room = 0
@@ -125,6 +126,10 @@ class _Edges:
             tests = tests_of(s)
             if not has_loop(s.body):
                 return self._ranges(s, tests) or (s,)
+            if tests and has_few_elements(s, self.short):
+                ranges = self._ranges(s, tests)
+                if ranges is not None:
+                    return ranges
             if branches is not _Branches.NONE and tests and (self._has_ranges(s.body) or _has_no_vectors(s, tests)):
                 return (self._branches(s, tests, branches),)
         return (map_bodies(s, lambda inner: self._body(inner, branches)),)
@@ -199,7 +204,7 @@ class _Edges:
         """Return the loops for the ranges of a loop over single elements, or None if it should stay as it is."""
         if not tests:
             return None
-        ranges = worthwhile_ranges(s, tests, self.branches == (_Branches.NONE,), self._is_scalar(s))
+        ranges = worthwhile_ranges(s, tests, self.branches == (_Branches.NONE,), has_loop(s.body) or self._is_scalar(s))
         if ranges is None or not all(isinstance(x, COPYABLE) for x in walk(s.body)):
             return None
         found = (self._range(s, tests, r, _group_of(tests)) for r in ranges)
@@ -284,7 +289,8 @@ def worthwhile_ranges(
     # test takes as long as a few statements, and a vector takes both branches.
     divided = sum(_steps((r.last - r.first) * group) for r in ranges) * work_of(s.body)
     both = sum(work_of((x,)) for x in walk(s.body) if not isinstance(x, lir.If))
-    steps = s.var.extent if is_scalar else _steps(s.var.extent)
+    narrowest = LEAST_LANES if not priced and any(map(is_long, walk(s.body))) else MIN_RANGE // 2
+    steps = s.var.extent if is_scalar else _steps(s.var.extent, narrowest)
     return ranges if divided < steps * (both + TEST_WORK * len(tests)) else None
 
 
@@ -293,10 +299,12 @@ def _is_function(value: lir.Expr) -> bool:
     return is_costly and isinstance(value, lir.Apply) and value.op.opcode is not Opcode.DIVIDE
 
 
-def _steps(extent: int) -> int:
-    """Return the number of vectors and single elements of a loop, given vectors and half vectors."""
-    half = MIN_RANGE // 2
-    return extent // MIN_RANGE + extent % MIN_RANGE // half + extent % half
+def _steps(extent: int, narrowest: int = MIN_RANGE // 2) -> int:
+    """Return the number of vectors and single elements of a loop, given whole vectors and narrower ones."""
+    steps, lanes = 0, MIN_RANGE
+    while lanes >= narrowest:
+        steps, extent, lanes = steps + extent // lanes, extent % lanes, lanes // 2
+    return steps + extent
 
 
 def _ranges_of(tests: Sequence[lir.IndexTest], extent: int, group: int) -> list[Range] | None:
@@ -321,40 +329,8 @@ def _columns(values: Outcomes) -> tuple[tuple[bool, ...], ...]:
     return tuple(tuple(bool(x) for x in column) for column in values.T)
 
 
-def tests_of(s: For) -> list[lir.IndexTest]:
-    """Return the tests in a loop that depend on its variable alone."""
-    if s.var.extent > MAX_EXTENT:
-        return []
-    found = (x.value for x in walk(s.body) if isinstance(x, lir.Let) and isinstance(x.value, lir.IndexTest))
-    return list(dict.fromkeys(t for t in found if set(t.value.variables()) == {s.var}))
-
-
 def _divisors(i: IndexExpr) -> Iterator[int]:
     for symbol, _ in i.terms:
         if isinstance(symbol, Quotient | Remainder):
             yield symbol.divisor
             yield from _divisors(symbol.value)
-
-
-def outcomes_of(tests: Sequence[lir.IndexTest], positions: npt.NDArray[np.int64]) -> Outcomes:
-    """Return the outcome of each test at each position of the only variable."""
-    out = np.ones((len(tests), len(positions)), bool)
-    for row, t in zip(out, tests, strict=True):
-        values = _values(t.value, positions)
-        if t.low is not None:
-            row &= values >= t.low
-        if t.high is not None:
-            row &= values <= t.high
-    return out
-
-
-def _values(i: IndexExpr, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    total = np.full(len(positions), i.const, np.int64)
-    for symbol, factor in i.terms:
-        if isinstance(symbol, Quotient):
-            total += factor * (_values(symbol.value, positions) // symbol.divisor)
-        elif isinstance(symbol, Remainder):
-            total += factor * (_values(symbol.value, positions) % symbol.divisor)
-        else:
-            total += factor * positions
-    return total

@@ -20,7 +20,8 @@ from compiler.codegen.nest.scalar_ops import SCALAR_BYTES
 from compiler.codegen.nest.traversal import indices_in, map_bodies, map_indices, names_used, walk
 from compiler.codegen.nest.work import work_of
 from compiler.codegen.schedules import accumulators
-from compiler.codegen.schedules.edges import tests_of, worthwhile_ranges
+from compiler.codegen.schedules.edges import worthwhile_ranges
+from compiler.codegen.schedules.index_tests import tests_of
 from compiler.codegen.schedules.loop_transforms import flat_nest, has_loop
 from compiler.codegen.schedules.schedule import Schedule
 from compiler.ir.types import PrimitiveType
@@ -69,24 +70,45 @@ def is_column_loop(s: For) -> bool:
         return False
     if any(isinstance(x, For) and flat_nest(x) is None for x in s.body):
         return False
-    along, across, same, far, near = 0, 0, 0, 0, 0
-    for r in s.body:
-        if not isinstance(r, lir.Reduce):
-            continue
-        if has_loop(r.body):
-            return False
-        for i in _offsets(r.body):
-            step, last = abs(i.coefficient(s.var)), abs(i.coefficient(r.vars[-1]))
-            adjacent = step == 1 or 0 < step <= NEAR < last
-            # What a whole row shares, such as its mean, is read once per row if rows are not columns.
-            along += adjacent and any(i.coefficient(v) != 0 for v in r.vars)
-            same += adjacent and all(i.coefficient(v) == 0 for v in r.vars)
-            across += step != 0 and (last == 1 or 0 < last <= NEAR < step)
-            far += not i.coefficient(s.var) and last > NEAR
-            near += not i.coefficient(s.var) and last == 1
-    if along + same + across == 0 and far > near:
+    if any(has_loop(r.body) for r in s.body if isinstance(r, lir.Reduce)):
+        return False
+    along, across, same = _directions(s)
+    if along + same + across == 0 and _reads_far_rows(s):
         return _uses_adjacent_values(s)  # rows that all columns share are read one by one
     return along > across if across else along + same > 0
+
+
+def _directions(s: For) -> tuple[int, int, int]:
+    """Return how many accesses of reductions are along the columns, along the reduction, and the same for all rows."""
+    along, across, same = 0, 0, 0
+    for r, i in _accesses(s):
+        step, last = abs(i.coefficient(s.var)), abs(i.coefficient(r.vars[-1]))
+        adjacent = step == 1 or 0 < step <= NEAR < last
+        # What a whole row shares, such as its mean, is read once per row if rows are not columns.
+        along += adjacent and any(i.coefficient(v) != 0 for v in r.vars)
+        same += adjacent and all(i.coefficient(v) == 0 for v in r.vars)
+        across += step != 0 and (last == 1 or 0 < last <= NEAR < step)
+    return along, across, same
+
+
+def _reads_far_rows(s: For) -> bool:
+    """Check whether more of the elements that all columns share are apart in memory than are adjacent."""
+    far, near = 0, 0
+    for r, i in _accesses(s):
+        last = abs(i.coefficient(r.vars[-1]))
+        far += not i.coefficient(s.var) and last > 1
+        near += not i.coefficient(s.var) and last == 1
+    return far > near
+
+
+def _accesses(s: For) -> list[tuple[lir.Reduce, IndexExpr]]:
+    """Return the reductions in a loop with the places that each reads."""
+    return [(r, i) for r in s.body if isinstance(r, lir.Reduce) for i in _offsets(r.body)]
+
+
+def reads_far_rows(s: For) -> bool:
+    """Check for a loop over columns because the elements that all of them share are apart in memory."""
+    return is_column_loop(s) and not any(_directions(s))
 
 
 def _offsets(body: Body) -> Iterator[IndexExpr]:

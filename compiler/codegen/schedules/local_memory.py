@@ -84,14 +84,15 @@ def _shared_bytes(body: lir.Body, level: int) -> int:
 
     The loops that compute them may have elements of their own in common, for each choice of the loops inside.
     """
-    total = 0
+    total, inside = 0, 0
     for s in body:
+        inside += _shared_bytes(s.body, level) if isinstance(s, For) and _depth(s) > 2 else 0
         lets = _shareable(s) if isinstance(s, For) and has_loop(s.body) else []
         if work_bound(lets) >= MIN_WORK:
             choices = (1 << _depth(s) - 1) - 1
             total += ROW_CACHE_BYTES * choices if level and (level > 1 or has_expensive(lets)) else 0
             total = max(total, 1)
-    return total + SHARED_BYTES if total else 0
+    return inside + (total + SHARED_BYTES if total else 0)
 
 
 def _shareable(s: For) -> list[lir.Let]:

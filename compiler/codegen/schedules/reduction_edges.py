@@ -16,6 +16,7 @@ from compiler.codegen.nest.index import IndexExpr, IndexSymbol, Var
 from compiler.codegen.nest.loop_ir import Body, For, LoopKind, Reduce
 from compiler.codegen.nest.traversal import map_bodies
 from compiler.codegen.schedules import accumulators, edges
+from compiler.codegen.schedules.index_tests import tests_of
 from compiler.codegen.schedules.known_tests import COPYABLE, Facts, copy_with_names
 from compiler.codegen.schedules.lanes import is_column_loop
 from compiler.codegen.schedules.loop_transforms import has_loop
@@ -41,7 +42,7 @@ def _split(s: Reduce) -> list[lir.Stmt]:
     if has_loop(s.body) or not all(isinstance(x, COPYABLE) for x in s.body):
         return [s]
     loop = For(s.vars[-1], LoopKind.INDEPENDENT, s.body)
-    tests = edges.tests_of(loop)
+    tests = tests_of(loop)
     ranges = edges.worthwhile_ranges(loop, tests, priced=True)
     if ranges is None or any(len(r.outcomes) > 1 for r in ranges):
         return [s]

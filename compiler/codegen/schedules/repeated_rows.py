@@ -16,8 +16,9 @@ from compiler.codegen.nest.index import IndexExpr, IndexSymbol, Quotient, Remain
 from compiler.codegen.nest.loop_ir import Body, For, LoopKind
 from compiler.codegen.nest.traversal import indices_in, map_bodies, map_indices, walk
 from compiler.codegen.nest.work import work_of
+from compiler.codegen.schedules.few_elements import MOST_WORK
 from compiler.codegen.schedules.loop_transforms import has_loop
-from compiler.codegen.schedules.short_loops import MOST_WORK, Copies
+from compiler.codegen.schedules.short_loops import Copies
 
 __all__ = ["divide_repeats"]
 

@@ -19,12 +19,19 @@ from compiler.codegen.nest.loop_ir import Body, For, LoopKind
 from compiler.codegen.nest.scalar_ops import SCALAR_BYTES, conversion
 from compiler.codegen.nest.traversal import indices_in, map_indices, names_of, names_used, walk
 from compiler.codegen.nest.work import work_of
+from compiler.codegen.schedules.lanes import reads_far_rows
+from compiler.codegen.schedules.loop_transforms import has_loop
 from compiler.ir.types import PrimitiveType as T
 
-SHARED_BYTES = 16 * 1024
+SHARED_BYTES = 64 * 1024
 """Maximum size of all values of a kernel that are kept."""
 MIN_RUNS = 4
 """Minimum number of times that a value would be computed otherwise."""
+MIN_ROWS = 16
+"""Minimum number of times that the loop around is run in which values are kept for one iteration of it: its iterations
+are divided among threads, and each has a loop of its own."""
+MIN_ELEMENTS = 16
+"""Minimum number of elements of the rows of such a loop."""
 MIN_WORK = 6
 """Minimum work of a value that is kept; a cheaper one is computed where it is needed."""
 GATHER_WORK = 6
@@ -40,19 +47,62 @@ Loop: TypeAlias = "For | lir.Reduce"
 
 def share_values(body: Body) -> Body:
     """Return the statements of a kernel with the values that all iterations of an outer loop share before that loop."""
-    stored = {s.buffer for s in walk(body) if isinstance(s, lir.Store | lir.Update)}
-    around = {s.name for s in body if isinstance(s, lir.Let)}
+    stored = frozenset(s.buffer for s in walk(body) if isinstance(s, lir.Store | lir.Update))
     is_narrow = all(i.magnitude < NARROW_LIMIT for i in indices_in(body))
+    return _shared(body, _Around(stored, is_narrow))
+
+
+@dataclass(frozen=True)
+class _Around:
+    """What is known around a loop.
+
+    Attributes:
+        stored: buffers that the kernel writes.
+        is_narrow: whether 32 bits suffice for all indices of the kernel.
+        names: of the values that are defined.
+        variables: those of the loops around.
+    """
+
+    stored: frozenset[str]
+    is_narrow: bool
+    names: frozenset[str] = frozenset()
+    variables: tuple[Var, ...] = ()
+
+
+def _shared(body: Body, around: _Around) -> Body:
+    """Return the statements in a loop, or outside of all, with what the iterations of each loop share before it."""
+    around = replace(around, names=around.names | {s.name for s in body if isinstance(s, lir.Let)})
     out: list[lir.Stmt] = []
     room = SHARED_BYTES
     for s in body:
         if isinstance(s, For) and s.kind is LoopKind.INDEPENDENT and s.base is None:
-            sharing = _Sharing(s, stored, around, is_narrow, room)
+            sharing = _Sharing(s, around, room)
             s = replace(s, body=sharing.body(s.body, ()))
             room = sharing.room
             out += sharing.before
+            rows = math.prod(v.extent for v in (*around.variables, s.var))
+            if rows >= MIN_ROWS and _is_of_rows(s):
+                inner = _shared(s.body, replace(around, variables=(*around.variables, s.var)))
+                s = s if _reads_apart(inner) else replace(s, body=inner)
         out.append(s)
     return tuple(out)
+
+
+def _is_of_rows(s: For) -> bool:
+    """Check for a loop around loops over long rows of single elements, with nothing but values beside these loops."""
+    depth = 1
+    while has_loop(s.body):
+        inner = [x for x in s.body if not isinstance(x, lir.Let)]
+        if len(inner) != 1 or not isinstance(inner[0], For):
+            return False
+        depth, s = depth + 1, inner[0]
+    return depth > 2 and s.var.extent >= MIN_ELEMENTS and all(isinstance(x, lir.Let | lir.Store) for x in s.body)
+
+
+def _reads_apart(body: Body) -> bool:
+    """Check for rows whose elements are apart in memory, so that a transpose in tiles is better than to keep values."""
+    loops = [s for s in walk(body) if isinstance(s, For) and not has_loop(s.body)]
+    return any(abs(i.coefficient(s.var)) > 1 for s in loops[-1:] for i in indices_in(s.body))
 
 
 def work_bound(lets: Sequence[lir.Let]) -> int:
@@ -76,17 +126,13 @@ class _Sharing:
 
     Attributes:
         loop: the outer loop.
-        stored: buffers that the kernel writes.
-        around: names that are defined before the loop.
-        is_narrow: whether 32 bits suffice for all indices of the kernel.
+        around: what is known before the loop.
         room: bytes that may still be kept.
         before: the statements that compute the values that are kept.
     """
 
     loop: For
-    stored: set[str]
-    around: set[str]
-    is_narrow: bool
+    around: _Around
     room: int
     before: list[lir.Stmt] = field(default_factory=list)
     _arrays: dict[Hashable, str] = field(default_factory=dict)
@@ -112,13 +158,16 @@ class _Sharing:
         variables = [v for loop, _ in path for v in _vars_of(loop)]
         lets = [x for _, before in path for x in before if isinstance(x, lir.Let)]
         own = [x for x in s.body if isinstance(x, lir.Let)]
-        values = _Values(self.stored, self.around, variables, self._numbers)
+        values = _Values(self.around, variables, self._numbers)
         for let in (*lets, *own):
             values.add(let)
         mine = {x.name for x in own}
         needed = self._needed(s, values)
-        numbers = _used_as_numbers(s) if self.is_narrow else set(needed)
+        numbers = _used_as_numbers(s) if self.around.is_narrow else set(needed)
         kept = {}
+        around = path[-2][0] if len(path) > 1 else self.loop
+        if isinstance(s, lir.Reduce) and isinstance(around, For) and reads_far_rows(around):
+            return s  # each of these elements is read once for many columns
         for name in needed:  # grows: what a value is computed from may be worth an array if the value is not
             wide = values.of[name].type
             t = T.S32 if wide in _WIDE and name not in numbers else wide
@@ -168,7 +217,8 @@ class _Sharing:
             nest = map_indices((*closure, *store), lambda i: i.substitute(moved))
             for v in reversed(axes):
                 nest = (For(fresh[v], LoopKind.INDEPENDENT, nest),)
-            self.before += [lir.LocalArray(array, t, size, lir.Scope.KERNEL), *nest]
+            scope = lir.Scope.PRIVATE if self.around.variables else lir.Scope.KERNEL
+            self.before += [lir.LocalArray(array, t, size, scope), *nest]
         return lir.LocalLoad(self._arrays[key], at)
 
 
@@ -196,15 +246,14 @@ class _Values:
     """The definitions that do not depend on the outer loop.
 
     Attributes:
-        stored, around: see `_Sharing`.
+        around: what is known before the outer loop.
         variables: those of the loops inside the outer one.
         numbers: of what values are, see `key`.
         of: the definitions by name.
         used: for each of them the variables on which it depends.
     """
 
-    stored: set[str]
-    around: set[str]
+    around: _Around
     variables: Sequence[Var]
     numbers: dict[Hashable, int]
     of: dict[str, lir.Let] = field(default_factory=dict)
@@ -214,7 +263,7 @@ class _Values:
         """Add a definition if it is shared."""
         v = let.value
         if isinstance(v, lir.Load):
-            shared = v.buffer not in self.stored and self._is_shared(v.offset)
+            shared = v.buffer not in self.around.stored and self._is_shared(v.offset)
         elif isinstance(v, lir.IndexValue | lir.IndexTest):
             shared = self._is_shared(v.value)
         else:
@@ -225,10 +274,13 @@ class _Values:
             self.used[let.name] = frozenset(_variables_in(let)).union(*operands)
 
     def _is_known(self, name: str) -> bool:
-        return name in self.of or name in self.around
+        return name in self.of or name in self.around.names
 
     def _is_shared(self, i: IndexExpr) -> bool:
-        return all(self._is_known(v.name) if isinstance(v, Runtime) else v in self.variables for v in i.variables())
+        return all(self._is_known(v.name) if isinstance(v, Runtime) else self._is_free(v) for v in i.variables())
+
+    def _is_free(self, v: IndexSymbol) -> bool:
+        return v in self.variables or v in self.around.variables
 
     def closure(self, name: str) -> list[lir.Let]:
         """Return the definitions that compute a value, operands first."""

@@ -15,22 +15,16 @@ from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import IndexExpr, IndexSymbol, Runtime, Var
 from compiler.codegen.nest.loop_ir import Body, For, LoopKind
-from compiler.codegen.nest.traversal import indices_in, map_bodies, map_indices, walk
+from compiler.codegen.nest.traversal import map_bodies, map_indices
 from compiler.codegen.nest.work import work_of
 from compiler.codegen.schedules import accumulators
-from compiler.codegen.schedules.edges import outcomes_of, tests_of
-from compiler.codegen.schedules.known_tests import COPYABLE, copy_with
+from compiler.codegen.schedules.few_elements import MOST_WORK, has_few_elements, is_free
+from compiler.codegen.schedules.index_tests import outcomes_of, tests_of
+from compiler.codegen.schedules.known_tests import copy_with
 from compiler.codegen.schedules.lanes import is_column_loop
-from compiler.codegen.schedules.loop_transforms import has_loop
 
-NEAR = 4
-"""Maximum distance of elements that adjacent iterations of the outer loop access: vectors of as many are separated."""
-LONG = 16
-"""Minimum number of iterations of the loop around."""
 LEAST_WORK = 6
 """Minimum number of statements of an iteration: what separates adjacent elements takes as long as a few."""
-MOST_WORK = 256
-"""Maximum number of statements of the unrolled iterations."""
 
 
 def unroll_short_loops(body: Body, short: int) -> Body:
@@ -44,17 +38,11 @@ def unroll_short_loops(body: Body, short: int) -> Body:
 
 
 def _unrolled(s: lir.Stmt, short: int) -> lir.Stmt:
-    if not isinstance(s, For) or not _is_free(s) or s.var.extent < LONG or not has_loop(s.body):
+    if not isinstance(s, For) or not has_few_elements(s, short):
         return s
-    loops = [x for x in s.body if isinstance(x, For)]
-    others = [x for x in s.body if not isinstance(x, For)]
-    if not all(isinstance(x, lir.Let | lir.Store) for x in others) or not all(_is_short(x, short) for x in loops):
+    if not all(_is_short(x) if isinstance(x, For) else isinstance(x, lir.Let | lir.Store) for x in s.body):
         return s
-    if sum(x.var.extent * work_of(x.body) for x in loops) > MOST_WORK:
-        return s
-    if all(work_of(x.body) < LEAST_WORK for x in loops):
-        return s
-    if any(abs(i.coefficient(s.var)) > NEAR for i in indices_in(s.body)):
+    if all(work_of(x.body) < LEAST_WORK for x in s.body if isinstance(x, For)):
         return s
     out: list[lir.Stmt] = []
     for x in s.body:
@@ -84,14 +72,8 @@ def _written_out(s: lir.Reduce) -> list[lir.Stmt]:
     return out
 
 
-def _is_free(s: For) -> bool:
-    return s.kind is LoopKind.INDEPENDENT and s.base is None and not s.combined
-
-
-def _is_short(s: For, short: int) -> bool:
-    """Check whether the iterations of a loop are few and can be written out without branches."""
-    if not _is_free(s) or s.var.extent > short or not all(isinstance(x, COPYABLE) for x in walk(s.body)):
-        return False
+def _is_short(s: For) -> bool:
+    """Check whether the iterations of a loop can be written out without branches."""
     return all(isinstance(x, lir.Let | lir.Store) for n in range(s.var.extent) for x in _iteration(s.body, s.var, n))
 
 
@@ -115,7 +97,7 @@ def merge_narrow_columns(body: Body, short: int) -> Body:
 
 
 def _merged(s: lir.Stmt, short: int) -> Sequence[lir.Stmt]:
-    if not isinstance(s, For) or not _is_free(s):
+    if not isinstance(s, For) or not is_free(s):
         return [s]
     if len(s.body) == 1 and isinstance(s.body[0], For) and s.body[0].var.extent == 1:
         return [_around_merged(s, s.body[0])]
