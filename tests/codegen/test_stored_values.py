@@ -123,3 +123,26 @@ def test_sums_over_columns_and_their_summands_in_one_loop_over_all_elements(m: i
     source = checked(WHOLE.format(m=m, n=n), "f32", Schedule(threads=threads, splits=1))
     if (m, n) == (50, 64):
         assert source.count("= expf(") == 1
+
+
+@pytest.mark.parametrize("function", ["exponential(d)", "maximum(d, y)", "add(m, clamped)"])
+def test_summands_with_a_value_for_each_row(function: str) -> None:
+    text = f"""
+    x = f32[90,48] parameter(0)
+    row = f32[90] parameter(1)
+    y = f32[90,48] parameter(2)
+    zero = f32[] constant(0)
+    one = f32[] constant(1)
+    rows = f32[90,48] broadcast(row), dimensions={{0}}
+    d = f32[90,48] subtract(x, rows)
+    m = f32[90,48] maximum(d, y)
+    p = f32[90,48] multiply(m, y)
+    q = f32[90,48] add(p, d)
+    clamped = f32[90,48] clamp(zero, q, one)
+    e = f32[90,48] {function}
+    total = f32[48] reduce(e, zero), dimensions={{0}}, to_apply=add
+    ROOT r = (f32[48], f32[90,48]) tuple(total, e)
+    """
+    source = checked(text, "f32", Schedule(threads=0))
+    little = function == "maximum(d, y)"  # a loop of its own stores them
+    assert source.count("= p0[") == (2 if little else 1)

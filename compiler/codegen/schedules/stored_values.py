@@ -15,10 +15,11 @@ from dataclasses import replace
 from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import Var
-from compiler.codegen.nest.loop_ir import Body, For, LoopKind
+from compiler.codegen.nest.loop_ir import Body, For
 from compiler.codegen.nest.traversal import map_indices, names_defined, names_of, walk
+from compiler.codegen.nest.work import work_of
 from compiler.codegen.schedules.lanes import is_column_loop
-from compiler.codegen.schedules.loop_transforms import flat_nest, perfect_nest
+from compiler.codegen.schedules.loop_transforms import flat_nest
 
 STORED = lir.Let | lir.Store
 """The statements of a loop that a reduction may take over."""
@@ -26,6 +27,8 @@ VALUES = lir.Let | lir.Accumulator | lir.Assign | lir.If
 """Those that compute a value, such as an element of a concatenation."""
 MIN_COLUMNS = 16
 """Minimum number of columns; a few columns are reduced by one loop, which stores nothing."""
+MIN_WORK = 8
+"""Minimum work of a summand without long functions: a loop that stores it, too, does so by tiles of columns."""
 
 
 def store_in_reductions(kernel: lir.Kernel, body: Body) -> tuple[lir.Kernel, Body]:
@@ -132,40 +135,40 @@ def _merged_columns(body: Sequence[lir.Stmt], first: int, second: int, must_alia
     if not isinstance(columns, For) or not _reduces_columns(columns):
         return None
     reductions = [s for s in columns.body if isinstance(s, lir.Reduce)]
-    nest = perfect_nest(stores)
-    if len(reductions) != 1 or len(reductions[0].vars) != 1:
+    nest = flat_nest(stores) if isinstance(stores, For) else None
+    if nest is None or len(reductions) != 1 or len(reductions[0].vars) != 1:
         return None
+    vars_, inside = nest
     (reduce,) = reductions
-    free = all(f.kind is LoopKind.INDEPENDENT and f.base is None for f in (columns, *nest))
-    at = _elements(nest, reduce.vars[0], columns.var)
-    if not free or at is None:
+    at = _elements(vars_, reduce.vars[0], columns.var)
+    if columns.base is not None or at is None:
         return None
-    *values, store = nest[-1].body
+    *values, store = inside
     if not isinstance(store, lir.Store) or store.buffer in must_alias or not all(isinstance(s, VALUES) for s in values):
         return None
-    moved = map_indices(nest[-1].body, lambda i: i.substitute(at))
+    moved = map_indices(inside, lambda i: i.substitute(at))
     before = columns.body[: columns.body.index(reduce)]
     names = _same_values(moved, [*body[:first], *before, *reduce.body], body[first:second])
     (last,) = moved[-1:]
     assert isinstance(last, lir.Store)  # noqa: S101 - it was one before its index changed
     needed = {names.get(s.name) for s in moved if isinstance(s, lir.Let)}
-    shared = [s for s in reduce.body if isinstance(s, lir.Let) and s.name in needed and _is_expensive(s)]
-    if last.value not in names or not shared:
+    shared = [s for s in reduce.body if isinstance(s, lir.Let) and s.name in needed]
+    if last.value not in names or not (any(map(_is_expensive, shared)) or work_of(tuple(shared)) >= MIN_WORK):
         return None
     both = replace(reduce, body=(*reduce.body, replace(last, value=names[last.value])))
     return replace(columns, body=tuple(both if s is reduce else s for s in columns.body))
 
 
-def _elements(nest: Sequence[For], row: Var, column: Var) -> dict[ix.IndexSymbol, ix.IndexExpr] | None:
+def _elements(vars_: Sequence[Var], row: Var, column: Var) -> dict[ix.IndexSymbol, ix.IndexExpr] | None:
     """Return what the variables of loops over the elements of a matrix are in terms of its row and its column.
 
     None for other loops. One loop may run over all elements in order.
     """
-    extents = [f.var.extent for f in nest]
+    extents = [v.extent for v in vars_]
     if extents == [row.extent, column.extent]:
-        return dict(zip((f.var for f in nest), (ix.of(row), ix.of(column)), strict=True))
+        return dict(zip(vars_, (ix.of(row), ix.of(column)), strict=True))
     if extents == [row.extent * column.extent]:
-        return {nest[0].var: ix.linearize([ix.of(row), ix.of(column)], [row.extent, column.extent])}
+        return {vars_[0]: ix.linearize([ix.of(row), ix.of(column)], [row.extent, column.extent])}
     return None
 
 
