@@ -26,6 +26,8 @@ MUCH_WORK = 10
 """Number of operations of a value from which on it is expensive to compute again."""
 DIVIDED_WORK = 10
 """Number of operations that a division counts as."""
+CLAMPED_WORK = 4
+"""Number of instructions of a clamp of floats to constants."""
 ROUNDED_WORK = 4
 """Number of operations that one with a result of 16 bits counts as, because it is rounded."""
 _CHOOSING = frozenset({Opcode.SELECT, Opcode.MAXIMUM, Opcode.MINIMUM, Opcode.CLAMP, Opcode.NEGATE, Opcode.ABS})
@@ -99,6 +101,8 @@ def _is_costly(v: lir.Apply) -> bool:
 def _work_of(v: lir.Apply) -> int:
     if v.op.opcode is Opcode.DIVIDE:
         return DIVIDED_WORK
+    if v.op.opcode is Opcode.CLAMP:
+        return CLAMPED_WORK
     is_rounded = v.op.result in (PrimitiveType.BF16, PrimitiveType.F16) and v.op.opcode not in _CHOOSING
     return ROUNDED_WORK if is_rounded else 1
 
