@@ -39,9 +39,9 @@ MOST_ACTIONS = 40
 """Number of actions that are described in a state: those about the kernels that take longest."""
 MOST_DESCRIBED = 2_000
 """Number of instructions in the kernels of these actions: describing a kernel takes time proportional to its size."""
-LEAST_SECONDS = 1e-5
-"""Programs that are expected to take less time keep the default fusions: those that are measured for training take at
-least 2 us, and most of them are expected to take more, because the analytic model overestimates small programs."""
+LEAST_SECONDS = 3e-5
+"""Programs that are expected to take less time keep the default fusions: the analytic model overestimates small programs,
+so that these take a few microseconds, of which hardly one can be gained."""
 LEAST_SHARE = 0.03
 """Share of a program's estimated time that the kernels of an action must take: a gain in fewer is too small."""
 MOST_INSTRUCTIONS = 2_000

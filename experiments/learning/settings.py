@@ -84,8 +84,8 @@ class FusionSettings(MeasuredPrograms):
     """
 
     per_family: int = 20
-    instructions: int = 120
-    longest: float = 0.0005
+    instructions: int = 200
+    longest: float = 0.002
     seconds: float = 0.06
     guided: int = 20
     changes: int = 8
@@ -139,7 +139,7 @@ class ChangeSettings(ForestSettings):
     depth: int = 12
     leaf: int = 3
     seen: int = 20
-    slower: float = 0.02
+    slower: float = 0.01
     steps: int = 4
 
 
