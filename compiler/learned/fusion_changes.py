@@ -40,8 +40,8 @@ MOST_ACTIONS = 40
 MOST_DESCRIBED = 2_000
 """Number of instructions in the kernels of these actions: describing a kernel takes time proportional to its size."""
 LEAST_SECONDS = 3e-5
-"""Programs that are expected to take less time keep the default fusions: the analytic model overestimates small programs,
-so that these take a few microseconds, of which hardly one can be gained."""
+"""Programs that are expected to take less time keep the default fusions: the analytic model overestimates small
+programs, so that these take a few microseconds, of which hardly one can be gained."""
 LEAST_SHARE = 0.03
 """Share of a program's estimated time that the kernels of an action must take: a gain in fewer is too small."""
 MOST_INSTRUCTIONS = 2_000
