@@ -12,7 +12,7 @@ import pytest
 
 @contextmanager
 def full_disk(room: int) -> Iterator[None]:
-    """Let durable files be written until there are `room` of them; then the disk is full.
+    """Let `room` files be written durably; then the disk is full.
 
     Args:
         room: number of calls of `os.fsync` that succeed.

@@ -265,14 +265,15 @@ class _Walk:
             self.keeps_rows = by_rows and self.hero.operands[0].shape.byte_size <= ROW_BYTES * self.kept_count
             if not self.keeps_rows:
                 self._find_levels()
-                self.picks_columns &= not by_rows
+            if not by_rows:
+                level = self.level
+                self.picks_columns = any(i.opcode is Opcode.GATHER and level.get(i.operands[0]) for i in inside)
 
     def _find_levels(self) -> None:
         """Find how many reductions there are on the longest chain of them down from each instruction."""
         level = self.level
         for i in self.inside:
             level[i] = max([level.get(o, 0) for o in i.operands], default=0) + (i in self.looped)
-        self.picks_columns = any(i.opcode is Opcode.GATHER and level.get(i.operands[0]) for i in self.inside)
 
     def _row_of(self, i: HloInstruction) -> int:
         """Return the context of an element of what is reduced, for a reduction or a loop over the outputs.

@@ -239,6 +239,7 @@ def test_options_are_checked(text: str, message: str) -> None:
 
 def test_predicted_times_are_those_of_the_calibrated_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HLOGYM_CACHE", str(tmp_path))
+    learned_costs.cache_clear()  # of another folder
     session = PlanBuilder(parse(CHAIN), "cpu").build(Deviation()).session
     model = shipped_kernel_cost()
     assert model is not None

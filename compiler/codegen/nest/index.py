@@ -9,7 +9,7 @@ quotients and remainders; those that the ranges of the variables make redundant 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 
@@ -293,6 +293,11 @@ def reshaped(index: Sequence[IndexExpr], dims: Sequence[int], to: Sequence[int])
                     theirs, b = theirs * to[b], b + 1
             out += delinearize(linearize(index[first:a], dims[first:a]), to[start:b])
     return tuple(out)
+
+
+def depends_on(offset: IndexExpr, names: Collection[str]) -> bool:
+    """Check whether an index depends on a run-time integer of one of these names."""
+    return any(isinstance(v, Runtime) and v.name in names for v in offset.variables())
 
 
 def variables_of(index: Iterable[IndexExpr]) -> set[Var | Runtime]:

@@ -32,7 +32,7 @@ from compiler.codegen.printing.scalar import (
     converts_small_floats,
     expression_of,
 )
-from compiler.codegen.printing.vector_loop import VectorLoop
+from compiler.codegen.printing.vector_loop import VectorLoop, reads_found_rows
 from compiler.codegen.schedules.loop_transforms import has_loop, perfect_nest
 from compiler.ir.opcodes import Opcode
 from compiler.ir.types import PrimitiveType as T
@@ -479,7 +479,7 @@ class _CPrinter(Printer):
             self.emit(f"  const index_t {v} = {first} + {v}_at;")
         else:
             self.emit(f"for (index_t {v} = {first}; {v} < {last}; {v}++) {{")
-        if _reads_found_rows(s):
+        if reads_found_rows(s):
             self.emit(
                 '  __asm__ volatile ("");  // gcc would merge iterations, and then run the loop inside one by one'
             )
@@ -610,26 +610,6 @@ def _clause(c: lir.Combined) -> str:
         # OpenMP's max and min are right for integers; for floats the preamble declares reductions that propagate NaN.
         operator = c.combiner.text if c.type.is_float else c.combiner.text[:3]
     return f"reduction({operator}:{c.accumulator})"
-
-
-def _reads_found_rows(s: lir.For) -> bool:
-    """Check for a loop over rows whose numbers it computes, and which a vector loop inside of it reads and combines.
-
-    gcc unrolls such a loop and jams the copies of the loop inside into one, which it cannot run in vectors because the
-    address of the second row is then computed inside of it. It does not do so with stores to arrays, which may overlap.
-    """
-    inside = [x for x in s.body if isinstance(x, lir.For)]
-    if s.kind.is_vector or len(inside) != 1 or not inside[0].kind.is_vector or has_loop(inside[0].body):
-        return False
-    if any(isinstance(x, lir.Store) for x in walk(s.body)):
-        return False
-    v, computed = inside[0].var, set(names_defined(s.body))
-    offsets = [x.value.offset for x in walk(tuple(inside)) if isinstance(x, lir.Let) and isinstance(x.value, lir.Load)]
-    return any(o.coefficient(v) and _depends_on(o, computed) for o in offsets)
-
-
-def _depends_on(offset: IndexExpr, names: set[str]) -> bool:
-    return any(isinstance(x, Runtime) and x.name in names for x in offset.variables())
 
 
 def _captured_names(loop: lir.For, types: Mapping[str, str]) -> dict[str, str]:

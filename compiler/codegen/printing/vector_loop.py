@@ -1,14 +1,16 @@
-"""What the printer of C has to know of a vector loop: which names it defines, and which differ between its elements."""
+"""What the printer of C has to know of vector loops, so that gcc makes vectors of them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import Var
 from compiler.codegen.nest.traversal import names_defined, names_of, walk
+from compiler.codegen.schedules.loop_transforms import has_loop
 
-__all__ = ["VectorLoop"]
+__all__ = ["VectorLoop", "reads_found_rows"]
 
 SHORT_LOOP = 16
 """Number of statements up to which gcc makes copies of a loop for the outcomes of a test outside of it."""
@@ -39,3 +41,19 @@ class VectorLoop:
             if isinstance(x, lir.Let | lir.Accumulator) and (is_held or not varying.isdisjoint(names_of(x))):
                 varying.add(x.name)
         return VectorLoop(s.var, frozenset(names_defined(s.body)), frozenset(varying), len(s.body) > SHORT_LOOP)
+
+
+def reads_found_rows(s: lir.For) -> bool:
+    """Check for a loop over rows whose numbers it computes, and which a vector loop inside of it reads and combines.
+
+    gcc unrolls such a loop and jams the copies of the loop inside into one, which it cannot run in vectors because the
+    address of the second row is then computed inside of it. It does not do so with stores to arrays, which may overlap.
+    """
+    inside = [x for x in s.body if isinstance(x, lir.For)]
+    if s.kind.is_vector or len(inside) != 1 or not inside[0].kind.is_vector or has_loop(inside[0].body):
+        return False
+    if any(isinstance(x, lir.Store) for x in walk(s.body)):
+        return False
+    v, computed = inside[0].var, set(names_defined(s.body))
+    offsets = [x.value.offset for x in walk(tuple(inside)) if isinstance(x, lir.Let) and isinstance(x.value, lir.Load)]
+    return any(o.coefficient(v) and ix.depends_on(o, computed) for o in offsets)

@@ -25,7 +25,7 @@ import numpy as np
 
 from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
-from compiler.codegen.nest.index import IndexExpr, IndexSymbol, Quotient, Remainder, Runtime, Var
+from compiler.codegen.nest.index import IndexExpr, IndexSymbol, Quotient, Remainder, Var
 from compiler.codegen.nest.loop_ir import Body, For, LoopKind
 from compiler.codegen.nest.scalar_ops import binary
 from compiler.codegen.nest.traversal import map_bodies, names_defined, walk
@@ -35,7 +35,7 @@ from compiler.codegen.schedules.index_tests import Outcomes, outcomes_of, tests_
 from compiler.codegen.schedules.known_tests import COPYABLE, Facts, copy_with
 from compiler.codegen.schedules.loop_transforms import has_loop, without_dead_code
 from compiler.codegen.schedules.schedule import Schedule
-from compiler.codegen.schedules.tails import LEAST_LANES, is_long
+from compiler.codegen.schedules.tails import LEAST_LANES, takes_a_vector
 from compiler.ir.opcodes import Opcode
 from compiler.ir.types import PrimitiveType as T
 
@@ -223,7 +223,7 @@ class _Edges:
         if not gathers:
             return False
         computed = set(names_defined(s.body))
-        return any(isinstance(v, Runtime) and v.name in computed for i in gathers for v in i.offset.variables())
+        return any(ix.depends_on(i.offset, computed) for i in gathers)
 
     def _range(self, s: For, tests: Sequence[lir.IndexTest], r: Range, group: int) -> For:
         var = Var(f"{s.var.name}{self._suffix()}", r.last - r.first)
@@ -289,7 +289,7 @@ def worthwhile_ranges(
     # test takes as long as a few statements, and a vector takes both branches.
     divided = sum(_steps((r.last - r.first) * group) for r in ranges) * work_of(s.body)
     both = sum(work_of((x,)) for x in walk(s.body) if not isinstance(x, lir.If))
-    narrowest = LEAST_LANES if not priced and any(map(is_long, walk(s.body))) else MIN_RANGE // 2
+    narrowest = LEAST_LANES if not priced and any(map(takes_a_vector, walk(s.body))) else MIN_RANGE // 2
     steps = s.var.extent if is_scalar else _steps(s.var.extent, narrowest)
     return ranges if divided < steps * (both + TEST_WORK * len(tests)) else None
 

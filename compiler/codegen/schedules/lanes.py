@@ -73,7 +73,7 @@ def is_column_loop(s: For) -> bool:
     if any(has_loop(r.body) for r in s.body if isinstance(r, lir.Reduce)):
         return False
     along, across, same = _directions(s)
-    if along + same + across == 0 and _reads_far_rows(s):
+    if along + same + across == 0 and _has_far_elements(s):
         return _uses_adjacent_values(s)  # rows that all columns share are read one by one
     return along > across if across else along + same > 0
 
@@ -91,7 +91,7 @@ def _directions(s: For) -> tuple[int, int, int]:
     return along, across, same
 
 
-def _reads_far_rows(s: For) -> bool:
+def _has_far_elements(s: For) -> bool:
     """Check whether more of the elements that all columns share are apart in memory than are adjacent."""
     far, near = 0, 0
     for r, i in _accesses(s):

@@ -35,7 +35,8 @@ LEAST_TOTAL = 16
 LEAST_CHAIN = 2
 """Least number of reductions that follow from each other: rows with one overlap well enough."""
 DIVIDED_CHAIN = 3
-"""The same for long rows of quotients, as of values that are quantised several times: few rows fit into the window."""
+"""The same for long rows of quotients, as of values that are quantised several times: of these the processor overlaps
+few."""
 TASKS, TASK_WORK = 16, 50_000
 """Least number of blocks of a long loop, which threads share, and statements of a block of a shorter one."""
 

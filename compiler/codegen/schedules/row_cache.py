@@ -7,6 +7,7 @@ from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
+from compiler.analysis.kernel_summary import ROW_BYTES
 from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import Var
@@ -18,19 +19,17 @@ from compiler.codegen.schedules.loop_transforms import perfect_nest
 from compiler.ir.opcodes import Opcode
 from compiler.ir.types import PrimitiveType
 
-ROW_CACHE_BYTES = 32 * 1024
-"""Maximum size of the values of one row that are kept in local arrays."""
+ROW_CACHE_BYTES = ROW_BYTES
+"""Maximum size of the values of one row that are kept in local arrays, as the analytic cost model takes it."""
 EXPENSIVE, LOADED = 1, 2
 """Levels of `Schedule.cache`: keep values that are expensive to compute; keep values that are loaded, too."""
 MUCH_WORK = 10
 """Number of operations of a value from which on it is expensive to compute again."""
-DIVIDED_WORK = 10
-"""Number of operations that a division counts as."""
-CLAMPED_WORK = 4
-"""Number of instructions of a clamp of floats to constants."""
+_WORK = {Opcode.DIVIDE: 10, Opcode.CLAMP: 4}
+"""Number of operations that an operation counts as, where it is more than one whatever its type."""
 ROUNDED_WORK = 4
 """Number of operations that one with a result of 16 bits counts as, because it is rounded."""
-_CHOOSING = frozenset({Opcode.SELECT, Opcode.MAXIMUM, Opcode.MINIMUM, Opcode.CLAMP, Opcode.NEGATE, Opcode.ABS})
+_CHOOSING = frozenset({Opcode.SELECT, Opcode.MAXIMUM, Opcode.MINIMUM, Opcode.NEGATE, Opcode.ABS})
 """Operations whose results are operands but for the sign, so that they are not rounded."""
 
 Sweep: TypeAlias = "For | lir.Reduce"
@@ -99,12 +98,8 @@ def _is_costly(v: lir.Apply) -> bool:
 
 
 def _work_of(v: lir.Apply) -> int:
-    if v.op.opcode is Opcode.DIVIDE:
-        return DIVIDED_WORK
-    if v.op.opcode is Opcode.CLAMP:
-        return CLAMPED_WORK
     is_rounded = v.op.result in (PrimitiveType.BF16, PrimitiveType.F16) and v.op.opcode not in _CHOOSING
-    return ROUNDED_WORK if is_rounded else 1
+    return _WORK.get(v.op.opcode, ROUNDED_WORK if is_rounded else 1)
 
 
 def _is_by_columns(s: lir.Stmt) -> bool:

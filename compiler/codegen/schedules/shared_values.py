@@ -155,6 +155,9 @@ class _Sharing:
     def _loop(self, s: Loop, path: tuple[tuple[Loop, Body], ...]) -> Loop:
         if not all(isinstance(x, lir.Let | lir.Store | lir.LocalStore) for x in s.body):
             return replace(s, body=self.body(s.body, path))
+        outer = path[-2][0] if len(path) > 1 else self.loop
+        if isinstance(s, lir.Reduce) and isinstance(outer, For) and reads_far_rows(outer):
+            return s  # each of these elements is read once for many columns
         variables = [v for loop, _ in path for v in _vars_of(loop)]
         lets = [x for _, before in path for x in before if isinstance(x, lir.Let)]
         own = [x for x in s.body if isinstance(x, lir.Let)]
@@ -165,9 +168,6 @@ class _Sharing:
         needed = self._needed(s, values)
         numbers = _used_as_numbers(s) if self.around.is_narrow else set(needed)
         kept = {}
-        around = path[-2][0] if len(path) > 1 else self.loop
-        if isinstance(s, lir.Reduce) and isinstance(around, For) and reads_far_rows(around):
-            return s  # each of these elements is read once for many columns
         for name in needed:  # grows: what a value is computed from may be worth an array if the value is not
             wide = values.of[name].type
             t = T.S32 if wide in _WIDE and name not in numbers else wide

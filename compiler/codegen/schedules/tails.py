@@ -54,7 +54,7 @@ def _lanes(s: For, lanes: int, narrow: frozenset[str]) -> int:
     if s.combined or s.base is not None or len(statements) > MAX_STATEMENTS:
         return 0
     # The C compiler takes one half vector on its own.
-    if any(map(is_long, statements)):
+    if any(map(takes_a_vector, statements)):
         return lanes if s.var.extent % (lanes // 2) >= LEAST_LANES and s.var.extent < MAX_VECTORS * lanes else 0
     many = LANES_OF_BYTES * lanes
     is_divided = len(statements) >= LEAST_WORK and s.var.extent % (many // 2) >= LEAST_BYTES
@@ -68,7 +68,7 @@ def _reads_bytes(statements: Sequence[lir.Stmt], narrow: frozenset[str]) -> bool
     return bytes_read and any(isinstance(x.value, lir.Apply) and x.type.bits == 32 for x in lets)
 
 
-def is_long(s: lir.Stmt) -> bool:
+def takes_a_vector(s: lir.Stmt) -> bool:
     """Check for a long function, which takes as long for one element as for a vector."""
     if not isinstance(s, lir.Let) or not isinstance(s.value, lir.Apply):
         return False

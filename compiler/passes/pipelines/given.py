@@ -30,6 +30,8 @@ def as_pipeline(pipeline: Pipeline) -> HloPass:
         try:
             return make_pass(pipeline)
         except OptionError as error:
+            if "," not in pipeline.partition("{")[0]:
+                raise
             raise OptionError(f"{error}; several passes are a list of these") from error
     if not isinstance(pipeline, Sequence):
         raise ArgumentError(f"a pipeline is a pass, its text, or a list of these, not {short_repr(pipeline)}")
