@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
+from operator import attrgetter, is_
+from typing import Any, cast
 
 from compiler.codegen.nest.expressions import IndexTest, IndexValue, Load, LocalLoad, PairLoad, index_of, names_in
 from compiler.codegen.nest.index import IndexExpr
@@ -28,18 +29,28 @@ from compiler.codegen.nest.teams import ForFound, OrderCompared, OrderRow, ScanW
 from compiler.codegen.nest.tile_attention import TileAttention
 from compiler.codegen.nest.tiles import TileProduct
 
+
+def _getter(names: tuple[str, ...]) -> Callable[[Any], tuple[Body, ...]]:
+    """Return what reads these fields of a statement, as a tuple also of one."""
+    get = attrgetter(*names)
+    return get if len(names) > 1 else lambda s: (get(s),)
+
+
+_BODY_FIELDS: dict[type, tuple[str, ...]] = {
+    For: ("body",),
+    Reduce: ("body",),
+    Scan: ("body",),
+    If: ("then", "otherwise"),
+    While: ("test", "body"),
+    ForFound: ("test", "gather", "body"),
+    SortByKey: ("read", "body"),
+    OrderRow: ("read",),
+    OrderCompared: ("compare",),
+    ForFlagged: ("body", "ordered"),
+    Sort: ("compare", "body"),
+}
 _BODIES: dict[type, Callable[[Any], tuple[Body, ...]]] = {
-    For: lambda s: (s.body,),
-    Reduce: lambda s: (s.body,),
-    Scan: lambda s: (s.body,),
-    If: lambda s: (s.then, s.otherwise),
-    While: lambda s: (s.test, s.body),
-    ForFound: lambda s: (s.test, s.gather, s.body),
-    SortByKey: lambda s: (s.read, s.body),
-    OrderRow: lambda s: (s.read,),
-    OrderCompared: lambda s: (s.compare,),
-    ForFlagged: lambda s: (s.body, s.ordered),
-    Sort: lambda s: (s.compare, s.body),
+    **{t: _getter(names) for t, names in _BODY_FIELDS.items()},
     TileProduct: lambda s: s.bodies,
     TileAttention: lambda s: s.bodies,
 }
@@ -52,28 +63,33 @@ def bodies_of(s: Stmt) -> tuple[Body, ...]:
 
 
 def map_bodies(s: Stmt, f: Callable[[Body], Body]) -> Stmt:
-    """Return a statement with `f` applied to each statement list nested in it."""
-    if type(s) not in _BODIES:  # most statements
+    """Return a statement with `f` applied to each statement list nested in it; itself if `f` returns them all."""
+    bodies = _BODIES.get(type(s))
+    if bodies is None:  # most statements
         return s
-    if isinstance(s, For | Reduce | Scan):
-        return replace(s, body=f(s.body))
-    if isinstance(s, If):
-        return replace(s, then=f(s.then), otherwise=f(s.otherwise))
-    if isinstance(s, While):
-        return replace(s, test=f(s.test), body=f(s.body))
-    if isinstance(s, ForFound):
-        return replace(s, test=f(s.test), gather=f(s.gather), body=f(s.body))
-    if isinstance(s, SortByKey):
-        return replace(s, read=f(s.read), body=f(s.body))
-    if isinstance(s, OrderRow):
-        return replace(s, read=f(s.read))
-    if isinstance(s, OrderCompared):
-        return replace(s, compare=f(s.compare))
-    if isinstance(s, ForFlagged):
-        return replace(s, body=f(s.body), ordered=f(s.ordered))
     if isinstance(s, TileProduct | TileAttention):
         return s.map_bodies(f)
-    return replace(s, compare=f(s.compare), body=f(s.body)) if isinstance(s, Sort) else s
+    before = bodies(s)
+    after = tuple(map(f, before))
+    if all(map(is_, after, before)):
+        return s
+    made: Stmt = replace(cast("Any", s), **dict(zip(_BODY_FIELDS[type(s)], after, strict=True)))
+    return made
+
+
+def map_compound(body: Body, f: Callable[[Stmt], Body]) -> Body:
+    """Return statements with what `f` makes of each that contains others; the same tuple if `f` changes none."""
+    if not has_compound(body):  # most bodies
+        return body
+    out: list[Stmt] = []
+    for s in body:
+        out += f(s) if type(s) in _BODIES else (s,)
+    return body if len(out) == len(body) and all(map(is_, out, body)) else tuple(out)
+
+
+def has_compound(body: Body) -> bool:
+    """Check whether some of the statements contain others."""
+    return not _BODIES.keys().isdisjoint(map(type, body))
 
 
 def walk(body: Body) -> Iterator[Stmt]:
@@ -151,9 +167,13 @@ def names_used(body: Body) -> Iterator[str]:
 
 def names_of(s: Stmt) -> Iterator[str]:
     """Yield the names that a statement itself reads or assigns, without those of the statements nested in it."""
-    if isinstance(s, Let):
+    if isinstance(s, Let):  # most statements
         yield from names_in(s.value)
-    elif isinstance(s, Accumulator):
+        index = index_of(s.value)
+        if index is not None:
+            yield from (v.name for v in index.variables())
+        return
+    if isinstance(s, Accumulator):
         yield s.init
     elif isinstance(s, Assign):
         yield from (s.name, s.value)

@@ -14,7 +14,7 @@ from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import IndexExpr, Var
 from compiler.codegen.nest.loop_ir import Body, For, LoopKind
 from compiler.codegen.nest.scalar_ops import SCALAR_BYTES
-from compiler.codegen.nest.traversal import map_bodies, map_indices, walk
+from compiler.codegen.nest.traversal import map_bodies, map_compound, map_indices, walk
 from compiler.codegen.nest.work import work_of
 from compiler.codegen.schedules import accumulators, lane_accumulators, stages, streams
 from compiler.codegen.schedules.edges import REDUCTIONS, split_edges
@@ -153,7 +153,12 @@ def _with_short_rows(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
 
 
 def _with_loop_kinds(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
-    body = select_offsets(merge_branches(_Binder(schedule, kernel.arguments).top(kernel.body)))
+    return replace(kernel, body=_Binder(schedule, kernel.arguments).top(kernel.body))
+
+
+def _with_rewritten_loops(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
+    del schedule  # many schedules have the same loops, for which this is done once
+    body = select_offsets(merge_branches(kernel.body))
     body = pair_elements(kernel, hide_single_elements(separate_columns(body)))
     body = hide_strides(convert_halves(kernel, body))
     body = join_rows(move_uniform_values(interleave_values(body)))
@@ -180,6 +185,7 @@ BIND_STAGES: tuple[BindStage, ...] = (
     _with_separate_cases,
     _with_short_rows,
     _with_loop_kinds,
+    _with_rewritten_loops,
     _with_vectors,
 )
 """The stages of `bind_c`, in order. A stage depends on the nest before it and on the fields that it reads."""
@@ -266,7 +272,7 @@ class _Binder:
             return 0.0
         if work >= usual * CLEAR_WORK:
             return math.inf
-        nanoseconds = loop_nanoseconds(tuple(self._statement(s)), self._kernel_arguments, work)
+        nanoseconds = loop_nanoseconds(self._statement(s), self._kernel_arguments, work)
         least = SHARED_NANOSECONDS * self.schedule.grain / Schedule().grain
         return nanoseconds if nanoseconds >= least else 0.0
 
@@ -330,17 +336,17 @@ class _Binder:
     # ---- inside a task
 
     def _body(self, body: Body) -> Body:
-        return tuple(x for s in body for x in self._statement(s))
+        return map_compound(body, self._statement)
 
-    def _statement(self, s: lir.Stmt) -> list[lir.Stmt]:
+    def _statement(self, s: lir.Stmt) -> Body:
         if isinstance(s, lir.Reduce):
-            return self._reduce(s)
+            return tuple(self._reduce(s))
         if isinstance(s, For):
             is_leaf = s.kind is LoopKind.INDEPENDENT and not has_loop(s.body)
-            return self._leaves(s) if is_leaf else [self._loop(s)]
+            return tuple(self._leaves(s)) if is_leaf else (self._loop(s),)
         if isinstance(s, lir.While):
             s = replace(s, poll=max(1, SLICE_WORK // max(1, work_of((*s.test, *s.body)))))
-        return [map_bodies(s, self._body)]
+        return (map_bodies(s, self._body),)
 
     def _loop(self, s: For) -> For:
         kind = LoopKind.SERIAL if s.kind in (LoopKind.INDEPENDENT, LoopKind.ATOMIC) else s.kind

@@ -13,7 +13,7 @@ from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import IndexExpr, IndexSymbol, Var
 from compiler.codegen.nest.loop_ir import Body, For, LoopKind
-from compiler.codegen.nest.traversal import map_bodies
+from compiler.codegen.nest.traversal import map_bodies, map_compound
 from compiler.codegen.nest.work import work_of
 from compiler.codegen.schedules.known_tests import copy_with
 from compiler.ir.opcodes import Opcode
@@ -29,7 +29,7 @@ LIGHT = frozenset({Opcode.ADD, Opcode.SUBTRACT, Opcode.MULTIPLY, Opcode.NEGATE, 
 
 def join_rows(body: Body) -> Body:
     """Return bound statements whose loops over rows of column reductions combine several rows at once."""
-    return tuple(x for s in body for x in _statement(s))
+    return map_compound(body, _statement)
 
 
 def _statement(s: lir.Stmt) -> Body:

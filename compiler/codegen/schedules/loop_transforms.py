@@ -5,13 +5,22 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import is_
 
 from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import IndexExpr, IndexSymbol, Var
 from compiler.codegen.nest.loop_ir import Body, For, LoopKind
 from compiler.codegen.nest.scalar_ops import SCALAR_BYTES
-from compiler.codegen.nest.traversal import indices_in, map_bodies, map_indices, names_of, walk
+from compiler.codegen.nest.traversal import (
+    has_compound,
+    indices_in,
+    map_bodies,
+    map_compound,
+    map_indices,
+    names_of,
+    walk,
+)
 from compiler.codegen.nest.work import work_of
 
 SHORT_LANES = 16
@@ -64,7 +73,7 @@ def _keep(body: Body, used: set[str]) -> Body:
         )
         if not dead:
             out.append(map_bodies(s, lambda inner: _keep(inner, used)))
-    return tuple(out)
+    return body if len(out) == len(body) and all(map(is_, out, body)) else tuple(out)
 
 
 # ---- merging of nested loops
@@ -328,6 +337,8 @@ _LOOPS = frozenset({For, lir.While, lir.Reduce, lir.Sort, lir.SortByKey, lir.For
 
 def has_loop(body: Body) -> bool:
     """Check whether the statements contain a loop of any kind or a matrix product."""
+    if not has_compound(body):  # most bodies that are asked about
+        return lir.MatrixProduct in map(type, body)
     return any(type(s) in _LOOPS for s in walk(body))
 
 
@@ -356,7 +367,7 @@ def map_vector_loops(body: Body, f: Callable[[For], Body]) -> Body:
             return f(s)
         return (map_bodies(s, lambda inner: map_vector_loops(inner, f)),)
 
-    return tuple(x for s in body for x in statement(s))
+    return map_compound(body, statement)
 
 
 def bounded(loop: For, tile: Var, extent: int, size: int) -> For:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import Runtime
 from compiler.codegen.nest.loop_ir import Body, For
-from compiler.codegen.nest.traversal import indices_in, map_bodies, names_defined, names_used
+from compiler.codegen.nest.traversal import has_compound, indices_in, map_bodies, names_defined, names_used
 from compiler.codegen.schedules.loop_transforms import map_vector_loops
 from compiler.ir.types import PrimitiveType as T
 
@@ -24,10 +24,13 @@ def merge_branches(body: Body) -> Body:
 
 
 def _loop(s: For) -> Body:
-    return (replace(s, body=_body(s.body)),)
+    body = _body(s.body)
+    return (s if body is s.body else replace(s, body=body),)
 
 
 def _body(body: Body) -> Body:
+    if not has_compound(body):  # most bodies
+        return body
     out: list[lir.Stmt] = []
     for s in body:
         inner = map_bodies(s, _body)

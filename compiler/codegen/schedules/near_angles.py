@@ -16,7 +16,7 @@ from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import Var
 from compiler.codegen.nest.loop_ir import Body, For, LoopKind
 from compiler.codegen.nest.scalar_ops import NEAR_ANGLE, ScalarOp, binary, comparison, conversion
-from compiler.codegen.nest.traversal import map_bodies, map_indices, names_defined, names_used
+from compiler.codegen.nest.traversal import map_bodies, map_compound, map_indices, names_defined, names_used
 from compiler.codegen.schedules.loop_transforms import has_loop
 from compiler.codegen.schedules.schedule import Schedule
 from compiler.ir.opcodes import Opcode
@@ -32,13 +32,13 @@ def select_near_angles(kernel: lir.Kernel, body: Body, schedule: Schedule) -> Bo
     """Return the unbound statements of a loop kernel with two versions of the loops that compute sines or cosines."""
     if kernel.kind != "loop-kernel" or not schedule.rare or not schedule.vector:
         return body
-    return tuple(x for s in body for x in _statement(s))
+    return map_compound(body, _statement)
 
 
 def _statement(s: lir.Stmt) -> Body:
     if isinstance(s, For) and s.kind is LoopKind.INDEPENDENT and not has_loop(s.body):
         return _loop(s)
-    return (map_bodies(s, lambda body: tuple(x for inner in body for x in _statement(inner))),)
+    return (map_bodies(s, lambda body: map_compound(body, _statement)),)
 
 
 def _loop(s: For) -> Body:

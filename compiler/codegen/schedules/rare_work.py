@@ -21,7 +21,7 @@ from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import IndexExpr, Var
 from compiler.codegen.nest.loop_ir import Body, For, LoopKind
 from compiler.codegen.nest.scalar_ops import SCALAR_BYTES, ScalarOp, conversion
-from compiler.codegen.nest.traversal import map_bodies, map_indices, names_used, walk
+from compiler.codegen.nest.traversal import map_bodies, map_compound, map_indices, names_used, walk
 from compiler.codegen.schedules import rare_analysis
 from compiler.codegen.schedules.loop_transforms import has_loop
 from compiler.codegen.schedules.rare_analysis import RareWork, find_rare, other_operand
@@ -63,7 +63,7 @@ class _Separation:
         self.count = 0
 
     def body(self, body: Body) -> Body:
-        return tuple(x for s in body for x in self._statement(s))
+        return map_compound(body, self._statement)
 
     def _statement(self, s: lir.Stmt) -> Body:
         if isinstance(s, For) and s.kind is LoopKind.INDEPENDENT and not has_loop(s.body):

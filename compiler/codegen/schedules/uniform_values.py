@@ -26,13 +26,17 @@ Tests of indices stay: gcc knows what they say about the addresses of loads."""
 
 def move_uniform_values(body: Body) -> Body:
     """Return bound statements whose vector loops find conditions that do not vary, and what needs them, before them."""
-    uses = Counter(names_defined(body))
+    uses: Counter[str] = Counter()
     numbers = itertools.count()
 
     def loop(s: For) -> Body:
-        fixed = _fixed(s)
-        if not any(x.type is T.PRED and not isinstance(x.value, lir.Constant) for x in fixed):
+        if not any(map(_is_condition, s.body)):  # most loops
             return (s,)
+        fixed = _fixed(s)
+        if not any(map(_is_condition, fixed)):
+            return (s,)
+        if not uses:
+            uses.update(names_defined(body))
         if any(uses[x.name] > 1 for x in fixed):  # other loops define the same names, as for the rest of a range
             if s.combined or not all(isinstance(x, COPYABLE) for x in walk(s.body)):
                 return (s,)
@@ -41,6 +45,10 @@ def move_uniform_values(body: Body) -> Body:
         return *fixed, replace(s, body=tuple(x for x in s.body if x not in fixed))
 
     return map_vector_loops(body, loop)
+
+
+def _is_condition(x: lir.Stmt) -> bool:
+    return isinstance(x, lir.Let) and x.type is T.PRED and not isinstance(x.value, lir.Constant)
 
 
 def _fixed(s: For) -> list[lir.Let]:
