@@ -20,14 +20,14 @@ class _Known:
     Attributes:
         times: of nodes.
         savings: of pairs, by their kind.
-        kernels: of the kernels of pairs, by the number of their structure.
+        kernels: of the kernels of pairs, by the number of their structure and by which of the two updates in place.
         broadcasts: which operands of a node are broadcasts of constants.
     """
 
     def __init__(self, most: int) -> None:
         self.times: BoundedTable[int, float] = BoundedTable(most)
         self.savings: BoundedTable[tuple[str, int, int], float] = BoundedTable(most)
-        self.kernels: BoundedTable[int, float] = BoundedTable(most)
+        self.kernels: BoundedTable[tuple[int, bool, bool], float] = BoundedTable(most)
         self.broadcasts: BoundedTable[int, tuple[int, ...]] = BoundedTable(most)
 
 
@@ -116,12 +116,12 @@ class Estimates:
 
     def _seconds_after(self, kind: str, first: HloInstruction, second: HloInstruction) -> float:
         """Return the seconds of the kernel that computes both nodes; it is found once for all pairs of a structure."""
-        known, pair = self._known.kernels, self._legality.trials.shared_pair(kind, first, second)
-        if pair is None:
-            return self._cost_model.kernel(self._summary_after(kind, first, second))
-        found = known.get(pair)
+        # Who else reads what a node updates decides whether it does so in place; all else follows from the structure.
+        known, facts, pair = self._known.kernels, self._legality.facts, self._legality.trials.pair(kind, first, second)
+        key = pair, facts(first).summary.in_place, facts(second).summary.in_place
+        found = known.get(key)
         if found is None:
-            found = known[pair] = self._cost_model.kernel(self._summary_after(kind, first, second))
+            found = known[key] = self._cost_model.kernel(self._summary_after(kind, first, second))
         return found
 
     def _summary_after(self, kind: str, first: HloInstruction, second: HloInstruction) -> KernelSummary:
