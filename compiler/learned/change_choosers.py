@@ -38,6 +38,8 @@ class ChangeChooser(Protocol):
     def steps(self) -> int: ...
     @property
     def provenance(self) -> Mapping[str, Any]: ...
+    @property
+    def opcodes(self) -> frozenset[str]: ...
 
     def expected(self, changes: Sequence[Change]) -> list[Prediction]:
         """Return predictions for those of some actions of which anything is known."""
@@ -54,13 +56,14 @@ class ChangeRules:
 
     Attributes:
         rules: about kinds of actions, instead of UNCHANGED.
-        margin, steps, provenance: see `ChangeChooser`.
+        margin, steps, provenance, opcodes: see `ChangeForest`.
     """
 
     rules: RuleList
     margin: float
     steps: int
     provenance: Mapping[str, Any] = field(default_factory=dict)
+    opcodes: frozenset[str] = frozenset()
 
     def expected(self, changes: Sequence[Change]) -> list[Prediction]:
         """See `ChangeChooser.expected`: actions to which a rule applies."""
@@ -89,6 +92,8 @@ class ChangeForest:
         costs: `LearnedKernelCost.digest` of the model of kernel times on which it was learned.
         provenance: how it was made.
         rules: the same decisions, distilled into rules whose choices are kinds of actions.
+        opcodes: those of the programs it was grown on, without rare ones; programs with others keep the default
+            fusions. Empty: every program may be changed.
     """
 
     forest: Forest
@@ -98,6 +103,7 @@ class ChangeForest:
     costs: str
     provenance: Mapping[str, Any] = field(default_factory=dict)
     rules: RuleList = field(default_factory=lambda: RuleList((), CHANGE_FEATURES))
+    opcodes: frozenset[str] = frozenset()
 
     def expected(self, changes: Sequence[Change]) -> list[Prediction]:
         """See `ChangeChooser.expected`: actions that are like those it was grown on."""
@@ -116,4 +122,4 @@ class ChangeForest:
 
     def readable(self) -> ChangeRules:
         """Return what decides by the rules instead."""
-        return ChangeRules(self.rules, self.margin, self.steps, self.provenance)
+        return ChangeRules(self.rules, self.margin, self.steps, self.provenance, self.opcodes)

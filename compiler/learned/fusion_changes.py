@@ -23,16 +23,17 @@ from compiler.fusion.protocol import FusionPolicy
 from compiler.fusion.rewriting import instructions_of
 from compiler.fusion.sequence import SequenceState
 from compiler.fusion.state import FusionState
-from compiler.ir import HloInstruction
+from compiler.ir import HloInstruction, HloModule, Opcode
 from compiler.learned.change_choosers import ChangeChooser, ChangeForest, Prediction
 from compiler.learned.features.fusion_changes import CHANGE_FEATURE_VERSION, CHANGE_FEATURES, Change, FusionChanges
 from compiler.learned.forest import Forest
 from compiler.learned.kernel_model import LearnedKernelCost, shipped_kernel_cost
 from compiler.learned.policy_folder import read_number, read_policy_folder, write_policy_folder
 from compiler.learned.rule_list import RuleList
+from compiler.support.untrusted import short_repr
 
-__all__ = ["FORMAT", "MOST_ACTIONS", "LearnedChanges", "action_seconds", "load_changes", "offered_changes",
-           "read_changes", "save_changes"]  # fmt: skip
+__all__ = ["FORMAT", "MOST_ACTIONS", "LearnedChanges", "action_seconds", "load_changes", "module_opcodes",
+           "offered_changes", "read_changes", "save_changes"]  # fmt: skip
 
 FORMAT = "hlogym-fusion-changes"
 MOST_ACTIONS = 40
@@ -47,6 +48,7 @@ LEAST_SHARE = 0.03
 MOST_INSTRUCTIONS = 2_000
 """Modules with more instructions keep the default fusions, so that decisions take seconds."""
 _RANKED = 3
+_DECIDED = frozenset({Opcode.FUSION, Opcode.TUPLE, Opcode.GET_TUPLE_ELEMENT})
 
 
 class LearnedChanges:
@@ -71,6 +73,8 @@ class LearnedChanges:
         """Return why the next action will be taken, or why there is none; empty for an action of the default policy."""
         run = self._run(state)
         if run.expected_next() is None:
+            if run.unknown:
+                return f"the default fusions: hardly any program that was learned on has {', '.join(run.unknown)}"
             found = [f"not taken: {self.reason(p)}" for p in run.ranked()[:_RANKED]]
             return "; ".join(found) or "the default fusions: there is nothing to change"
         return run.reason
@@ -92,6 +96,7 @@ class _Run:
 
     Attributes:
         reason: why the last action was chosen; empty for an action of the default policy.
+        unknown: opcodes of the program with which the policy leaves it to the default fusions.
     """
 
     def __init__(self, policy: LearnedChanges, state: FusionState) -> None:
@@ -102,6 +107,8 @@ class _Run:
         self._changes = FusionChanges(state, policy.model)
         self._met: set[str] = set()
         self._expected: tuple[str, FusionAction | None] | None = None
+        known = policy.chooser.opcodes
+        self.unknown = sorted(module_opcodes(state.module) - known) if known else []
 
     def next_action(self) -> FusionAction | None:
         """Return the next fusion of the default policy, then the next change, and None to stop."""
@@ -125,7 +132,7 @@ class _Run:
 
     def _change(self) -> FusionAction | None:
         state, policy = self._state, self._policy
-        if state.module.instruction_count > MOST_INSTRUCTIONS or state.seconds() < LEAST_SECONDS:
+        if self.unknown or state.module.instruction_count > MOST_INSTRUCTIONS or state.seconds() < LEAST_SECONDS:
             return None
         self._met.add(state.fingerprint)
         for p in self.ranked():
@@ -148,6 +155,12 @@ class _Run:
         """Return the actions of which something is expected, the greatest lower bound first."""
         found = offered_changes(self._changes)
         return sorted(self._policy.chooser.expected(found), key=lambda p: -p.low) if found else []
+
+
+def module_opcodes(module: HloModule) -> frozenset[str]:
+    """Return the opcodes of a module, as text, without those of fusions and tuples, which depend on decisions."""
+    found = {i.opcode for c in module.computations for i in c.instructions}
+    return frozenset(o.text for o in found - _DECIDED)
 
 
 def offered_changes(changes: FusionChanges) -> list[Change]:
@@ -194,6 +207,7 @@ def save_changes(folder: Path, chooser: ChangeForest) -> None:
         "steps": chooser.steps,
         "kernel_costs": chooser.costs,
         "rules": chooser.rules.to_json(),
+        "opcodes": sorted(chooser.opcodes),
         "provenance": dict(chooser.provenance),
     }
     write_policy_folder(folder, description, chooser.forest.to_arrays())
@@ -232,7 +246,14 @@ def read_changes(folder: Path) -> tuple[ChangeForest, LearnedKernelCost]:
         margin, errors, steps = (read_number(data, name) for name in ("margin", "errors", "steps"))
         forest = Forest.from_arrays(weights, len(CHANGE_FEATURES))
         rules = RuleList.from_json(data.get("rules", []), CHANGE_FEATURES)
+        opcodes = _opcodes(data.get("opcodes", []))
     except PolicyError as error:
         raise PolicyError(f"the policy in {folder} cannot be used: {error}; train it again") from error
     costs, provenance = str(data["kernel_costs"]), data["provenance"]
-    return ChangeForest(forest, margin, errors, int(steps), costs, provenance, rules), model
+    return ChangeForest(forest, margin, errors, int(steps), costs, provenance, rules, opcodes), model
+
+
+def _opcodes(value: object) -> frozenset[str]:
+    if isinstance(value, list) and all(isinstance(o, str) for o in value):
+        return frozenset(value)
+    raise PolicyError(f"opcodes must be a list of names, not {short_repr(value)}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -18,7 +19,7 @@ from compiler.fusion.state import FusionState
 from compiler.learned.change_choosers import ChangeForest
 from compiler.learned.features.fusion_changes import CHANGE_FEATURES, FusionChanges
 from compiler.learned.forest import Forest
-from compiler.learned.fusion_changes import offered_changes
+from compiler.learned.fusion_changes import module_opcodes, offered_changes
 from compiler.learned.kernel_model import LearnedKernelCost
 from compiler.text import parse
 from env.suites import Program
@@ -28,7 +29,8 @@ from experiments.learning.settings import ChangeSettings
 from experiments.learning.trees import grow_forest
 from experiments.yardstick.rows import Row
 
-__all__ = ["ChangeSample", "FittedChanges", "change_forest", "change_samples", "fit_changes", "guided_draw"]
+__all__ = ["ChangeSample", "FittedChanges", "change_forest", "change_samples", "fit_changes", "guided_draw",
+           "known_opcodes"]  # fmt: skip
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 LARGEST_LOG = 0.4
@@ -133,7 +135,22 @@ def _of_program(row: Row, builder: PlanBuilder, model: LearnedKernelCost) -> lis
     return found
 
 
-def fit_changes(samples: Sequence[ChangeSample], settings: ChangeSettings, costs: str, seed: int) -> FittedChanges:
+def known_opcodes(programs: Iterable[Program], backend: str, seen: int) -> frozenset[str]:
+    """Return the opcodes that at least `seen` programs have where their fusions are decided."""
+    counts: Counter[str] = Counter()
+    for program in programs:
+        start = PlanBuilder(parse(program.text()), backend).build(Deviation())
+        counts.update(module_opcodes(start.session.module))
+    return frozenset(o for o, n in counts.items() if n >= seen)
+
+
+def fit_changes(
+    samples: Sequence[ChangeSample],
+    settings: ChangeSettings,
+    costs: str,
+    seed: int,
+    opcodes: frozenset[str] = frozenset(),
+) -> FittedChanges:
     """Fit a forest; its margin is the most profitable one whose changes are safe in cross-validation over families.
 
     Args:
@@ -141,6 +158,7 @@ def fit_changes(samples: Sequence[ChangeSample], settings: ChangeSettings, costs
         settings: of the fit.
         costs: identity of the model of kernel times.
         seed: of all draws.
+        opcodes: what a program may have, see `ChangeForest`.
     """
     folds = family_folds([s.family for s in samples], settings.folds)
     if len(folds) < 2:
@@ -162,7 +180,9 @@ def fit_changes(samples: Sequence[ChangeSample], settings: ChangeSettings, costs
     if best is None or best[0].mean <= 1:
         return FittedChanges(None, None)
     outcome, error, margin = best
-    chooser = ChangeForest(change_forest(samples, settings, seed), margin, error, settings.steps, costs)
+    chooser = ChangeForest(
+        change_forest(samples, settings, seed), margin, error, settings.steps, costs, opcodes=opcodes
+    )
     return FittedChanges(chooser, outcome)
 
 

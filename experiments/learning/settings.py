@@ -129,8 +129,8 @@ class ChangeSettings(ForestSettings):
     """How the model of changes of fusions is fitted.
 
     Attributes:
-        seen: least number of programs that have a feature, such as a kernel that sorts; actions with a feature that
-            fewer have are not taken.
+        seen: least number of programs that have a feature, such as a kernel that sorts, or an opcode; actions with a
+            feature that fewer have are not taken, and programs with such an opcode keep the default fusions.
         slower: share of all programs that may become slower beyond the noise in cross-validation.
         steps: greatest number of actions after the default fusions of a program.
     """

@@ -16,7 +16,7 @@ from compiler.learned.whole_folder import read_whole, write_whole
 from env.suites import load_suite
 from experiments.learning.bandits import drawn_data, fusion_data, more_data, rows_of
 from experiments.learning.fitting import Fitted, fit_bandit, samples_of
-from experiments.learning.fusion_fitting import FittedChanges, change_samples, fit_changes
+from experiments.learning.fusion_fitting import FittedChanges, change_samples, fit_changes, known_opcodes
 from experiments.learning.model_card import FORMER, model_card
 from experiments.learning.settings import LearningSettings
 from experiments.provenance import provenance
@@ -120,8 +120,9 @@ def train_fusion(rows: Sequence[Row], settings: LearningSettings, former: Mappin
         raise NothingLearnedError("there is no cost model of kernels, by which changes of fusions are described")
     programs = {p.name: p for p in load_suite(settings.fusion.suite).programs}
     samples = change_samples(rows, programs, settings.backend, model)
-    fitted = fit_changes(samples, settings.changes, model.digest, settings.seed)
     names = tuple(sorted({s.program for s in samples}))
+    opcodes = known_opcodes((programs[n] for n in names), settings.backend, settings.changes.seen)
+    fitted = fit_changes(samples, settings.changes, model.digest, settings.seed, opcodes)
     return Trained({}, {"fusion": len(samples)}, names, settings, fitted, former or {})
 
 

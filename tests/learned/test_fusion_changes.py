@@ -14,7 +14,7 @@ from compiler.interpreter import evaluate
 from compiler.learned.change_choosers import UNCHANGED, ChangeForest
 from compiler.learned.features.fusion_changes import CHANGE_FEATURES, CHANGED_COLUMNS, FusionChanges
 from compiler.learned.forest import Forest
-from compiler.learned.fusion_changes import LearnedChanges, load_changes, read_changes, save_changes
+from compiler.learned.fusion_changes import LearnedChanges, load_changes, module_opcodes, read_changes, save_changes
 from compiler.learned.kernel_model import LearnedKernelCost, shipped_kernel_cost
 from compiler.learned.rule_list import Condition, Rule, RuleList
 from compiler.learned.tree_nodes import TreeNodes
@@ -121,6 +121,22 @@ def test_reasons_are_those_of_the_actions_after_the_default_ones() -> None:
     assert policy.explain(state).startswith("not taken: ")
 
 
+def test_programs_with_an_opcode_that_was_not_learned_on_keep_the_default_fusions() -> None:
+    known = module_opcodes(parse(TEXT))
+    assert {"exponential", "reduce", "divide"} <= known
+    default = compile(TEXT, policy="heuristic").plan
+    assert default is not None
+    for opcodes, same in ((known, False), (known | {"sort"}, False), (known - {"exponential"}, True)):
+        policy = LearnedChanges(replace(_chooser(0.3), opcodes=opcodes), _model())
+        found = compile(TEXT, policy=Policy("changed", fusion=policy)).plan
+        assert found is not None
+        assert (found.fusions == default.fusions) == same
+    state = _session().fusion
+    assert "exponential" in LearnedChanges(replace(_chooser(0.3), opcodes=known - {"exponential"}), _model()).explain(
+        state
+    )
+
+
 def test_it_says_what_it_expects() -> None:
     state = _session().fusion
     reason = LearnedChanges(_chooser(math.log(1.5)), _model()).explain(state)
@@ -129,9 +145,10 @@ def test_it_says_what_it_expects() -> None:
 
 
 def test_a_folder_is_read_as_it_was_written(tmp_path: Path) -> None:
-    chooser = _chooser(0.25, margin=0.07, steps=3)
+    chooser = replace(_chooser(0.25, margin=0.07, steps=3), opcodes=frozenset({"add", "dot"}))
     save_changes(tmp_path / "p", chooser)
     found, _ = read_changes(tmp_path / "p")
+    assert found.opcodes == found.readable().opcodes == {"add", "dot"}
     assert (found.margin, found.errors, found.steps) == (0.07, 0.0, 3)
     np.testing.assert_allclose(found.forest.mean, chooser.forest.mean)
 
