@@ -177,12 +177,16 @@ def _with_vectors(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
     return replace(kernel, body=body, vector_bits=bits, flags=flags)
 
 
-BIND_STAGES: tuple[BindStage, ...] = (
+DIVIDING_STAGES: tuple[BindStage, ...] = (
     _simplified,
     _with_shared_values,
     _with_divided_reductions,
     _with_tiles,
     _with_separate_cases,
+)
+"""The stages after which all rare work is separated."""
+BIND_STAGES: tuple[BindStage, ...] = (
+    *DIVIDING_STAGES,
     _with_short_rows,
     _with_loop_kinds,
     _with_rewritten_loops,
@@ -222,8 +226,19 @@ def _steps(extent: int, lanes: int) -> int:
 
 def check_binding(kernel: lir.Kernel, schedule: Schedule) -> None:
     """Raise UnsupportedError if `bind_c` does; the nest is only bound if the bound of its memory is too large."""
-    if local_bytes_bound(kernel, schedule) > LOCAL_BYTES:
-        bind_c(kernel, schedule)
+    if local_bytes_bound(kernel, schedule) <= LOCAL_BYTES:
+        return
+    divided = bind_in_stages(DIVIDING_STAGES, kernel, schedule)
+    if divided_bytes_bound(divided, schedule) > LOCAL_BYTES:
+        bind_in_stages(BIND_STAGES[len(DIVIDING_STAGES) :], divided, schedule)
+
+
+def divided_bytes_bound(divided: lir.Kernel, schedule: Schedule) -> float:
+    """Return an upper bound of the local arrays of a nest after DIVIDING_STAGES and those that the others will make.
+
+    Unlike that of the nest before, it is finite where rare work was separated.
+    """
+    return local_bytes_bound(divided, replace(schedule, rare=0, hoist=0, cache=0, tile=0, edges=0))
 
 
 def check_local_bytes(body: Body) -> None:

@@ -37,6 +37,7 @@ BOUNDED = (
     lir.If,
     lir.For,
     lir.Reduce,
+    lir.ForFlagged,
 )
 """The statements for which the local memory that binding needs is bounded without binding."""
 SPLIT_COPIES = 3
