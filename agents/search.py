@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from agents.deviations import Deviation, PlanBuilder, PolicyDraws
+from agents.plan_search import PlanSearch
 from agents.search_run import Budget, SearchRun, run_search
-from agents.searches import SEARCHES, PlanSearch, PolicySamples, make_search
+from agents.searches import SEARCHES, PolicySamples, make_search
 from compiler.errors import HlogymError, UnknownNameError
 from compiler.fusion.policies import DEFAULT_POLICY, POLICIES, RandomFusion, make_policy
 from compiler.fusion.policies import SEARCHES as SEARCHING

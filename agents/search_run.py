@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 from agents.deviations import PlanBuilder
 from agents.finalists import Finalists, Observer
+from agents.plan_search import PlanSearch
 from agents.plan_space import PlanSpace, read_groups
-from agents.searches import PlanSearch
 from compiler.plan import CompilationPlan
 from env.measurement import Measurement, Measurer
 from env.service import MeasuringService
@@ -114,6 +114,8 @@ def run_search(
     """
     begin, run = now(), SearchRun()
     start = measurer.measure_reference(program)
+    if search.reads_kernels and not start.kernels:  # known from the store, which has whole programs only
+        start = measurer.measure_reference(program, remeasure=True)
     space = PlanSpace(builder, read_groups(search.groups), search.seed)
 
     def note(plan: CompilationPlan, found: Measurement) -> Measurement:

@@ -115,8 +115,8 @@ class Measurement:
         failure: the kind of failure, if it failed.
         message: why it failed.
         verdict: the comparison with the default plan; None if the plan failed, or is the default.
-        kernels: thunks timed inside the program; none if the times were known.
-        new: number of thunks that were timed.
+        kernels: thunks timed inside the program; none if the times come from the store.
+        new: number of thunks that were timed for it.
         thunks: number of thunks that take time.
         idle: whether only copies take time, which no decision changes.
     """
@@ -226,6 +226,7 @@ class Measurer:
         self._rng = np.random.default_rng(self.options.seed)
         self._programs: LruDict[Program, dict[str, Any]] = LruDict(KNOWN_PROGRAMS)
         self._known: LruDict[tuple[Program, str], tuple[float, Measurement]] = LruDict(KNOWN_MEASUREMENTS)
+        self._kernels: LruDict[str, tuple[KernelTime, ...]] = LruDict(KNOWN_MEASUREMENTS)  # by key in the store
         self._interpreted: tuple[int, set[tuple[str, int]]] = (-1, set())
 
     @property
@@ -315,7 +316,8 @@ class Measurer:
         if stored is None:
             return self._race(program, default, reply, key, plan is None, facts)
         verdict = stored.verdict
-        return Measurement(verdict.seconds, verdict=None if plan is None else verdict, **facts)
+        kernels = self._kernels.get(key) or ()
+        return Measurement(verdict.seconds, verdict=None if plan is None else verdict, kernels=kernels, **facts)
 
     def _race(
         self,
@@ -348,7 +350,7 @@ class Measurer:
         if same:  # a program is as fast as itself
             verdict = Verdict(Interval(1.0, 1.0, 1.0), verdict.default, verdict.seconds, False, verdict.blocks)
         self.store.put(PlanTime(key, program.name, verdict, median(b.load for b in blocks), time.time()))
-        kernels = tuple(KernelTime(*k) for k in reply["kernels"])
+        kernels = self._kernels[key] = tuple(KernelTime(*k) for k in reply["kernels"])
         return Measurement(
             verdict.seconds, verdict=None if alone else verdict, kernels=kernels, new=len(kernels), **facts
         )

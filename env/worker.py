@@ -35,7 +35,7 @@ from compiler.runtime.thunks import Thunk
 from compiler.support.lru_dict import LruDict
 from compiler.text import parse
 from env.comparison import absolute_part, difference
-from env.gate import Gate
+from env.gate import Block, Gate
 from env.program_json import program_from_json
 from env.racing import Budget, ReferenceLoad, checksum, least_seconds, race, runners
 from env.real_time import real_time
@@ -50,7 +50,7 @@ LEAST_WORN_BYTES = 1 << 31  # resident memory below which a process is never wor
 WEAR_INTERVAL = 32  # programs between two checks of the process's own memory
 MOST_PROGRAMS = 5000  # after which a process is worn, whatever it seems to hold
 SAMPLE_SECONDS = 2e-3  # length of one sample, which averages executions so that the clock's resolution does not matter
-PROFILES = 3  # executions in which thunks are timed
+PROFILES, MOST_PROFILES, PROFILE_SECONDS = 3, 25, 0.003  # executions in which thunks are timed
 
 
 @dataclass
@@ -221,7 +221,7 @@ class Worker:
         first, second = runners(default.executable, candidate.executable)
         with _undisturbed(request):
             blocks, looks, outputs = race(first, second, inputs, budget, self._load)
-            samples = candidate.executable.time_thunks(inputs[0], PROFILES) if blocks[0].times[1] < 1 else []
+            samples = candidate.executable.time_thunks(inputs[0], _profiles(blocks)) if blocks[0].times[1] < 1 else []
         found = timed(candidate.executable)
         for handle, ready, found_outputs in zip(handles, (default, candidate), outputs, strict=True):
             findings = (ready.finding(o) for o in found_outputs)
@@ -243,6 +243,11 @@ class Worker:
             if (finding := one.finding(results)) is not None:
                 return {"error": "wrong", "message": f"after it was timed, {finding}", "handle": handle}
         return {"times": times}
+
+
+def _profiles(blocks: Sequence[Block]) -> int:
+    """Return how often a program runs while its thunks are timed: longer in total for short ones, which vary more."""
+    return max(PROFILES, min(MOST_PROFILES, int(PROFILE_SECONDS / max(1e-9, min(blocks[0].times)))))
 
 
 def _in_turns(ready: Sequence[_Ready], rounds: int) -> tuple[list[list[float]], list[list[npt.NDArray[Any]]]]:

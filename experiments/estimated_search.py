@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from agents.deviations import Built, Deviation, PlanBuilder, PolicyDraws
-from agents.searches import PREDICTORS, Predictor
+from agents.plan_search import PREDICTORS, Predictor
 from compiler.errors import UnknownNameError
 from compiler.ir import HloModule
 from compiler.plan import CompilationPlan
@@ -20,7 +20,7 @@ class EstimatedPlans:
     Args:
         module: the program.
         backend: the backend to plan for.
-        model: name of the cost model whose times count, one of `agents.searches.PREDICTORS`.
+        model: name of the cost model whose times count, one of `agents.plan_search.PREDICTORS`.
 
     Attributes:
         seconds: predicted seconds by the text of a plan.

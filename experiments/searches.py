@@ -13,16 +13,19 @@ import random
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agents.deviations import PlanBuilder
+from agents.plan_search import NO_MODEL, PREDICTORS, PlanSearch
 from agents.plan_space import ALL_GROUPS
 from agents.search import draws_of
 from agents.search_run import Budget, SearchRun, run_search
-from agents.searches import NO_MODEL, PREDICTORS, Local, PlanSearch, PolicySamples, make_search
+from agents.searches import Local, PolicySamples, make_search
 from compiler.errors import UnknownNameError
+from compiler.ir import HloModule
 from compiler.learned.fusion_policy import LearnedFusionPolicy
 from compiler.learned.whole_folder import SHIPPED
 from compiler.plan import CompilationPlan
@@ -42,7 +45,7 @@ from experiments.yardstick.rows import Row, collect, write_page
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["SearchSettings", "contenders", "main", "search_row", "summaries"]
+__all__ = ["SearchSettings", "advantages", "contenders", "main", "search_row", "summaries"]
 
 SAMPLES, IMPROVED = "learned policy, samples", "learned policy, then local"
 """Contenders with a learned policy: its plan and plans that it draws; its plan, improved by local search."""
@@ -71,6 +74,9 @@ class SearchSettings:
         measurements, seconds: parts of the budget at which results are read.
         seeds: number of seeds of each search.
         seed: the first of them; also draws the programs.
+        shortest: skip programs that run in fewer seconds by default, in which hardly a gain can count.
+        share_times: plans that several searches propose are measured once; a measurement counts for each of them.
+        ahead: a search that every other one is compared with; empty: none.
         backend: the backend to compile for.
         rounds: ABBA blocks of a measurement at most.
         block_seconds: time limit of the blocks of a measurement.
@@ -92,6 +98,9 @@ class SearchSettings:
     seconds: tuple[float, ...] = (30.0, 120.0)
     seeds: int = 3
     seed: int = 0
+    shortest: float = 0.0
+    share_times: bool = False
+    ahead: str = ""
     backend: str = "cpu"
     rounds: int = 25
     block_seconds: float = 0.5
@@ -112,8 +121,8 @@ def contenders(settings: SearchSettings, seed: int) -> dict[str, PlanSearch]:
     """
     found: dict[str, PlanSearch] = {}
     for text in settings.searches:
-        for model in settings.models:
-            name, _, options = text.partition("{")
+        name, _, options = text.partition("{")
+        for model in settings.models if name != "guided" else (NO_MODEL,):
             given = ",".join(filter(None, [options.removesuffix("}"), f"model={model}"]))
             found[text if model == NO_MODEL else f"{text} + {model}"] = make_search(f"{name}{{{given}}}", seed)
     if settings.policy:
@@ -133,13 +142,31 @@ def search_row(
     Raises:
         HlogymError: the program cannot be measured.
     """
-    budget = Budget(max(settings.measurements, default=1 << 30), _limit(settings))
     module = parse(program.text(), filename=str(program.path))
     estimated = EstimatedPlans(module, settings.backend, settings.estimates) if settings.reward == ESTIMATED else None
 
     def started() -> Measurer:
         return make_measurer() if estimated is None else EstimatingMeasurer(estimated)
 
+    with started() as shared:
+        if (seconds := shared.measure_reference(program).time.value) < settings.shortest:
+            return {"skipped": f"it takes {seconds * 1e6:.1f} us"}
+        runs = _runs(program, module, settings, policy, estimated, shared if settings.share_times else None, started)
+    with started() as measurer:
+        return _confirmed(measurer, program, settings, runs)
+
+
+def _runs(
+    program: Program,
+    module: HloModule,
+    settings: SearchSettings,
+    policy: LearnedFusionPolicy | Policy | None,
+    estimated: EstimatedPlans | None,
+    shared: Measurer | None,
+    started: Callable[[], Measurer],
+) -> dict[str, list[SearchRun]]:
+    """Run every search with each seed; without `shared`, none has the times that another one has measured."""
+    budget = Budget(max(settings.measurements, default=1 << 30), _limit(settings))
     runs: dict[str, list[SearchRun]] = {}
     for seed in range(settings.seed, settings.seed + settings.seeds):
         order = list(contenders(settings, seed).items())
@@ -149,11 +176,10 @@ def search_row(
             by_policy = name in (SAMPLES, IMPROVED)
             draws = draws_of(policy, settings.backend) if policy is not None and by_policy else None
             builder = estimated.builder(draws) if estimated else PlanBuilder(module, settings.backend, draws)
-            with started() as measurer:  # without the times that another search has measured
+            with nullcontext(shared) if shared is not None else started() as measurer:
                 measurer.measure_reference(program)
                 runs.setdefault(name, []).append(run_search(search, builder, program, measurer, budget))
-    with started() as measurer:
-        return _confirmed(measurer, program, settings, runs)
+    return runs
 
 
 def _confirmed(
@@ -197,6 +223,39 @@ def summaries(rows: Sequence[Row], parts: int) -> dict[str, list[SpeedupSummary]
         mine = {r["program"]: r["searches"][name]["speedups"] for r in whole if name in r["searches"]}
         found[name] = [summarise({p: [[s[k]] for s in seeds] for p, seeds in mine.items()}) for k in range(parts)]
     return found
+
+
+def advantages(rows: Sequence[Row], settings: SearchSettings) -> dict[str, list[SpeedupSummary]]:
+    """Return how much faster the plans of `settings.ahead` are than those of each other search, seed by seed."""
+    whole = [r["searches"] for r in rows if settings.ahead in r.get("searches", {})]
+    found: dict[str, list[SpeedupSummary]] = {}
+    for name in dict.fromkeys(n for r in whole for n in r if n != settings.ahead):
+        found[name] = []
+        for k in range(len(settings.parts)):
+            ratios: dict[str, list[list[float]]] = {}
+            for n, r in enumerate(whole):
+                pairs = zip(r[settings.ahead]["speedups"], r[name]["speedups"], strict=True)
+                ratios[str(n)] = [[mine[k] / other[k]] for mine, other in pairs]
+            found[name].append(summarise(ratios))
+    return found
+
+
+def _advantage_lines(rows: Sequence[Row], settings: SearchSettings) -> list[str]:
+    found = advantages(rows, settings)
+    if not found:
+        return []
+    labels = [label for label, _, _ in settings.parts]
+    lines = [
+        f"Plans of *{settings.ahead}* beside those of each other search, by program and seed; above 1 they are faster.",
+        "",
+        f"| over | {' | '.join(labels)} | ahead | behind |",
+        "|---|" + "---|" * (len(labels) + 2),
+    ]
+    for name, each in found.items():
+        cells = [f"{s.mean.value:.3f}x [{s.mean.low:.3f}, {s.mean.high:.3f}]" for s in each]
+        last = each[-1]
+        lines.append(f"| {name} | {' | '.join(cells)} | {last.faster:.0%} | {last.slower:.0%} |")
+    return [*lines, ""]
 
 
 def _table(rows: Sequence[Row], settings: SearchSettings) -> list[list[str]]:
@@ -298,6 +357,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             " `+ analytic`, `+ learned`: of the proposed plans, eight unless the option `drawn` "
             "says otherwise, the one with the least time by that cost model is measured."
         )
+    if settings.share_times:
+        counted += " A plan that several searches propose was measured once, and counts in the budget of each."
     if settings.policy:
         counted += (
             f" *{SAMPLES}* measures the plan that the policy prefers and others that it draws, *{IMPROVED}* begins a "
@@ -310,6 +371,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         f"programs that are slower or faster by 1% are those of the whole budget. {counted}",
         "",
         *failed,
+        *_advantage_lines(rows, settings),
     ]
     if any("searches" in r for r in rows):
         from experiments.plots import save_figure

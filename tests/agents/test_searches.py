@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 
 from agents.deviations import GROUPS, Deviation, PlanBuilder
+from agents.plan_search import PlanSearch, learned_costs, learned_seconds
 from agents.plan_space import PlanSpace, read_groups
 from agents.search import NoPlanError, Starts, find_plan
 from agents.search_run import Budget, SearchRun, run_search
-from agents.searches import SEARCHES, PlanSearch, describe_searches, learned_costs, learned_seconds, make_search
+from agents.searches import SEARCHES, describe_searches, make_search
 from compiler.api import compile as compile_hlo
 from compiler.errors import OptionError, UnknownNameError
 from compiler.fusion.policies import NoFusion, RandomFusion
@@ -70,6 +71,10 @@ def _run(search: PlanSearch, measurer: _Timed, folder: Path, budget: Budget, **o
 
 def _schedule(plan: CompilationPlan) -> dict[str, int]:
     return {k: v for row in plan.kernels.values() for c in row.values() for k, v in c.schedule.items()}
+
+
+def _schedules(plan: CompilationPlan) -> list[Knobs]:
+    return [c.schedule for row in plan.kernels.values() for c in row.values()]
 
 
 @pytest.fixture
@@ -185,6 +190,67 @@ def test_annealing_moves_to_a_slower_plan_while_it_is_hot(columns: _Timed, tmp_p
     assert max(len(_schedule(t.plan)) for t in cold.trials) == 1
 
 
+# ---- guided search
+
+
+class _KernelTimes(_Timed):
+    """Times each kernel by a function of its own knobs; the first measurement of the default plan has no kernels."""
+
+    def measure(self, program: Any, plan: CompilationPlan | None, remeasure: bool = False) -> Measurement:
+        executable = compile_hlo(self.text, plan=plan)
+        if plan is not None:
+            self.plans.append(plan)
+        chosen = {} if plan is None else {name: c for row in plan.kernels.values() for name, c in row.items()}
+        kernels = []
+        for n, k in enumerate(executable.thunks):
+            seconds = (1 + 0.1 * n) * (self.times(chosen[k.name].schedule if k.name in chosen else {}) or 0.0)
+            kernels.append(KernelTime(k.name, k.key, 1.0, seconds))
+        total = sum(k.seconds for k in kernels) / sum(1 + 0.1 * n for n in range(len(kernels)))
+        return replace(taking(total), kernels=tuple(kernels) if plan is not None or remeasure else ())
+
+
+FOUR = """add { a = f32[] parameter(0) b = f32[] parameter(1) ROOT s = f32[] add(a, b) }
+ENTRY e {
+  z = f32[] constant(0)
+  x = f32[512,700] parameter(0)
+  p = f32[700] reduce(x, z), dimensions={0}, to_apply=add
+  y = f32[512,800] parameter(1)
+  q = f32[800] reduce(y, z), dimensions={0}, to_apply=add
+  u = f32[512,900] parameter(2)
+  r = f32[900] reduce(u, z), dimensions={0}, to_apply=add
+  v = f32[512,1000] parameter(3)
+  s = f32[1000] reduce(v, z), dimensions={0}, to_apply=add
+  ROOT t = (f32[700], f32[800], f32[900], f32[1000]) tuple(p, q, r, s)
+}"""
+
+
+def test_guided_search_tries_choices_of_several_kernels_in_one_plan(tmp_path: Path) -> None:
+    measurer = _KernelTimes(FOUR, _distance)
+    run = _run(make_search("guided{groups=kernels}", 0), measurer, tmp_path, Budget(60))
+    assert max(len(p.kernels.get("e", {})) for p in measurer.plans[:3]) > 1
+    tried = [n for n, p in enumerate(measurer.plans) if any("columns" in k for k in _schedules(p))]
+    assert len(set(tried) & set(range(tried[0] + 4))) > 1  # what gains in one kernel is tried in the others next
+    best = run.best()
+    assert best is not None
+    assert min(t.relative or math.inf for t in run.trials) < 0.7
+    assert sorted(best.kernels["e"]) == ["p", "q", "r", "s"]
+
+
+def test_guided_search_does_not_repeat_knobs_that_change_no_code(columns: _Timed, tmp_path: Path) -> None:
+    columns.times = lambda k: 0.9 if "columns" in k else 1.0
+    run = _run(make_search("guided{groups=kernels}", 0), columns, tmp_path, Budget(8))
+    values = [k["columns"] for p in columns.plans if "columns" in (k := _schedule(p))]
+    assert run.measurements == 8
+    assert len({v for v in values if values.count(v) == 1}) < 3
+
+
+def test_guided_search_fuses_what_is_expected_to_gain(tmp_path: Path) -> None:
+    program, measurer = _program(tmp_path, CHAIN), _Timed(CHAIN, lambda _: 1.0)
+    builder = PlanBuilder(parse(CHAIN), "cpu", lambda _: Policy("none", fusion=NoFusion()))
+    run = run_search(make_search("guided{groups=fusion}"), builder, program, measurer, Budget(3))
+    assert [len(t.plan.steps) for t in run.trials] == [0, 1, 1]
+
+
 # ---- budgets and cost models
 
 
@@ -229,6 +295,7 @@ def test_a_cost_model_chooses_the_plans_that_are_measured(tmp_path: Path) -> Non
         ("local{depth=3}", "search 'local' has no option 'depth'"),
         ("beam{width=0}", "option width of a search must be positive"),
         ("local{groups=kernel}", "unknown group of decisions 'kernel'; did you mean 'kernels'"),
+        ("guided{model=analytic}", "guided search takes no option model"),
         ("local{model=analytical}", "unknown cost model 'analytical'; did you mean 'analytic'"),
     ],
 )

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from agents.deviations import Deviation, PlanBuilder
-from agents.searches import analytic_seconds, learned_seconds
+from agents.plan_search import analytic_seconds, learned_seconds
 from compiler.errors import UnknownNameError
 from compiler.fusion.policies import NoFusion
 from compiler.fusion.state import FusionState

@@ -1,0 +1,351 @@
+"""A search that is guided by what was learned: it measures first what is most likely to save time.
+
+Each decision that may change has a belief about its gain: for fusions from the forest of the policy that ships, for
+choices of kernels from the learned cost model of kernels, for others from a fixed prior. The plan that is measured next
+has the change of the greatest expected improvement. Times of single kernels are read from the same measurement, so that
+one plan tries choices of several kernels, and what was seen of a knob in one kernel is expected of the others.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+from agents.deviations import Built, Deviation
+from agents.kernel_arms import Belief, KernelArms, KnobEffects, expected_gain
+from agents.plan_search import MARGIN, NO_MODEL, PlanSearch
+from agents.plan_space import read_groups
+from compiler.codegen.schedules.kernel_choice import KernelChoice
+from compiler.errors import OptionError, PolicyError
+from compiler.fusion.actions import KINDS
+from compiler.fusion.state import FusionState
+from compiler.learned.change_choosers import ChangeForest
+from compiler.learned.features.fusion_changes import Change, FusionChanges
+from compiler.learned.fusion_changes import read_changes
+from compiler.learned.kernel_model import LearnedKernelCost
+from compiler.learned.learned_costs import BACKEND
+from compiler.learned.whole_folder import SHIPPED
+from compiler.passes import PASSES
+from compiler.runtime.kernel_sites import KernelSite
+from env.measurement import Measurement
+
+__all__ = ["Guided"]
+
+MOST_FUSIONS = 60
+"""Number of fusions that are looked at after each structure of a program: those of the kernels that take longest."""
+MOST_LEGAL = 180
+"""Number of fusions whose legality is checked for that."""
+WIDEST = 8
+"""Number of kernels whose choices one plan may change."""
+LEAST_SHARE = 0.01
+"""Share of the time that a kernel takes at least to be looked at."""
+WORSE = 0.03
+"""Plans that are slower by more than this share of the default plan's time are not changed further."""
+PATIENCE = 3
+"""Number of measurements after which the best choices of all kernels are measured together."""
+TRIES = 500
+TRUST, LOSS, DOUBT = 0.5, 0.03, 0.08
+"""Share of a predicted gain of a kernel that is believed; what a choice is expected to lose beside that, and the spread of
+it where the model is sure."""
+LEAST_SPREAD = 0.05
+_UNKNOWN = Belief(-0.1, 0.15)
+"""What is expected of an expansion or a loop, or of anything if nothing learned is asked."""
+_WITHOUT = Belief(-0.15, 0.12)
+"""What is expected of a plan without one of the fusions."""
+_PASS = Belief(-0.2, 0.12)
+_KIND_TRIALS = 4
+"""Number of gains in as many trials that every kind of change is assumed to have had."""
+
+
+@functools.cache
+def _shipped() -> tuple[ChangeForest, LearnedKernelCost] | None:
+    """Return the learned models of the policy that ships; None if it has none for changes of fusions."""
+    try:
+        return read_changes(SHIPPED / "fusion")
+    except PolicyError:
+        return None
+
+
+@dataclass(frozen=True, eq=False)
+class _Step:
+    """A change of anything but the choices of kernels.
+
+    Attributes:
+        deviation: what leads to it.
+        kind: kinds of changes whose gains are counted together.
+        belief: the log of the gain that is expected in the kernels that it changes.
+        share: the time of these, as a share of the default plan's.
+        names: of these kernels; empty for all of them.
+    """
+
+    deviation: Deviation
+    kind: str
+    belief: Belief
+    share: float = 1.0
+    names: frozenset[str] = frozenset()
+
+    def gain(self, behind: float) -> float:
+        """Return what is expected to be saved beyond a share of the default plan's time."""
+        return self.share * expected_gain(self.belief, behind / self.share)
+
+
+@dataclass(eq=False)
+class _Base:
+    """Plans that differ in the choices of kernels only, and what is next to them.
+
+    Attributes:
+        built: the best of them that was measured.
+        relative: its time, as a share of the default plan's.
+        kernels: those that take time, by the ids of their sites.
+        steps: the changes that were not tried.
+        since: number of measurements since the best choices were measured together.
+    """
+
+    built: Built
+    relative: float
+    kernels: Mapping[str, KernelArms]
+    steps: list[_Step]
+    since: int = 0
+
+    def best_choices(self) -> dict[str, KernelChoice]:
+        return {i: k.choice for i, k in self.kernels.items() if k.choice is not None}
+
+
+@dataclass(frozen=True)
+class _Proposal:
+    """Where a plan comes from: its base, the step, and numbers of choices of kernels; neither: the best choices."""
+
+    base: _Base
+    deviation: Deviation
+    gain: float = math.inf
+    step: _Step | None = None
+    choices: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(eq=False)
+class Guided(PlanSearch):
+    """Guided search: the changes of which learned models expect most, and choices of several kernels at once.
+
+    Attributes:
+        learned: ask the learned models; else every change is expected to gain the same.
+    """
+
+    reads_kernels: ClassVar[bool] = True
+    learned: bool = True
+
+    def __post_init__(self) -> None:
+        """Check the options.
+
+        Raises:
+            UnknownNameError: there is no such group.
+            OptionError: a number is out of its bounds, or there is a cost model.
+        """
+        super().__post_init__()
+        if self.model != NO_MODEL:
+            raise OptionError("guided search takes no option model: it asks the learned models by itself")
+
+    def _begin(self, start: Built, measurement: Measurement) -> None:
+        self._changing = read_groups(self.groups)
+        self._asked: dict[str, _Proposal] = {}
+        self._kernels: dict[tuple[str, str], KernelArms] = {}
+        self._effects = KnobEffects()
+        self._counts: dict[str, tuple[int, int]] = {}
+        self._bases: list[_Base] = []
+        self._settle(start, 1.0 if measurement.seconds is None else measurement.relative, measurement)
+
+    def _propose(self, count: int) -> Sequence[Built]:
+        found: list[Built] = []
+        for _ in range(TRIES):
+            made = self._next()
+            if len(found) == count or made is None:
+                break
+            for site, number in made.choices.items():
+                made.base.kernels[site].close(number)
+            built = self.space.build(made.deviation)
+            if built is not None and built.text not in self.space.tried and built.text not in self._asked:
+                self._asked[built.text] = made
+                found.append(built)
+        if found:
+            return found
+        best = min(self._bases, key=lambda b: b.relative).built
+        return self.space.draw(count, lambda: self.space.walked(best, self.space.rng.choice((1, 1, 2))))
+
+    def _next(self) -> _Proposal | None:
+        """Return the change of which most is expected; None if nothing is left."""
+        least = min(b.relative for b in self._bases)
+        found = [p for b in self._bases if (p := self._of_base(b, max(0.0, b.relative - least))) is not None]
+        best = max(found, key=lambda p: p.gain, default=None)
+        if best is not None:
+            best.base.since = 0 if best.gain == math.inf else best.base.since + 1
+            if best.step is not None:
+                best.base.steps.remove(best.step)
+        return best
+
+    def _of_base(self, base: _Base, behind: float) -> _Proposal | None:
+        ranked = sorted(((*k.next(behind), site) for site, k in base.kernels.items()), reverse=True)
+        ranked = [r for r in ranked if r[1]][: min(WIDEST, max(1, len(base.kernels) // 2))]
+        step = max(base.steps, key=lambda s: self._worth(s, behind), default=None)
+        together = [r for r in ranked if step and step.names and base.kernels[r[2]].site.name not in step.names]
+        gain, alone = sum(r[0] for r in together), sum(r[0] for r in ranked)
+        if step is not None and self._worth(step, behind) + gain > alone:
+            ranked, alone = together, self._worth(step, behind) + gain
+        else:
+            step = None
+        best = base.best_choices()
+        if best != dict(base.built.deviation.kernels) and (base.since >= PATIENCE or not (step or ranked)):
+            whole = replace(base.built.deviation, kernels=best)
+            built = self.space.build(whole)
+            if built is not None and built.text not in self.space.tried and built.text not in self._asked:
+                return _Proposal(base, whole)
+        if step is None and not ranked:
+            return None
+        choices = {site: n for _, n, site in ranked}
+        tried = {site: base.kernels[site].chosen(n) for site, n in choices.items()}
+        given = base.built.deviation if step is None else step.deviation
+        return _Proposal(base, replace(given, kernels={**best, **tried}), alone, step, choices)
+
+    def _worth(self, step: _Step, behind: float) -> float:
+        tried, gained = self._counts.get(step.kind, (0, 0))
+        return step.gain(behind) * (gained + _KIND_TRIALS) / (tried + _KIND_TRIALS)
+
+    def _note(self, built: Built, relative: float, measurement: Measurement) -> None:
+        asked = self._asked.pop(built.text, None)
+        if measurement.seconds is None:
+            return
+        if asked is None:  # a random change
+            if relative < min(b.relative for b in self._bases) - MARGIN:
+                self._settle(built, relative, measurement)
+            return
+        base, step = asked.base, asked.step
+        if step is None and len(asked.choices) == 1 and relative == base.relative:  # times are never equal by chance
+            for site, number in asked.choices.items():
+                base.kernels[site].same_code(number)
+            return
+        lost = self._read(asked, built, relative, measurement)
+        if step is None:
+            if not asked.choices or relative < base.relative:
+                base.built, base.relative = built, relative
+            return
+        gained = relative - lost < base.relative - MARGIN
+        tried, gains = self._counts.get(step.kind, (0, 0))
+        self._counts[step.kind] = tried + 1, gains + gained
+        if relative - lost < base.relative + WORSE:
+            bare = replace(step.deviation, kernels=base.best_choices())
+            found = built if not asked.choices else self.space.build(bare)
+            if found is not None:
+                self._settle(found, relative - lost, measurement)
+
+    def _read(self, asked: _Proposal, built: Built, relative: float, measurement: Measurement) -> float:
+        """Note the times of kernels that the step of a proposal leaves as they are; return what its choices cost."""
+        shares, step, lost = _shares(measurement, relative), asked.step, 0.0
+        for site, kernel in asked.base.kernels.items():
+            if step is not None and (not step.names or kernel.site.name in step.names):
+                continue
+            share, expected = shares.get(kernel.site.name, 0.0), kernel.expected_share
+            if not shares and step is None and list(asked.choices) == [site]:  # the whole program tells it
+                share = expected + relative - asked.base.relative
+            if share > 0:
+                kernel.read(kernel.number(built.deviation.kernels.get(site)), share)
+                lost += share - expected if site in asked.choices else 0.0
+        return lost
+
+    def _settle(self, built: Built, relative: float, measurement: Measurement) -> None:
+        """Look at what is next to a plan."""
+        shares = _shares(measurement, relative) or _estimated_shares(built, relative)
+        kernels: dict[str, KernelArms] = {}
+        for site, _ in built.kernels if "kernels" in self._changing else ():
+            share = shares.get(site.name, 0.0)
+            if share >= LEAST_SHARE:
+                key = site.id, site.fingerprint
+                if key not in self._kernels:
+                    self._kernels[key] = KernelArms(site, share, self._kernel_priors, self._effects)
+                kernels[site.id] = self._kernels[key]
+        self._bases.append(_Base(built, relative, kernels, list(self._steps(built, shares))))
+
+    def _kernel_priors(self, site: KernelSite, choices: Sequence[KernelChoice]) -> list[Belief]:
+        model = _shipped() if self.learned and site.backend == BACKEND else None
+        if model is None:
+            return [Belief(-0.05 + 0.01 * self.space.rng.random(), 0.1) for _ in choices[1:]]
+        found = model[1].predict(site, choices)
+        ratios = zip(found.log_ratio[1:], found.ratio_spread[1:], strict=True)
+        return [
+            Belief(TRUST * float(found.log_ratio[0] - log) - LOSS, DOUBT + TRUST * float(spread))
+            for log, spread in ratios
+        ]
+
+    def _steps(self, built: Built, shares: Mapping[str, float]) -> Iterator[_Step]:
+        given, groups = built.deviation, self._changing
+        if "fusion" in groups:
+            yield from self._fusions(built, shares)
+            for action in built.fused:
+                yield self._step(replace(given, dropped=given.dropped ^ {action}), "without", _WITHOUT)
+        for s in built.expansions if "expansions" in groups else ():
+            for c in s.choices:
+                if c != given.expansions.get(s.id):
+                    yield self._step(replace(given, expansions={**given.expansions, s.id: c}), "expansions", _UNKNOWN)
+        for loop in built.loops if "loops" in groups else ():
+            for c in loop.choices:
+                if c != given.loops.get(loop.id):
+                    yield self._step(replace(given, loops={**given.loops, loop.id: c}), "loops", _UNKNOWN)
+        for name in sorted(PASSES) if "passes" in groups else ():
+            yield self._step(replace(given, passes=(*given.passes, name)), "passes", _PASS)
+
+    def _step(self, deviation: Deviation, kind: str, belief: Belief) -> _Step:
+        """Return a step of which nothing was learned; steps of equal prior come in a random order."""
+        return _Step(deviation, kind, Belief(belief.mean + 0.01 * self.space.rng.random(), belief.spread))
+
+    def _fusions(self, built: Built, shares: Mapping[str, float]) -> Iterator[_Step]:
+        models = _shipped()
+        if models is None:
+            return
+        given, state = built.deviation, built.session.fork().fusion
+        changes = list(self._described(state, shares, models[1]))
+        if not changes:
+            return
+        learned = self.learned and state.target.backend == BACKEND
+        means, spreads = models[0].forest.predict([c.row for c in changes])
+        for c, mean, spread in zip(changes, means, spreads, strict=True):
+            belief = Belief(float(mean), max(LEAST_SPREAD, float(spread)))
+            if not learned:
+                belief = Belief(_UNKNOWN.mean + 0.01 * self.space.rng.random(), _UNKNOWN.spread)
+            share = max(1e-3, sum(shares.get(n, 0.0) for n in c.before))
+            added = replace(given, added=(*given.added, c.action))
+            yield _Step(added, c.action.kind, belief, share, frozenset(c.before))
+
+    def _described(self, state: FusionState, shares: Mapping[str, float], model: LearnedKernelCost) -> Iterator[Change]:
+        """Yield what the actions about the kernels that take longest change."""
+        weighed = [
+            (-sum(shares.get(n, 0.0) for n in {a.producer, *a.consumers}), self.space.rng.random(), n, a)
+            for n, a in enumerate(state.candidates(KINDS))
+        ]
+        changes, left = FusionChanges(state, model), MOST_FUSIONS
+        for share, _, _, action in sorted(weighed)[:MOST_LEGAL]:
+            if not left or -share < LEAST_SHARE:
+                return
+            change = changes.describe(action) if state.is_legal(action) else None
+            if change is not None:
+                left -= 1
+                yield change
+
+
+def _shares(measurement: Measurement, relative: float) -> dict[str, float]:
+    """Return the time of each kernel of a measured plan as a share of the default plan's."""
+    times: dict[str, float] = {}
+    for k in measurement.kernels:
+        times[k.name] = times.get(k.name, 0.0) + k.executions * k.seconds
+    total = sum(times.values())
+    return {n: relative * t / total for n, t in times.items()} if total else {}
+
+
+def _estimated_shares(built: Built, relative: float) -> dict[str, float]:
+    """Return the same by the analytic cost model, where kernels were not timed."""
+    state = built.session.fork().fusion
+    times: dict[str, float] = {}
+    for sequence in state.sequences.values():
+        for i in sequence.computation.instructions:
+            times[i.name] = times.get(i.name, 0.0) + sequence.weight * sequence.time_of(i)
+    total = sum(times.values())
+    return {n: relative * t / total for n, t in times.items() if t} if total else {}
