@@ -48,8 +48,8 @@ PATIENCE = 3
 """Number of measurements after which the best choices of all kernels are measured together."""
 TRIES = 500
 TRUST, LOSS, DOUBT = 0.5, 0.03, 0.08
-"""Share of a predicted gain of a kernel that is believed; what a choice is expected to lose beside that, and the spread of
-it where the model is sure."""
+"""Share of a predicted gain of a kernel that is believed; what a choice is expected to lose beside that, and the spread
+of it where the model is sure."""
 LEAST_SPREAD = 0.05
 _UNKNOWN = Belief(-0.1, 0.15)
 """What is expected of an expansion or a loop, or of anything if nothing learned is asked."""

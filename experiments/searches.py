@@ -319,7 +319,7 @@ def drawn(settings: SearchSettings) -> list[Program]:
         programs = drawn_by_family(programs, settings.per_family, settings.longest, settings.seed)
     elif settings.programs:
         random.Random(settings.seed).shuffle(programs)
-    return programs[: settings.programs or None]
+    return programs if settings.shortest else programs[: settings.programs or None]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -342,7 +342,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     begin = time.monotonic()
     rows = collect(
         run.rows_file, run.stored_settings, programs,
-        lambda p: search_row(lambda: Measurer(PlanStore(":memory:"), options), p, settings, policy), len(programs),
+        lambda p: search_row(lambda: Measurer(PlanStore(":memory:"), options), p, settings, policy),
+        settings.programs or len(programs),
     )  # fmt: skip
     failed = [f"- not measured: {r['program']}: {r['failure']}" for r in rows if "failure" in r]
     counted = (
