@@ -102,6 +102,7 @@ class _Base:
         kernels: those that take time, by the ids of their sites.
         steps: the changes that were not tried.
         since: number of measurements since the best choices were measured together.
+        joined: the best choices when they were last looked at together.
     """
 
     built: Built
@@ -109,6 +110,7 @@ class _Base:
     kernels: Mapping[str, KernelArms]
     steps: list[_Step]
     since: int = 0
+    joined: Mapping[str, KernelChoice] = field(default_factory=dict)
 
     def best_choices(self) -> dict[str, KernelChoice]:
         return {i: k.choice for i, k in self.kernels.items() if k.choice is not None}
@@ -195,7 +197,8 @@ class Guided(PlanSearch):
         else:
             step = None
         best = base.best_choices()
-        if best != dict(base.built.deviation.kernels) and (base.since >= PATIENCE or not (step or ranked)):
+        if best not in (base.built.deviation.kernels, base.joined) and (base.since >= PATIENCE or not (step or ranked)):
+            base.joined = best
             whole = replace(base.built.deviation, kernels=best)
             built = self.space.build(whole)
             if built is not None and built.text not in self.space.tried and built.text not in self._asked:

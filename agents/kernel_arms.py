@@ -80,6 +80,7 @@ class _Arm:
         prior: what is expected of it over its parent.
         readings: logs of its gains over the default choice.
         closed: whether it is not measured: it is refused, asked for, or the same code as another choice.
+        checked: whether a kernel can be made with it.
     """
 
     choice: KernelChoice
@@ -88,6 +89,7 @@ class _Arm:
     prior: Belief
     readings: list[float] = field(default_factory=list)
     closed: bool = False
+    checked: bool = False
 
 
 class KernelArms:
@@ -176,9 +178,11 @@ class KernelArms:
         for worth, n in ranked:
             if not worth > 0:
                 break
-            if self.site.check(self._arms[n].choice) is None:
+            arm = self._arms[n]
+            if arm.checked or self.site.check(arm.choice) is None:
+                arm.checked = True
                 return worth * self.share, n
-            self._arms[n].closed = True
+            arm.closed = True
         return 0.0, 0
 
     def _worth(self, number: int, best: float, bar: float) -> float:

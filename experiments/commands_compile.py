@@ -174,7 +174,7 @@ def tune(
     search: Annotated[
         str,
         typer.Option(
-            help="random, greedy, local, beam, annealing or evolution, with options in braces: "
+            help="random, greedy, local, beam, annealing, evolution or guided, with options in braces: "
             "'local{groups=kernels+fusion}', 'evolution{population=8,model=analytic}'."
         ),
     ] = "greedy",
