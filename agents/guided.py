@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from agents.deviations import Built, Deviation
-from agents.kernel_arms import Belief, KernelArms, KnobEffects, expected_gain
+from agents.kernel_arms import UNKNOWN_CHOICE, Belief, KernelArms, KnobEffects, choice_belief, expected_gain
 from agents.plan_search import MARGIN, NO_MODEL, PlanSearch
 from agents.plan_space import read_groups
 from compiler.codegen.schedules.kernel_choice import KernelChoice
@@ -47,9 +47,6 @@ WORSE = 0.03
 PATIENCE = 3
 """Number of measurements after which the best choices of all kernels are measured together."""
 TRIES = 500
-TRUST, LOSS, DOUBT = 0.5, 0.03, 0.08
-"""Share of a predicted gain of a kernel that is believed; what a choice is expected to lose beside that, and the spread
-of it where the model is sure."""
 LEAST_SPREAD = 0.05
 _UNKNOWN = Belief(-0.1, 0.15)
 """What is expected of an expansion or a loop, or of anything if nothing learned is asked."""
@@ -271,12 +268,12 @@ class Guided(PlanSearch):
     def _kernel_priors(self, site: KernelSite, choices: Sequence[KernelChoice]) -> list[Belief]:
         model = _shipped() if self.learned and site.backend == BACKEND else None
         if model is None:
-            return [Belief(-0.05 + 0.01 * self.space.rng.random(), 0.1) for _ in choices[1:]]
-        found = model[1].predict(site, choices)
-        ratios = zip(found.log_ratio[1:], found.ratio_spread[1:], strict=True)
+            return [
+                Belief(UNKNOWN_CHOICE.mean + 0.01 * self.space.rng.random(), UNKNOWN_CHOICE.spread) for _ in choices[1:]
+            ]
+        logs = model[1].predict(site, choices).log_ratio
         return [
-            Belief(TRUST * float(found.log_ratio[0] - log) - LOSS, DOUBT + TRUST * float(spread))
-            for log, spread in ratios
+            choice_belief(choices[0], c, float(logs[0] - log)) for c, log in zip(choices[1:], logs[1:], strict=True)
         ]
 
     def _steps(self, built: Built, shares: Mapping[str, float]) -> Iterator[_Step]:
