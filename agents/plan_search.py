@@ -1,4 +1,4 @@
-"""What a search is: it proposes plans, is told their times, and proposes others; and what its plans may change."""
+"""What a search is: it proposes plans, receives their times, and proposes others; and what its plans may change."""
 
 from __future__ import annotations
 
