@@ -16,10 +16,10 @@ from typing import ClassVar
 
 from agents.deviations import Built, Deviation
 from agents.kernel_arms import UNKNOWN_CHOICE, Belief, KernelArms, KnobEffects, choice_belief, expected_gain
-from agents.plan_search import MARGIN, NO_MODEL, PlanSearch
+from agents.plan_search import MARGIN, PlanSearch
 from agents.plan_space import read_groups
 from compiler.codegen.schedules.kernel_choice import KernelChoice
-from compiler.errors import OptionError, PolicyError
+from compiler.errors import PolicyError
 from compiler.fusion.actions import KINDS
 from compiler.fusion.state import FusionState
 from compiler.learned.change_choosers import ChangeForest
@@ -43,11 +43,13 @@ WIDEST = 8
 LEAST_SHARE = 0.01
 """Share of the time that a kernel takes at least to be looked at."""
 WORSE = 0.03
-"""Plans that are slower by more than this share of the default plan's time are not changed further."""
+"""Share of the default plan's time by which a change may make a plan slower so that it is changed further."""
 PATIENCE = 3
 """Number of measurements after which the best choices of all kernels are measured together."""
 TRIES = 500
+"""Proposals in a row that lead to no new plan before random changes follow."""
 LEAST_SPREAD = 0.05
+"""Standard deviation of the gain of a fusion, as a logarithm, where the forest is surer than that."""
 _UNKNOWN = Belief(-0.1, 0.15)
 """What is expected of an expansion or a loop, or of anything if nothing learned is asked."""
 _WITHOUT = Belief(-0.15, 0.12)
@@ -110,6 +112,7 @@ class _Base:
     joined: Mapping[str, KernelChoice] = field(default_factory=dict)
 
     def best_choices(self) -> dict[str, KernelChoice]:
+        """Return the choices of kernels that are better than the default, by site."""
         return {i: k.choice for i, k in self.kernels.items() if k.choice is not None}
 
 
@@ -133,18 +136,8 @@ class Guided(PlanSearch):
     """
 
     reads_kernels: ClassVar[bool] = True
+    takes_model: ClassVar[bool] = False
     learned: bool = True
-
-    def __post_init__(self) -> None:
-        """Check the options.
-
-        Raises:
-            UnknownNameError: there is no such group.
-            OptionError: a number is out of its bounds, or there is a cost model.
-        """
-        super().__post_init__()
-        if self.model != NO_MODEL:
-            raise OptionError("guided search takes no option model: it asks the learned models by itself")
 
     def _begin(self, start: Built, measurement: Measurement) -> None:
         self._changing = read_groups(self.groups)
@@ -178,7 +171,9 @@ class Guided(PlanSearch):
         found = [p for b in self._bases if (p := self._of_base(b, max(0.0, b.relative - least))) is not None]
         best = max(found, key=lambda p: p.gain, default=None)
         if best is not None:
-            best.base.since = 0 if best.gain == math.inf else best.base.since + 1
+            best.base.since += 1
+            if best.step is None and not best.choices:
+                best.base.since, best.base.joined = 0, best.deviation.kernels
             if best.step is not None:
                 best.base.steps.remove(best.step)
         return best
@@ -195,11 +190,7 @@ class Guided(PlanSearch):
             step = None
         best = base.best_choices()
         if best not in (base.built.deviation.kernels, base.joined) and (base.since >= PATIENCE or not (step or ranked)):
-            base.joined = best
-            whole = replace(base.built.deviation, kernels=best)
-            built = self.space.build(whole)
-            if built is not None and built.text not in self.space.tried and built.text not in self._asked:
-                return _Proposal(base, whole)
+            return _Proposal(base, replace(base.built.deviation, kernels=best))
         if step is None and not ranked:
             return None
         choices = {site: n for _, n, site in ranked}
@@ -268,9 +259,7 @@ class Guided(PlanSearch):
     def _kernel_priors(self, site: KernelSite, choices: Sequence[KernelChoice]) -> list[Belief]:
         model = _shipped() if self.learned and site.backend == BACKEND else None
         if model is None:
-            return [
-                Belief(UNKNOWN_CHOICE.mean + 0.01 * self.space.rng.random(), UNKNOWN_CHOICE.spread) for _ in choices[1:]
-            ]
+            return [self._varied(UNKNOWN_CHOICE) for _ in choices[1:]]
         logs = model[1].predict(site, choices).log_ratio
         return [
             choice_belief(choices[0], c, float(logs[0] - log)) for c, log in zip(choices[1:], logs[1:], strict=True)
@@ -294,8 +283,12 @@ class Guided(PlanSearch):
             yield self._step(replace(given, passes=(*given.passes, name)), "passes", _PASS)
 
     def _step(self, deviation: Deviation, kind: str, belief: Belief) -> _Step:
-        """Return a step of which nothing was learned; steps of equal prior come in a random order."""
-        return _Step(deviation, kind, Belief(belief.mean + 0.01 * self.space.rng.random(), belief.spread))
+        """Return a step of which nothing was learned."""
+        return _Step(deviation, kind, self._varied(belief))
+
+    def _varied(self, belief: Belief) -> Belief:
+        """Return a belief that differs a little, so that changes of which equally much is expected come at random."""
+        return Belief(belief.mean + 0.01 * self.space.rng.random(), belief.spread)
 
     def _fusions(self, built: Built, shares: Mapping[str, float]) -> Iterator[_Step]:
         models = _shipped()
@@ -310,7 +303,7 @@ class Guided(PlanSearch):
         for c, mean, spread in zip(changes, means, spreads, strict=True):
             belief = Belief(float(mean), max(LEAST_SPREAD, float(spread)))
             if not learned:
-                belief = Belief(_UNKNOWN.mean + 0.01 * self.space.rng.random(), _UNKNOWN.spread)
+                belief = self._varied(_UNKNOWN)
             share = max(1e-3, sum(shares.get(n, 0.0) for n in c.before))
             added = replace(given, added=(*given.added, c.action))
             yield _Step(added, c.action.kind, belief, share, frozenset(c.before))
@@ -333,11 +326,7 @@ class Guided(PlanSearch):
 
 def _shares(measurement: Measurement, relative: float) -> dict[str, float]:
     """Return the time of each kernel of a measured plan as a share of the default plan's."""
-    times: dict[str, float] = {}
-    for k in measurement.kernels:
-        times[k.name] = times.get(k.name, 0.0) + k.executions * k.seconds
-    total = sum(times.values())
-    return {n: relative * t / total for n, t in times.items()} if total else {}
+    return _scaled(measurement.kernel_seconds, relative)
 
 
 def _estimated_shares(built: Built, relative: float) -> dict[str, float]:
@@ -347,5 +336,10 @@ def _estimated_shares(built: Built, relative: float) -> dict[str, float]:
     for sequence in state.sequences.values():
         for i in sequence.computation.instructions:
             times[i.name] = times.get(i.name, 0.0) + sequence.weight * sequence.time_of(i)
-    total = sum(times.values())
-    return {n: relative * t / total for n, t in times.items() if t} if total else {}
+    return _scaled({n: t for n, t in times.items() if t}, relative)
+
+
+def _scaled(times: Mapping[str, float], total: float) -> dict[str, float]:
+    """Return times scaled so that they add up to a total; none if they take no time."""
+    taken = sum(times.values())
+    return {n: total * t / taken for n, t in times.items()} if taken else {}

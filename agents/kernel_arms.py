@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import NamedTuple, TypeAlias
 
+from agents.plan_search import MARGIN
 from compiler.codegen.schedules.kernel_choice import KernelChoice
 from compiler.runtime.kernel_sites import KernelSite
 
 __all__ = [
-    "MARGIN",
     "UNKNOWN_CHOICE",
     "Belief",
     "KernelArms",
@@ -22,13 +22,12 @@ __all__ = [
     "expected_gain",
 ]
 
-MARGIN = 0.01
-"""Log of the gain by which a choice must be better than the one that is kept."""
 NOISE = 0.03
 """Standard deviation of the log of a kernel's time as it is read in one measurement of its program."""
 CONTEXT = 0.02
 """Standard deviation of what a value of a knob changes, between kernels and choices of a program."""
 LEAST_SPREAD = 0.008
+"""Standard deviation of the same, however often the value was tried."""
 AGAIN = 0.15
 """What a value of a knob is worth after it was tried in the same kernel beside other choices."""
 NEAR = 0.03

@@ -87,9 +87,11 @@ class PlanSearch(ABC):
         drawn: number of plans that are proposed for each one that is measured, if there is a model.
         seed: equal seeds and equal times give equal proposals.
         reads_kernels: whether the search wants the times of the kernels of its first plan.
+        takes_model: whether it takes a cost model.
     """
 
     reads_kernels: ClassVar[bool] = False
+    takes_model: ClassVar[bool] = True
 
     groups: str = ALL_GROUPS
     model: str = NO_MODEL
@@ -101,9 +103,12 @@ class PlanSearch(ABC):
 
         Raises:
             UnknownNameError: there is no such group or cost model.
-            OptionError: a number is out of its bounds.
+            OptionError: a number is out of its bounds, or the search takes no cost model.
         """
         read_groups(self.groups)
+        if self.model != NO_MODEL and not self.takes_model:
+            name = type(self).__name__.lower()
+            raise OptionError(f"{name} search takes no option model: it asks the learned models by itself")
         if self.model != NO_MODEL and self.model not in PREDICTORS:
             raise UnknownNameError("cost model", self.model, (NO_MODEL, *PREDICTORS))
         for name, value in vars(self).items():

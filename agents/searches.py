@@ -97,10 +97,7 @@ class Greedy(_Climb):
 
     def _move(self, built: Built, measurement: Measurement) -> None:
         super()._move(built, measurement)
-        seconds: dict[str, float] = {}
-        for kernel in measurement.kernels:
-            seconds[kernel.name] = seconds.get(kernel.name, 0.0) + kernel.executions * kernel.seconds
-        self._rest = self.space.neighbours(built, seconds)
+        self._rest = self.space.neighbours(built, measurement.kernel_seconds)
         self._next: dict[str, Built] = {}
 
     def _propose(self, count: int) -> Sequence[Built]:

@@ -164,6 +164,14 @@ class Measurement:
         return 1.0 if self.verdict is None else 1 / self.verdict.speedup.value
 
     @property
+    def kernel_seconds(self) -> dict[str, float]:
+        """Seconds per call of each instruction that has kernels, by its name."""
+        found: dict[str, float] = {}
+        for k in self.kernels:
+            found[k.name] = found.get(k.name, 0.0) + k.executions * k.seconds
+        return found
+
+    @property
     def gain(self) -> bool:
         """Whether the plan is faster than the default plan, by the gate."""
         return self.verdict is not None and self.verdict.gain

@@ -13,7 +13,7 @@ import random
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,9 +23,8 @@ from agents.plan_search import NO_MODEL, PREDICTORS, PlanSearch
 from agents.plan_space import ALL_GROUPS
 from agents.search import draws_of
 from agents.search_run import Budget, SearchRun, run_search
-from agents.searches import Local, PolicySamples, make_search
+from agents.searches import SEARCHES, Local, PolicySamples, make_search
 from compiler.errors import UnknownNameError
-from compiler.ir import HloModule
 from compiler.learned.fusion_policy import LearnedFusionPolicy
 from compiler.learned.whole_folder import SHIPPED
 from compiler.plan import CompilationPlan
@@ -122,7 +121,8 @@ def contenders(settings: SearchSettings, seed: int) -> dict[str, PlanSearch]:
     found: dict[str, PlanSearch] = {}
     for text in settings.searches:
         name, _, options = text.partition("{")
-        for model in settings.models if name != "guided" else (NO_MODEL,):
+        takes_model = SEARCHES.get(name, PlanSearch).takes_model
+        for model in settings.models if takes_model else (NO_MODEL,):
             given = ",".join(filter(None, [options.removesuffix("}"), f"model={model}"]))
             found[text if model == NO_MODEL else f"{text} + {model}"] = make_search(f"{name}{{{given}}}", seed)
     if settings.policy:
@@ -148,24 +148,35 @@ def search_row(
     def started() -> Measurer:
         return make_measurer() if estimated is None else EstimatingMeasurer(estimated)
 
+    def builder(name: str) -> PlanBuilder:
+        by_policy = name in (SAMPLES, IMPROVED)
+        draws = draws_of(policy, settings.backend) if policy is not None and by_policy else None
+        return estimated.builder(draws) if estimated else PlanBuilder(module, settings.backend, draws)
+
     with started() as shared:
-        if (seconds := shared.measure_reference(program).time.value) < settings.shortest:
-            return {"skipped": f"it takes {seconds * 1e6:.1f} us"}
-        runs = _runs(program, module, settings, policy, estimated, shared if settings.share_times else None, started)
+        if settings.shortest:
+            seconds = shared.measure_reference(program).time.value
+            if seconds < settings.shortest:
+                return {"skipped": f"it takes {seconds * 1e6:.1f} us"}
+        runs = _runs(program, settings, builder, (lambda: nullcontext(shared)) if settings.share_times else started)
     with started() as measurer:
         return _confirmed(measurer, program, settings, runs)
 
 
 def _runs(
     program: Program,
-    module: HloModule,
     settings: SearchSettings,
-    policy: LearnedFusionPolicy | Policy | None,
-    estimated: EstimatedPlans | None,
-    shared: Measurer | None,
-    started: Callable[[], Measurer],
+    builder: Callable[[str], PlanBuilder],
+    measuring: Callable[[], AbstractContextManager[Measurer]],
 ) -> dict[str, list[SearchRun]]:
-    """Run every search with each seed; without `shared`, none has the times that another one has measured."""
+    """Run every search with each seed, by name.
+
+    Args:
+        program: the program.
+        settings: of the experiment.
+        builder: returns what builds the plans of the search with a name.
+        measuring: returns what measures them; searches for which it returns the same share their times.
+    """
     budget = Budget(max(settings.measurements, default=1 << 30), _limit(settings))
     runs: dict[str, list[SearchRun]] = {}
     for seed in range(settings.seed, settings.seed + settings.seeds):
@@ -173,12 +184,9 @@ def _runs(
         # Compiled code is kept between searches, so none of them should always be the first.
         random.Random(f"{program.name} {seed}").shuffle(order)
         for name, search in order:
-            by_policy = name in (SAMPLES, IMPROVED)
-            draws = draws_of(policy, settings.backend) if policy is not None and by_policy else None
-            builder = estimated.builder(draws) if estimated else PlanBuilder(module, settings.backend, draws)
-            with nullcontext(shared) if shared is not None else started() as measurer:
-                measurer.measure_reference(program)
-                runs.setdefault(name, []).append(run_search(search, builder, program, measurer, budget))
+            with measuring() as measurer:
+                measurer.measure_reference(program)  # outside the seconds of the search
+                runs.setdefault(name, []).append(run_search(search, builder(name), program, measurer, budget))
     return runs
 
 

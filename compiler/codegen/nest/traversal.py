@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from operator import attrgetter, is_
 from typing import Any, cast
@@ -84,7 +84,12 @@ def map_compound(body: Body, f: Callable[[Stmt], Body]) -> Body:
     out: list[Stmt] = []
     for s in body:
         out += f(s) if type(s) in _BODIES else (s,)
-    return body if len(out) == len(body) and all(map(is_, out, body)) else tuple(out)
+    return same_body(body, out)
+
+
+def same_body(before: Body, after: Sequence[Stmt]) -> Body:
+    """Return the statements after a rewrite; the tuple before it if it changed none of them."""
+    return before if len(after) == len(before) and all(map(is_, after, before)) else tuple(after)
 
 
 def has_compound(body: Body) -> bool:

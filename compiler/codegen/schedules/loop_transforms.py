@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from operator import is_
 
 from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
@@ -19,6 +18,7 @@ from compiler.codegen.nest.traversal import (
     map_compound,
     map_indices,
     names_of,
+    same_body,
     walk,
 )
 from compiler.codegen.nest.work import work_of
@@ -73,7 +73,7 @@ def _keep(body: Body, used: set[str]) -> Body:
         )
         if not dead:
             out.append(map_bodies(s, lambda inner: _keep(inner, used)))
-    return body if len(out) == len(body) and all(map(is_, out, body)) else tuple(out)
+    return same_body(body, out)
 
 
 # ---- merging of nested loops
