@@ -222,7 +222,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
         save_figure(plot(rows, groups), out.with_suffix(".svg"))
         lines.append(f"![headroom]({out.with_suffix('.svg').name})")
-    sys.stdout.write(write_page(out, "Headroom over the default plan", command, lines, _table(rows, groups)))
+    sys.stdout.write(
+        write_page(
+            out, "Headroom over the default plan", command, lines, _table(rows, groups), out.with_suffix(".jsonl")
+        )
+    )
 
 
 if __name__ == "__main__":

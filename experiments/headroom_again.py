@@ -115,7 +115,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
             lambda p: again_row(measurer, p, before[p.name]), len(programs),
         )  # fmt: skip
     command = f"python -m experiments.headroom_again {o.map} --rounds {o.rounds} --seconds {o.seconds}"
-    sys.stdout.write(write_page(out, "What is left of the headroom", command, _lines(rows), _table(rows)))
+    sys.stdout.write(
+        write_page(out, "What is left of the headroom", command, _lines(rows), _table(rows), out.with_suffix(".jsonl"))
+    )
 
 
 if __name__ == "__main__":

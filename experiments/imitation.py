@@ -287,7 +287,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     save_figure(plot(rows, _mean(teacher["validation"])), run.out.with_suffix(".svg"))
     lines = [*_about(settings, train, validation, shown), "", f"![curves]({run.out.with_suffix('.svg').name})"]
-    sys.stdout.write(write_page(run.out, "Pass orders: imitation, then PPO", run.command, lines, _table(rows, teacher)))
+    sys.stdout.write(
+        write_page(
+            run.out, "Pass orders: imitation, then PPO", run.command, lines, _table(rows, teacher), run.rows_file
+        )
+    )
 
 
 def _about(

@@ -298,7 +298,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         at = found_at(r["speedups"], best, settings.within)
         top = f"{max(r['speedups'], default=0.0):.3g}x"
         table.append([r["agent"], str(r["seed"]), str(len(r["speedups"])), "-" if at is None else str(at), top])
-    sys.stdout.write(write_page(out, "The ladder found by agents", run.command, lines, table))
+    sys.stdout.write(write_page(out, "The ladder found by agents", run.command, lines, table, rows_file))
 
 
 if __name__ == "__main__":

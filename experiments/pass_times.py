@@ -219,7 +219,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "",
         *failed,
     ]
-    sys.stdout.write(write_page(run.out, "Pass orders in time and in op counts", run.command, lines, _table(rows)))
+    sys.stdout.write(
+        write_page(run.out, "Pass orders in time and in op counts", run.command, lines, _table(rows), run.rows_file)
+    )
 
 
 if __name__ == "__main__":

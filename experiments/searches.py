@@ -387,7 +387,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
         save_figure(plot(rows, settings), out.with_suffix(".svg"))
         lines.append(f"![speedup by budget]({out.with_suffix('.svg').name})")
-    sys.stdout.write(write_page(out, "Searches at equal budgets", run.command, lines, _table(rows, settings)))
+    sys.stdout.write(
+        write_page(out, "Searches at equal budgets", run.command, lines, _table(rows, settings), run.rows_file)
+    )
     sys.stderr.write(f"{time.monotonic() - begin:.0f} s\n")
 
 

@@ -102,7 +102,8 @@ def evaluate(settings: EmulatedSettings, work: Path, out: Path, config: Path, he
             programs = drawn_by_family(load_suite(settings.test).programs, settings.test_per_family)
     else:
         programs = drawn(settings.validation, settings.validation_per_family)
-    times = compare(programs, policies, settings, work / f"times-{'test' if held_out else 'validation'}.jsonl")
+    rows_file = work / f"times-{'test' if held_out else 'validation'}.jsonl"
+    times = compare(programs, policies, settings, rows_file)
     write_text(out.with_suffix(".jsonl"), "\n".join(json.dumps(asdict(t)) for t in times) + "\n")
     curves = [json.loads(line) for line in (work / CURVES).read_text(encoding="utf-8").splitlines()[1:]]
     from experiments.plots import save_figure
@@ -131,7 +132,7 @@ def evaluate(settings: EmulatedSettings, work: Path, out: Path, config: Path, he
         _families(times),
         *_share(times),
     ]
-    write_page(out, "Loops and fusion learned on the emulated GPU", command, lines, _table(times))
+    write_page(out, "Loops and fusion learned on the emulated GPU", command, lines, _table(times), rows_file)
 
 
 def headroom_lines(searched: Mapping[str, Sequence[Searched]]) -> list[str]:

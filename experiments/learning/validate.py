@@ -149,7 +149,7 @@ def validate_policy(
 
 
 def write_validation(validation: Validation, policy: str, command: str, out: Path) -> str:
-    """Write the page of a validation; return it."""
+    """Write the page of a validation, whose rows are in the file beside it; return it."""
     changed = sorted((r for r in validation.measured if r["changed"]), key=lambda r: float(r["speedup"][0]))
     table = [["program", "rules, us", "speedup", "counts"]]
     for r in changed:
@@ -159,7 +159,7 @@ def write_validation(validation: Validation, policy: str, command: str, out: Pat
     failed = [f"- not measured: {r['program']}: {r['failure']}" for r in validation.rows if "failure" in r]
     head = f"Policy {policy} against the rules; the table has the programs that it compiles differently."
     lines = [head, "", *validation.lines(), *failed]
-    return write_page(out, "The learned policy beside the rules", command, lines, table)
+    return write_page(out, "The learned policy beside the rules", command, lines, table, out.with_suffix(".jsonl"))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

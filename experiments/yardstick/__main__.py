@@ -86,10 +86,11 @@ class Yardstick:
             n: getattr(o, n) for n in ("suite", "repeats", "plans", "rounds", "seconds", "patience", "timeout", "seed")
         }
         programs = drawn_programs(o.suite, o.seed)
-        rows = collect(out.with_suffix(".jsonl"), {"command": o.command, **named}, programs, row, o.limit)
         given = " ".join(f"--{n} {v}" for n, v in {**named, "limit": o.limit}.items())
         given += " --real-time" if o.real_time else ""
-        sys.stdout.write(write_page(out, title, f"python -m {module} {o.command} {given}", lines(rows), table(rows)))
+        command, file = f"python -m {module} {o.command} {given}", out.with_suffix(".jsonl")
+        rows = collect(file, {"command": o.command, **named}, programs, row, o.limit)
+        sys.stdout.write(write_page(out, title, command, lines(rows), table(rows), file))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

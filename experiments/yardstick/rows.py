@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import random
@@ -28,6 +29,7 @@ __all__ = [
 ]
 
 Row: TypeAlias = dict[str, Any]
+_FACTS = ("commit", "machine", "date")
 SUITES = "jax,kernels,models,linear_algebra,quickstart"
 
 
@@ -79,8 +81,34 @@ def collect(
 
 
 def write_rows(path: Path, settings: Mapping[str, Any], rows: Iterable[Row]) -> None:
-    """Write a file of rows, from which a run with the same settings continues."""
-    write_text(path, "\n".join(map(json.dumps, ({"settings": dict(settings)}, *rows))) + "\n")
+    """Write a file of rows, from which a run with the same settings continues.
+
+    Rows that the file did not have are recorded as this run's, with its commit, machine and date.
+    """
+    kept, runs = list(rows), _recorded_runs(path)
+    added = len(kept) - sum(r["rows"] for r in runs)
+    if added > 0:
+        if runs and all(runs[-1].get(n) == v for n, v in _this_run().items()):
+            added += runs.pop()["rows"]
+        runs.append({**_this_run(), "rows": added})
+    write_text(path, "\n".join(map(json.dumps, ({"settings": dict(settings), "runs": runs}, *kept))) + "\n")
+
+
+def _recorded_runs(path: Path) -> list[Row]:
+    """Return which runs added how many rows to a file; rows of which that is not recorded are those of one run."""
+    try:
+        head, *rows = path.read_text(encoding="utf-8").splitlines()
+        runs = [dict(r) for r in json.loads(head).get("runs", ())]
+        unknown = len(rows) - sum(int(r["rows"]) for r in runs)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return []
+    return [*([{"rows": unknown}] if unknown > 0 else []), *runs]
+
+
+@functools.cache
+def _this_run() -> dict[str, str]:
+    facts = provenance()
+    return {n: str(facts[n]) for n in _FACTS}
 
 
 def read_rows(path: Path, settings: Mapping[str, Any], fields: Sequence[str], ignored: Sequence[str] = ()) -> list[Row]:
@@ -126,9 +154,27 @@ def _is_whole(row: Row) -> bool:
     return "failure" not in row and "skipped" not in row
 
 
-def write_page(path: Path, title: str, command: str, lines: Sequence[str], table: Sequence[Sequence[str]]) -> str:
-    """Write a page of results in Markdown: provenance, text, and a table whose first row is the header; return it."""
-    facts = provenance()
+def write_page(
+    path: Path,
+    title: str,
+    command: str,
+    lines: Sequence[str],
+    table: Sequence[Sequence[str]],
+    rows_file: Path | None = None,
+) -> str:
+    """Write a page of results in Markdown; return it.
+
+    Args:
+        path: of the page.
+        title: its title.
+        command: that makes it.
+        lines: text.
+        table: rows of cells, the first one the header.
+        rows_file: what the page is made from, if `collect` or `write_rows` wrote it: the page names the commits, the
+            machines and the dates of the runs that measured its rows. Else it names those of this run.
+    """
+    runs = [] if rows_file is None else _recorded_runs(rows_file)
+    facts = {n: _told(runs, n) for n in _FACTS} if runs else _this_run()
     rows = ["| " + " | ".join(map(markdown_cell, row)) + " |" for row in table]
     rows.insert(1, "|" + "---|" * len(table[0]))
     text = "\n".join(
@@ -139,3 +185,14 @@ def write_page(path: Path, title: str, command: str, lines: Sequence[str], table
     )  # fmt: skip
     write_text(path, text)
     return text
+
+
+def _told(runs: Sequence[Row], fact: str) -> str:
+    """Return a fact of runs, with the number of rows of each value where they differ."""
+    found: dict[str, int] = {}
+    for run in runs:
+        value = str(run.get(fact, "not recorded"))
+        found[value] = found.get(value, 0) + int(run["rows"])
+    return (
+        next(iter(found)) if len(found) == 1 else ", ".join(f"{v} ({n} row{'s' * (n > 1)})" for v, n in found.items())
+    )

@@ -13,6 +13,7 @@ from experiments.headroom import main as headroom
 from experiments.headroom import summaries
 from experiments.headroom_again import main as headroom_again
 from experiments.results import ResultError
+from experiments.yardstick import rows as yardstick_rows
 from experiments.yardstick.agreement import agreement_lines, agreement_table, end_to_end
 from experiments.yardstick.races import aa_lines, planted_lines, race_table
 from experiments.yardstick.rows import Row, collect, drawn_programs, forget_rows_of_other_code, write_page
@@ -130,6 +131,23 @@ def test_a_page_names_its_command_and_machine(tmp_path: Path) -> None:
     assert "- command: `python -m x`" in text
     assert "- machine: " in text
     assert text.count("\n|") == 3
+
+
+def test_a_page_names_the_runs_that_measured_its_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, page, given = tmp_path / "rows.jsonl", tmp_path / "p.md", programs("a", "b", "c")
+
+    def run(commit: str, limit: int) -> str:
+        facts = {"commit": commit, "machine": "M", "date": "2026-01-01"}
+        monkeypatch.setattr(yardstick_rows, "_this_run", lambda: facts)
+        collect(file, {}, given, lambda p: {}, limit)
+        return write_page(page, "Title", "python -m x", [], [["a"], ["1"]], file)
+
+    assert "- commit: one\n- machine: M\n" in run("one", 1)
+    assert "- commit: one\n" in run("two", 1)  # nothing was measured again
+    assert "- commit: one (1 row), two (2 rows)\n- machine: M\n" in run("two", 3)
+    file.write_text('{"settings": {}}\n{"program": "a"}\n')
+    assert "- commit: not recorded\n" in run("three", 1)
+    assert "- commit: not recorded (1 row), three (2 rows)\n" in run("three", 3)
 
 
 def test_headroom_counts_programs_without_a_gain_as_one() -> None:
