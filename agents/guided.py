@@ -1,9 +1,10 @@
 """A search that is guided by what was learned: it measures first what is most likely to save time.
 
 Each decision that may change has a belief about its gain: for fusions from the forest of the policy that ships, for
-choices of kernels from the learned cost model of kernels, for others from a fixed prior. The plan that is measured next
+choices of kernels from the learned model of their gains, for others from a fixed prior. The plan that is measured next
 has the change of the greatest expected improvement. Times of single kernels are read from the same measurement, so that
-one plan tries choices of several kernels, and what was seen of a knob in one kernel is expected of the others.
+one plan tries choices of several kernels, and what was seen of a knob in one kernel is expected of the others. A plan
+that seems to be the fastest is measured again, because the fastest of many measurements is often luck.
 """
 
 from __future__ import annotations
@@ -12,20 +13,29 @@ import functools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from statistics import fmean
 from typing import ClassVar
 
 from agents.deviations import Built, Deviation
-from agents.kernel_arms import UNKNOWN_CHOICE, Belief, KernelArms, KnobEffects, choice_belief, expected_gain
-from agents.plan_search import MARGIN, PlanSearch
+from agents.kernel_arms import (
+    UNKNOWN_CHOICE,
+    Belief,
+    KernelArms,
+    KnobEffects,
+    expected_gain,
+    gain_belief,
+)
+from agents.plan_search import MARGIN, PlanSearch, relative_time
 from agents.plan_space import read_groups
 from compiler.codegen.schedules.kernel_choice import KernelChoice
 from compiler.errors import PolicyError
 from compiler.fusion.actions import KINDS
 from compiler.fusion.state import FusionState
 from compiler.learned.change_choosers import ChangeForest
+from compiler.learned.choice_gains import shipped_choice_gains
 from compiler.learned.features.fusion_changes import Change, FusionChanges
 from compiler.learned.fusion_changes import read_changes
-from compiler.learned.kernel_model import LearnedKernelCost
+from compiler.learned.kernel_model import LearnedKernelCost, shipped_kernel_cost
 from compiler.learned.learned_costs import BACKEND
 from compiler.learned.whole_folder import SHIPPED
 from compiler.passes import PASSES
@@ -46,6 +56,8 @@ WORSE = 0.03
 """Share of the default plan's time by which a change may make a plan slower so that it is changed further."""
 PATIENCE = 3
 """Number of measurements after which the best choices of all kernels are measured together."""
+SURE = 2
+"""Number of measurements of the plan that seems to be the fastest."""
 TRIES = 500
 """Proposals in a row that lead to no new plan before random changes follow."""
 LEAST_SPREAD = 0.05
@@ -98,6 +110,7 @@ class _Base:
     Attributes:
         built: the best of them that was measured.
         relative: its time, as a share of the default plan's.
+        last: the same as it was measured last.
         kernels: those that take time, by the ids of their sites.
         steps: the changes that were not tried.
         since: number of measurements since the best choices were measured together.
@@ -106,6 +119,7 @@ class _Base:
 
     built: Built
     relative: float
+    last: float
     kernels: Mapping[str, KernelArms]
     steps: list[_Step]
     since: int = 0
@@ -146,9 +160,13 @@ class Guided(PlanSearch):
         self._effects = KnobEffects()
         self._counts: dict[str, tuple[int, int]] = {}
         self._bases: list[_Base] = []
+        self._measured: dict[str, tuple[Built, list[float]]] = {}
         self._settle(start, 1.0 if measurement.seconds is None else measurement.relative, measurement)
 
     def _propose(self, count: int) -> Sequence[Built]:
+        doubtful = self._doubtful() if count == 1 else None
+        if doubtful is not None:
+            return [doubtful]
         found: list[Built] = []
         for _ in range(TRIES):
             made = self._next()
@@ -165,6 +183,12 @@ class Guided(PlanSearch):
         best = min(self._bases, key=lambda b: b.relative).built
         return self.space.draw(count, lambda: self.space.walked(best, self.space.rng.choice((1, 1, 2))))
 
+    def _doubtful(self) -> Built | None:
+        """Return the plan that seems to be the fastest, if that may be luck: it was not measured `SURE` times."""
+        times = [(fmean(t), len(t), built) for built, t in self._measured.values()]
+        relative, count, built = min(times, key=lambda t: t[0], default=(1.0, 0, None))
+        return built if relative < 1 - MARGIN and count < SURE else None
+
     def _next(self) -> _Proposal | None:
         """Return the change of which most is expected; None if nothing is left."""
         least = min(b.relative for b in self._bases)
@@ -180,7 +204,7 @@ class Guided(PlanSearch):
 
     def _of_base(self, base: _Base, behind: float) -> _Proposal | None:
         ranked = sorted(((*k.next(behind), site) for site, k in base.kernels.items()), reverse=True)
-        ranked = [r for r in ranked if r[1]][: min(WIDEST, max(1, len(base.kernels) // 2))]
+        ranked = [r for r in ranked if r[1]][:WIDEST]
         step = max(base.steps, key=lambda s: self._worth(s, behind), default=None)
         together = [r for r in ranked if step and step.names and base.kernels[r[2]].site.name not in step.names]
         gain, alone = sum(r[0] for r in together), sum(r[0] for r in ranked)
@@ -206,19 +230,24 @@ class Guided(PlanSearch):
         asked = self._asked.pop(built.text, None)
         if measurement.seconds is None:
             return
+        readings = self._measured.setdefault(built.text, (built, []))[1]
+        readings.append(relative)
+        if len(readings) > 1:
+            self._measured_again(built, fmean(readings), measurement)
+            return
         if asked is None:  # a random change
             if relative < min(b.relative for b in self._bases) - MARGIN:
                 self._settle(built, relative, measurement)
             return
         base, step = asked.base, asked.step
-        if step is None and len(asked.choices) == 1 and relative == base.relative:  # times are never equal by chance
+        if step is None and len(asked.choices) == 1 and relative == base.last:  # times are never equal by chance
             for site, number in asked.choices.items():
                 base.kernels[site].same_code(number)
             return
         lost = self._read(asked, built, relative, measurement)
         if step is None:
             if not asked.choices or relative < base.relative:
-                base.built, base.relative = built, relative
+                base.built, base.relative, base.last = built, relative, relative
             return
         gained = relative - lost < base.relative - MARGIN
         tried, gains = self._counts.get(step.kind, (0, 0))
@@ -228,6 +257,16 @@ class Guided(PlanSearch):
             found = built if not asked.choices else self.space.build(bare)
             if found is not None:
                 self._settle(found, relative - lost, measurement)
+
+    def _measured_again(self, built: Built, relative: float, measurement: Measurement) -> None:
+        """Note another measurement of a plan; `relative` is the mean of all of its times."""
+        for base in self._bases:
+            if base.built.text == built.text:
+                base.relative, base.last = relative, relative_time(measurement)
+                shares = _shares(measurement, relative_time(measurement))
+                for site, kernel in base.kernels.items():
+                    if shares.get(kernel.site.name, 0.0) > 0:
+                        kernel.read(kernel.number(built.deviation.kernels.get(site)), shares[kernel.site.name])
 
     def _read(self, asked: _Proposal, built: Built, relative: float, measurement: Measurement) -> float:
         """Note the times of kernels that the step of a proposal leaves as they are; return what its choices cost."""
@@ -254,16 +293,13 @@ class Guided(PlanSearch):
                 if key not in self._kernels:
                     self._kernels[key] = KernelArms(site, share, self._kernel_priors, self._effects)
                 kernels[site.id] = self._kernels[key]
-        self._bases.append(_Base(built, relative, kernels, list(self._steps(built, shares))))
+        self._bases.append(_Base(built, relative, relative, kernels, list(self._steps(built, shares))))
 
     def _kernel_priors(self, site: KernelSite, choices: Sequence[KernelChoice]) -> list[Belief]:
-        model = _shipped() if self.learned and site.backend == BACKEND else None
-        if model is None:
+        costs, gains = shipped_kernel_cost(), shipped_choice_gains()
+        if not self.learned or costs is None or gains is None or site.backend != BACKEND:
             return [self._varied(UNKNOWN_CHOICE) for _ in choices[1:]]
-        logs = model[1].predict(site, choices).log_ratio
-        return [
-            choice_belief(choices[0], c, float(logs[0] - log)) for c, log in zip(choices[1:], logs[1:], strict=True)
-        ]
+        return [gain_belief(float(g)) for g in gains.of_choices(costs, site, choices)]
 
     def _steps(self, built: Built, shares: Mapping[str, float]) -> Iterator[_Step]:
         given, groups = built.deviation, self._changing

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import NamedTuple, TypeAlias
 
+import numpy as np
+
 from agents.plan_search import MARGIN
 from compiler.codegen.schedules.kernel_choice import KernelChoice
 from compiler.runtime.kernel_sites import KernelSite
@@ -18,8 +20,8 @@ __all__ = [
     "KernelArms",
     "KnobEffects",
     "Priors",
-    "choice_belief",
     "expected_gain",
+    "gain_belief",
 ]
 
 NOISE = 0.03
@@ -65,24 +67,19 @@ def expected_gain(belief: Belief, bar: float = 0.0) -> float:
     return belief.spread * (density + z * 0.5 * math.erfc(-z / math.sqrt(2)))
 
 
-def choice_belief(now: KernelChoice, other: KernelChoice, predicted: float) -> Belief:
-    """Return what is expected of a choice over a neighbour of it.
+def gain_belief(mean_gain: float) -> Belief:
+    """Return a belief whose expected improvement over nothing is a mean gain where losses count as 0.
 
-    The constants are those of 4,006 measured choices of 1,500 kernels (`results/learning/data/kernel_times.jsonl.gz`).
-    The greater a predicted gain, the greater the gains, but of choices that are predicted to lose, however much, one
-    in twenty gains 5% or more, so that they gain 1% on average where losses count as 0.
-
-    Args:
-        now: the neighbour.
-        other: the choice.
-        predicted: log of its gain, as the cost model of kernels predicts.
+    The greater that is, the more differ the gains: the spread is that of validation families, see
+    `results/learning/choice_gains.md`.
     """
-    knob, value = _changed(now, other)
-    if knob == "implementation":
-        return Belief(-0.2, 0.4)
-    if knob == "stream" and value:
-        return Belief(-0.6, 0.15)
-    return Belief(min(0.0, max(-0.05, 0.5 * predicted - 0.03)), 0.07 + 1.2 * min(0.1, max(0.0, predicted)))
+    spread = 0.04 + 1.5 * mean_gain
+    return Belief(spread * float(np.interp(mean_gain / spread, _GAINS, _MEANS)), spread)
+
+
+_MEANS = np.linspace(-4.0, 4.0, 801)
+_GAINS = np.array([expected_gain(Belief(float(mean), 1.0)) for mean in _MEANS])
+"""Expected improvements of normal distributions of spread 1, ascending."""
 
 
 class KnobEffects:

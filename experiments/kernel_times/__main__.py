@@ -4,6 +4,7 @@ Examples:
     python -m experiments.kernel_times collect --suite corpus/train,corpus/validation --out kernel_times.jsonl
     python -m experiments.kernel_times train kernel_times.jsonl --out cost_model
     python -m experiments.kernel_times report kernel_times.jsonl cost_model --out results/learning/cost_model.md
+    python -m experiments.kernel_times gains kernel_times.jsonl --out choice_gains
     python -m experiments.kernel_times transfer kernel_times.jsonl --out results/learning/transfer.md
     python -m experiments.kernel_times choosing kernel_times.jsonl --out results/learning/choosing_kernels.md
 """
@@ -12,8 +13,9 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -23,10 +25,11 @@ from experiments.console import stdout
 from experiments.kernel_times.choosing import measured_kernels, write_choosing
 from experiments.kernel_times.collect import CollectOptions, collect
 from experiments.kernel_times.dataset import DatasetError, KernelTimes, read_dataset
+from experiments.kernel_times.gains import write_gains
 from experiments.kernel_times.matrices import TimesMatrix, times_matrix
 from experiments.kernel_times.report import write_report
 from experiments.kernel_times.timing import TimingOptions
-from experiments.kernel_times.training import TrainingOptions, train
+from experiments.kernel_times.training import GainOptions, TrainingOptions, train, train_gains
 from experiments.kernel_times.transfer import transferred, write_transfer
 from experiments.module_command import plain_errors
 
@@ -49,17 +52,40 @@ def _numbers(text: str) -> tuple[int, ...]:
 def _train(o: argparse.Namespace) -> None:
     header, kernels, matrix, training = _rows(o)
     options = TrainingOptions(members=o.members, trees=o.trees, seed=o.seed)
-    families = sorted({k.family for k in kernels if k.split == "train"})
-    facts = {
-        "command": "python -m experiments.kernel_times train", "data": {n: header.get(n) for n in _FACTS},
-        "kernels": int(sum(k.split == "train" for k in kernels)), "families": families, "programs": [],
-    }  # fmt: skip
+    facts = _facts("train", header, kernels)
     model = train(matrix.rows(training), options, facts, max(_numbers(o.threads)))
     model.save(o.out)
-    stdout.print(f"trained on {int(training.sum())} times of {len(families)} families; wrote {o.out}")
+    stdout.print(f"trained on {int(training.sum())} times of {len(facts['families'])} families; wrote {o.out}")
+
+
+def _facts(command: str, header: Mapping[str, object], kernels: Sequence[KernelTimes]) -> dict[str, Any]:
+    """Return what a model says of its training."""
+    return {
+        "command": f"python -m experiments.kernel_times {command}", "data": {n: header.get(n) for n in _FACTS},
+        "kernels": int(sum(k.split == "train" for k in kernels)),
+        "families": sorted({k.family for k in kernels if k.split == "train"}), "programs": [],
+    }  # fmt: skip
 
 
 _FACTS = ("command", "commit", "date", "machine", "c_compiler")
+
+
+def _gains(o: argparse.Namespace) -> None:
+    header, kernels, matrix, training = _rows(o)
+    costs = _model(o.model)
+    facts = _facts("gains", header, kernels)
+    model = train_gains(matrix.rows(training), costs, GainOptions(trees=o.trees, seed=o.seed), facts)
+    model.save(o.out)
+    command = "python -m experiments.kernel_times gains"
+    sys.stdout.write(write_gains(o.page, command, header, matrix.rows(~training), costs, model))
+
+
+def _model(folder: Path | None) -> LearnedKernelCost:
+    """Return the cost model of a folder, or the one that ships."""
+    model = shipped_kernel_cost() if folder is None else LearnedKernelCost.load(folder)
+    if model is None:
+        raise DatasetError("no cost model of kernels comes with this version of hlogym; name the folder of one")
+    return model
 
 
 def _report(o: argparse.Namespace) -> None:
@@ -71,9 +97,7 @@ def _report(o: argparse.Namespace) -> None:
 
 def _transfer(o: argparse.Namespace) -> None:
     header, kernels, matrix, training = _rows(o)
-    model = shipped_kernel_cost() if o.model is None else LearnedKernelCost.load(o.model)
-    if model is None:
-        raise DatasetError("no cost model of kernels comes with this version of hlogym; name the folder of one")
+    model = _model(o.model)
     found = transferred(model, matrix, training, o.draws)
     families = len({k.family for k in kernels if k.split != "train"})
     command = f"python -m experiments.kernel_times transfer --draws {o.draws}"
@@ -137,6 +161,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add("--threads", default="1", help="numbers of threads whose times are used (default: %(default)s)")
     add("--noise", type=float, default=MOST_NOISE, help="times with more noise are ignored (default: %(default)s)")
     command.set_defaults(run=_report)
+    command = commands.add_parser(
+        "gains", help="train a model of what choices of kernels may gain, and say how good it is"
+    )
+    add = command.add_argument
+    add("data", type=Path, help="dataset that collect wrote")
+    add("--out", type=Path, required=True, help="folder of the model of gains")
+    add("--model", type=Path, default=None, help="folder of the cost model (default: the one that comes with hlogym)")
+    add("--page", type=Path, default=Path("results/learning/choice_gains.md"), help="page (default: %(default)s)")
+    add("--threads", default="1", help="numbers of threads whose times are used (default: %(default)s)")
+    add("--noise", type=float, default=MOST_NOISE, help="times with more noise are ignored (default: %(default)s)")
+    add("--trees", type=int, default=GainOptions.trees, help="trees (default: %(default)s)")
+    add("--seed", type=int, default=0, help="seed of all draws (default: %(default)s)")
+    command.set_defaults(run=_gains)
     command = commands.add_parser("transfer", help="write how good a model of another machine is here")
     add = command.add_argument
     add("data", type=Path, help="dataset that collect wrote on this machine")

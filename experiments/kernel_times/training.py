@@ -1,4 +1,4 @@
-"""Training of the cost model of kernels on a dataset of measured times, by LightGBM."""
+"""Training of the cost model of kernels, and of what choices may gain, on measured times, by LightGBM."""
 
 from __future__ import annotations
 
@@ -10,14 +10,20 @@ import numpy as np
 import numpy.typing as npt
 
 from compiler.learned.boosted_trees import BoostedTrees
+from compiler.learned.choice_gains import ChoiceGains, gain_inputs
 from compiler.learned.kernel_model import LearnedKernelCost, model_inputs, priced_amounts
 from compiler.learned.tree_nodes import TreeNodes
 from experiments.kernel_times.matrices import TimesMatrix
 
-__all__ = ["TrainingOptions", "fit_prices", "train"]
+__all__ = ["GainOptions", "TrainingOptions", "fit_prices", "gain_rows", "train", "train_gains"]
 
 NOISE = 0.05
 """Noise of a time that halves its weight."""
+_REPEATABLE = {"num_threads": 1, "deterministic": True, "force_row_wise": True, "verbosity": -1}
+LEAST_SECONDS = 1e-6
+"""Time of a default from which its choices say what they gain: the clock resolves those of shorter kernels badly."""
+LARGEST_GAIN = 0.3
+"""Log of a gain up to which it counts, so that a few kernels with a fault do not decide."""
 Floats = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
 
@@ -51,6 +57,31 @@ class TrainingOptions:
     seed: int = 0
 
 
+@dataclass(frozen=True)
+class GainOptions:
+    """The hyperparameters of the model of gains.
+
+    Attributes:
+        trees: boosted trees.
+        leaves: most leaves of a tree.
+        least: least number of choices in a leaf.
+        learning_rate: share of its error that a tree corrects.
+        columns: share of the inputs that a tree looks at.
+        rows: share of the choices that a tree sees.
+        damping: weight of the square of a leaf's value.
+        seed: of all draws.
+    """
+
+    trees: int = 600
+    leaves: int = 31
+    least: int = 60
+    learning_rate: float = 0.03
+    columns: float = 0.3
+    rows: float = 0.7
+    damping: float = 20.0
+    seed: int = 0
+
+
 def train(
     data: TimesMatrix, options: TrainingOptions, provenance: Mapping[str, Any], threads: int = 1
 ) -> LearnedKernelCost:
@@ -67,6 +98,40 @@ def train(
     varied = (np.ptp(data.features, axis=0) > 0).astype(np.float32)
     facts = {**provenance, "rows": len(data.log_seconds), "options": asdict(options)}
     return LearnedKernelCost(prices, varied, members, threads, facts)
+
+
+def gain_rows(data: TimesMatrix, costs: LearnedKernelCost) -> tuple[Floats, Doubles]:
+    """Return the inputs of the model of gains for the choices of kernels that are long enough, and what they gain.
+
+    A gain is the logarithm of the time of the default over that of the choice, negative for one that is slower.
+    """
+    kept = (np.arange(len(data.default)) != data.default) & (data.log_seconds[data.default] >= np.log(LEAST_SECONDS))
+    inputs = gain_inputs(data.features, costs.log_seconds(data.features).mean(0), data.default)
+    return inputs[kept], (data.log_seconds[data.default] - data.log_seconds)[kept]
+
+
+def train_gains(
+    data: TimesMatrix, costs: LearnedKernelCost, options: GainOptions, provenance: Mapping[str, Any]
+) -> ChoiceGains:
+    """Return a model of what choices gain, trained on all rows.
+
+    Raises:
+        ValueError: there are no rows.
+    """
+    import lightgbm
+
+    inputs, gains = gain_rows(data, costs)
+    if not len(gains):
+        raise ValueError("there is nothing to train on")
+    parameters = {
+        "objective": "regression", "learning_rate": options.learning_rate, "num_leaves": options.leaves,
+        "min_data_in_leaf": options.least, "feature_fraction": options.columns, "bagging_fraction": options.rows,
+        "bagging_freq": 1, "lambda_l2": options.damping, **_REPEATABLE, "seed": options.seed,
+    }  # fmt: skip
+    rows = lightgbm.Dataset(inputs, np.clip(gains, 0.0, LARGEST_GAIN))
+    trees = _trees_of(lightgbm.train(parameters, rows, options.trees).dump_model())
+    facts = {**provenance, "rows": len(gains), "options": asdict(options)}
+    return ChoiceGains(trees, costs.digest, facts)
 
 
 def fit_prices(data: TimesMatrix) -> Floats:
@@ -91,7 +156,7 @@ def _member(data: TimesMatrix, inputs: Floats, linear: Doubles, options: Trainin
         "objective": "regression_l1", "learning_rate": options.learning_rate,
         "num_leaves": options.leaves, "max_depth": options.depth, "min_data_in_leaf": options.least,
         "feature_fraction": options.columns, "bagging_fraction": options.rows, "bagging_freq": 1,
-        "seed": seed, "num_threads": 1, "deterministic": True, "force_row_wise": True, "verbosity": -1,
+        **_REPEATABLE, "seed": seed,
     }  # fmt: skip
     weight = 1.0 / (1.0 + (data.noise[seen] / NOISE) ** 2)
     rows = lightgbm.Dataset(inputs[seen], (data.log_seconds - linear)[seen], weight=weight)

@@ -1,0 +1,81 @@
+"""The page that says how well a model of gains finds the choices of kernels that are worth a measurement."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from compiler.learned.choice_gains import ChoiceGains
+from compiler.learned.kernel_model import LearnedKernelCost
+from experiments.kernel_times.matrices import TimesMatrix
+from experiments.kernel_times.training import gain_rows
+from experiments.yardstick.rows import write_page
+
+__all__ = ["share_found", "write_gains"]
+
+SHARES = (0.05, 0.1, 0.2, 0.3, 0.5)
+"""Shares of the choices that are measured first."""
+NOTABLE = 0.03
+"""A choice that is faster by this share is worth finding."""
+Doubles = npt.NDArray[np.float64]
+
+
+def share_found(gains: Doubles, order: Doubles, share: float) -> float:
+    """Return how much of all gains, losses counted as 0, the choices that come first have.
+
+    Args:
+        gains: of each choice.
+        order: a number for each; those with the greatest come first.
+        share: of the choices.
+    """
+    found = np.maximum(gains, 0.0)
+    first = np.argsort(-order, kind="stable")[: round(share * len(found))]
+    return float(found[first].sum() / found.sum()) if found.any() else 0.0
+
+
+def write_gains(
+    out: Path,
+    command: str,
+    header: Mapping[str, Any],
+    data: TimesMatrix,
+    costs: LearnedKernelCost,
+    model: ChoiceGains,
+) -> str:
+    """Write the page and return it.
+
+    Args:
+        out: the file.
+        command: the command, for the page.
+        header: of the dataset.
+        data: rows of kernels of families that the models have not seen.
+        costs: the cost model of kernels.
+        model: what is judged.
+    """
+    inputs, gains = gain_rows(data, costs)
+    orders = {
+        "any": np.zeros(len(gains)), "the cost model's": inputs[:, -1].astype(np.float64), "this one's":
+        model.predict(inputs), "of the gains": gains,
+    }  # fmt: skip
+    worth = gains > np.log1p(NOTABLE)
+    lines = [
+        f"What the model of gains finds among {len(gains)} choices of kernels of validation families, of which "
+        f"{worth.mean():.1%} are faster than the default by {NOTABLE:.0%} and more; it was trained on "
+        f"{model.provenance.get('rows')} choices of other families. `python -m experiments.kernel_times collect` "
+        f"measured them: commit {header.get('commit')}, {header.get('date')}, {header.get('machine')}.",
+        "",
+        "If only the first choices of an order are measured, they have this share of all gains, where losses count as "
+        f"0. The last column is the share of the first tenth that is faster by {NOTABLE:.0%}.",
+    ]
+    table = [["order", *(f"first {s:.0%}" for s in SHARES), "worth it"]]
+    for name, order in orders.items():
+        if name == "any":
+            found, first = [f"{s:.0%}" for s in SHARES], float(worth.mean())
+        else:
+            found = [f"{share_found(gains, order, s):.0%}" for s in SHARES]
+            first = float(worth[np.argsort(-order, kind="stable")[: len(order) // 10]].mean())
+        table.append([name, *found, f"{first:.0%}"])
+    return write_page(out, "Which choices of kernels are worth a measurement", command, lines, table)
