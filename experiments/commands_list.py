@@ -17,8 +17,8 @@ def list_command(
         str | None,
         typer.Argument(
             metavar="KIND",
-            help="suites, programs, passes, policies, environments, rewards, runs, settings or backends. "
-            "Default: how many there are of each.",
+            help="suites, programs, passes, policies, environments, rewards, searches, runs, settings or "
+            "backends. Default: how many there are of each.",
         ),
     ] = None,
     suite: Annotated[
@@ -29,7 +29,7 @@ def list_command(
     output: AnswerFile = None,
     as_json: Json = False,
 ) -> None:
-    """List suites, programs, passes, policies, environments, rewards, runs, settings or backends.
+    """List suites, programs, passes, policies, environments, rewards, searches, runs, settings or backends.
 
     The lists contain what other installed distributions declare as entry points of hlogym, with the distribution, or
     with the reason why it cannot be used.

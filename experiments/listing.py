@@ -140,6 +140,14 @@ def _rewards(place: Place) -> list[Row]:
     return made + _extensions("hlogym.rewards", lacks_of_reward, _described)
 
 
+def _searches(place: Place) -> list[Row]:
+    del place
+    from agents.searches import describe_searches
+
+    found = describe_searches().items()
+    return [{"search": name, "description": about, "options": options} for name, (about, options) in found]
+
+
 def _runs(place: Place) -> list[Row]:
     found = []
     for run in all_runs(place.runs):
@@ -182,6 +190,7 @@ KINDS: Mapping[str, Callable[[Place], list[Row]]] = {
     "policies": _policies,
     "environments": _environments,
     "rewards": _rewards,
+    "searches": _searches,
     "runs": _runs,
     "settings": _settings,
     "backends": _backends,

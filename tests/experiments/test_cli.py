@@ -13,6 +13,7 @@ import torch
 
 from agents.export import export_policy
 from agents.network import TorchPointerNetwork
+from agents.searches import make_search
 from compiler.learned.fusion_policy import network_shape
 from compiler.policy import resolve_policy
 from env.statistics import Interval
@@ -118,6 +119,8 @@ def test_list_names_what_other_commands_take(hlogym: Shell, chain: Path, tmp_pat
     assert "measured-time" in names("rewards", "reward")
     for policy in names("policies", "policy"):
         resolve_policy(policy, "cpu")
+    for search in names("searches", "search"):
+        make_search(search)
     settings = {row["setting"]: row["default"] for row in json.loads(hlogym("list", "settings", "--json").out)}
     assert settings["total_timesteps"] == "20000"
     new_run(tmp_path / "runs", "mine", TrainConfig())
