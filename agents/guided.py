@@ -67,7 +67,7 @@ _UNKNOWN = Belief(-0.1, 0.15)
 _WITHOUT = Belief(-0.15, 0.12)
 """What is expected of a plan without one of the fusions."""
 _PASS = Belief(-0.2, 0.12)
-_KIND_TRIALS = 4
+_KIND_TRIALS = 2
 """Number of gains in as many trials that every kind of change is assumed to have had."""
 
 
@@ -161,6 +161,7 @@ class Guided(PlanSearch):
         self._counts: dict[str, tuple[int, int]] = {}
         self._bases: list[_Base] = []
         self._measured: dict[str, tuple[Built, list[float]]] = {}
+        self._codes = {_code(start)}
         self._settle(start, 1.0 if measurement.seconds is None else measurement.relative, measurement)
 
     def _propose(self, count: int) -> Sequence[Built]:
@@ -175,7 +176,8 @@ class Guided(PlanSearch):
             for site, number in made.choices.items():
                 made.base.kernels[site].close(number)
             built = self.space.build(made.deviation)
-            if built is not None and built.text not in self.space.tried and built.text not in self._asked:
+            if built is not None and (code := _code(built)) not in self._codes:
+                self._codes.add(code)
                 self._asked[built.text] = made
                 found.append(built)
         if found:
@@ -250,9 +252,10 @@ class Guided(PlanSearch):
                 base.built, base.relative, base.last = built, relative, relative
             return
         gained = relative - lost < base.relative - MARGIN
+        is_new = bool(asked.choices) or all(relative != b.last for b in self._bases)  # else it is the same code
         tried, gains = self._counts.get(step.kind, (0, 0))
         self._counts[step.kind] = tried + 1, gains + gained
-        if relative - lost < base.relative + WORSE:
+        if is_new and relative - lost < base.relative + WORSE:
             bare = replace(step.deviation, kernels=base.best_choices())
             found = built if not asked.choices else self.space.build(bare)
             if found is not None:
@@ -358,6 +361,12 @@ class Guided(PlanSearch):
             if change is not None:
                 left -= 1
                 yield change
+
+
+def _code(built: Built) -> tuple[object, ...]:
+    """Return what is equal for plans that lead to the same program with the same choices of kernels."""
+    chosen = built.deviation.kernels
+    return built.session.module.fingerprint(), tuple(sorted((i, str(c)) for i, c in chosen.items()))
 
 
 def _shares(measurement: Measurement, relative: float) -> dict[str, float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from statistics import median
@@ -26,8 +27,12 @@ __all__ = [
 
 NOISE = 0.03
 """Standard deviation of the log of a kernel's time as it is read in one measurement of its program."""
-CONTEXT = 0.02
-"""Standard deviation of what a value of a knob changes, between kernels and choices of a program."""
+CONTEXT = 0.12
+"""Standard deviation of what a value of a knob changes, between kernels of a program, by the measured choices of
+`results/learning/data/kernel_times.jsonl.gz`: their correlation is 0.3."""
+SHARED = 0.06
+"""The same for knobs whose effects are alike in all kernels of a program: their correlation is 0.5 to 0.9."""
+_SHARED_KNOBS = frozenset({"columns", "splits", "accumulators", "product.accumulators"})
 LEAST_SPREAD = 0.008
 """Standard deviation of the same, however often the value was tried."""
 AGAIN = 0.15
@@ -35,6 +40,12 @@ AGAIN = 0.15
 NEAR = 0.03
 """Choices that are slower than the best one by more are not measured again."""
 MOST_READINGS = 3
+FLAT = 0.01
+"""Log of a gain or a loss below which a value of a knob changes nothing."""
+LESS = 0.5
+"""What other values of a knob are worth in a kernel for each value that changed nothing."""
+_NAMES = frozenset({"implementation", "flags"})
+"""Knobs whose values have nothing to do with each other."""
 
 
 class Belief(NamedTuple):
@@ -94,7 +105,7 @@ class KnobEffects:
 
     def expected(self, item: Item, prior: Belief) -> Belief:
         """Return what is expected of a value where it has not been tried."""
-        found = prior.after(self._found.get(item, ()), CONTEXT)
+        found = prior.after(self._found.get(item, ()), SHARED if item[0] in _SHARED_KNOBS else CONTEXT)
         return Belief(found.mean, math.hypot(found.spread, LEAST_SPREAD))
 
 
@@ -139,6 +150,7 @@ class KernelArms:
         self._numbers = {site.default: 0}
         self._best, self._around = 0, -1
         self._tried: set[Item] = set()
+        self._flat: Counter[str] = Counter()
         self._inert: set[str] = set()
 
     @property
@@ -174,7 +186,9 @@ class KernelArms:
         gain = math.log(self.share / share)
         arm.readings.append(gain)
         if len(arm.readings) == 1:
-            self._effects.note(arm.item, min(0.5, max(-0.5, gain - self._level(arm.parent))))
+            changed = gain - self._level(arm.parent)
+            self._effects.note(arm.item, min(0.5, max(-0.5, changed)))
+            self._flat[arm.item[0]] += abs(changed) < FLAT and arm.item[0] not in _NAMES
         self._tried.add(arm.item)
         means = [self._belief(n).mean if a.readings or not n else -math.inf for n, a in enumerate(self._arms)]
         n = max(range(len(means)), key=means.__getitem__)
@@ -221,7 +235,8 @@ class KernelArms:
         belief = self._belief(number)
         if arm.readings and belief.mean < best - NEAR:
             return 0.0
-        return expected_gain(belief, bar) * (AGAIN if arm.item in self._tried else 1.0)
+        again = AGAIN if arm.item in self._tried else 1.0
+        return float(expected_gain(belief, bar) * again * LESS ** self._flat[arm.item[0]])
 
     def _extend(self) -> None:
         now = self._arms[self._best].choice

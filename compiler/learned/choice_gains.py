@@ -1,4 +1,4 @@
-"""What a choice of a kernel may gain over another: the mean of its gains where losses count as 0, by boosted trees.
+"""What a choice of a kernel is expected to gain over another if it is taken where it is faster, by boosted trees.
 
 A search wants to know which choices are worth a measurement, and most of them lose. A model of times is fitted to how
 much they lose; this one to what is left when losses do not count. It looks at the kernel with the first choice, at what

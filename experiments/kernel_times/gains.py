@@ -25,16 +25,15 @@ Doubles = npt.NDArray[np.float64]
 
 
 def share_found(gains: Doubles, order: Doubles, share: float) -> float:
-    """Return how much of all gains, losses counted as 0, the choices that come first have.
+    """Return how much of all gains the choices that come first have.
 
     Args:
-        gains: of each choice.
+        gains: of each choice, see `gain_rows`.
         order: a number for each; those with the greatest come first.
         share: of the choices.
     """
-    found = np.maximum(gains, 0.0)
-    first = np.argsort(-order, kind="stable")[: round(share * len(found))]
-    return float(found[first].sum() / found.sum()) if found.any() else 0.0
+    first = np.argsort(-order, kind="stable")[: round(share * len(gains))]
+    return float(gains[first].sum() / gains.sum()) if gains.any() else 0.0
 
 
 def write_gains(
@@ -67,8 +66,9 @@ def write_gains(
         f"{model.provenance.get('rows')} choices of other families. `python -m experiments.kernel_times collect` "
         f"measured them: commit {header.get('commit')}, {header.get('date')}, {header.get('machine')}.",
         "",
-        "If only the first choices of an order are measured, they have this share of all gains, where losses count as "
-        f"0. The last column is the share of the first tenth that is faster by {NOTABLE:.0%}.",
+        "If only the first choices of an order are measured, they have this share of all gains. A gain counts if it is "
+        "taken, from 1% on, by one half of the measurements, and is what the other half says, both ways, so that luck "
+        f"is no gain. The last column is the share of the first tenth that is faster by {NOTABLE:.0%}.",
     ]
     table = [["order", *(f"first {s:.0%}" for s in SHARES), "worth it"]]
     for name, order in orders.items():

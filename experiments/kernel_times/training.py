@@ -24,6 +24,8 @@ LEAST_SECONDS = 1e-6
 """Time of a default from which its choices say what they gain: the clock resolves those of shorter kernels badly."""
 LARGEST_GAIN = 0.3
 """Log of a gain up to which it counts, so that a few kernels with a fault do not decide."""
+LEAST_GAIN = 0.01
+"""Log of a gain from which a search takes a choice."""
 Floats = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
 
@@ -103,11 +105,14 @@ def train(
 def gain_rows(data: TimesMatrix, costs: LearnedKernelCost) -> tuple[Floats, Doubles]:
     """Return the inputs of the model of gains for the choices of kernels that are long enough, and what they gain.
 
-    A gain is the logarithm of the time of the default over that of the choice, negative for one that is slower.
+    A gain is the logarithm of the time of the default over that of the choice, and counts if the choice is taken: if
+    it exceeds `LEAST_GAIN`. It is taken by one half of the measurements and valued by the other, both ways, and the
+    mean counts, so that the luck of the measurement by which it is taken is no gain.
     """
     kept = (np.arange(len(data.default)) != data.default) & (data.log_seconds[data.default] >= np.log(LEAST_SECONDS))
     inputs = gain_inputs(data.features, costs.log_seconds(data.features).mean(0), data.default)
-    return inputs[kept], (data.log_seconds[data.default] - data.log_seconds)[kept]
+    halves = (data.halves[data.default] - data.halves)[kept]
+    return inputs[kept], np.where(halves > LEAST_GAIN, halves[:, ::-1], 0.0).mean(1)
 
 
 def train_gains(
@@ -128,7 +133,7 @@ def train_gains(
         "min_data_in_leaf": options.least, "feature_fraction": options.columns, "bagging_fraction": options.rows,
         "bagging_freq": 1, "lambda_l2": options.damping, **_REPEATABLE, "seed": options.seed,
     }  # fmt: skip
-    rows = lightgbm.Dataset(inputs, np.clip(gains, 0.0, LARGEST_GAIN))
+    rows = lightgbm.Dataset(inputs, np.clip(gains, -LARGEST_GAIN, LARGEST_GAIN))
     trees = _trees_of(lightgbm.train(parameters, rows, options.trees).dump_model())
     facts = {**provenance, "rows": len(gains), "options": asdict(options)}
     return ChoiceGains(trees, costs.digest, facts)
