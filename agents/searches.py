@@ -266,8 +266,12 @@ def make_search(text: str, seed: int | None = None) -> PlanSearch:
 
 
 def describe_searches() -> dict[str, tuple[str, str]]:
-    """Return by name the first sentence of what a search does, and its options with their defaults."""
+    """Return by name the first sentence of what a search does, and the options that it takes with their defaults."""
     return {
-        name: (inspect.cleandoc(cls.__doc__ or "").partition("\n")[0], describe_options(cls))
-        for name, cls in SEARCHES.items()
+        name: (inspect.cleandoc(cls.__doc__ or "").partition("\n")[0], _options(cls)) for name, cls in SEARCHES.items()
     }
+
+
+def _options(cls: type[PlanSearch]) -> str:
+    refused = () if cls.takes_model else ("model", "drawn")
+    return ", ".join(o for o in describe_options(cls).split(", ") if o.partition("=")[0] not in refused)

@@ -78,7 +78,7 @@ def run_demo(
     path = write_evaluation(evaluation, folder / "results")
     track_evaluation(evaluation, path, str(run.policy), _evaluated(), {}, folder)
     page = folder / "report.html"
-    build_report(evaluation, read_progress(run.progress), page)
+    build_report(evaluation, read_progress(run.progress), page, run=run.name)
     noise = watch.why_noisy()
     facts = {
         "mlflow_run": run_id, "mlflow_store": uri, "policy": str(run.policy), "results": str(path),

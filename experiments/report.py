@@ -57,7 +57,7 @@ def report_latest(output: Path, results: Path, runs: Path, as_json: bool = False
     what = "speedup over no fusion" if curve is None else meaning_of_speedup(RunFolder(curve.parent).config())
     fusion = newest(results.glob("**/evaluation*.json"))
     evaluation = latest_evaluation(results) if fusion is not None or not extra else None
-    build_report(evaluation, points, output, extra, what)
+    build_report(evaluation, points, output, extra, what, "" if curve is None else curve.parent.name)
     facts = {
         "report": str(output),
         "evaluation": None if evaluation is None else str(fusion),
@@ -103,6 +103,7 @@ def build_report(
     to: Path,
     extra: Sequence[str] = (),
     what: str = "speedup over no fusion",
+    run: str = "",
 ) -> None:
     """Write the page.
 
@@ -112,6 +113,7 @@ def build_report(
         to: the HTML file to write.
         extra: further sections of HTML, appended to the page.
         what: the axis label of the learning curve.
+        run: the name of the training run whose curve it is; an evaluation may be of another policy.
 
     Raises:
         ResultError: the file cannot be written.
@@ -125,7 +127,8 @@ def build_report(
         if (profile := profile_lines(evaluation)) is not None:
             sections.append(f"<h2>Performance profile</h2><figure>{svg(profile)}</figure>")
     if (curve := learning_curve(progress, what)) is not None:
-        sections.append("<h2>Learning</h2><figure>" + svg(curve) + "</figure>")
+        name = f"<p class='soft'>Training run {escape(run)}</p>" if run else ""
+        sections.append(f"<h2>Learning</h2>{name}<figure>{svg(curve)}</figure>")
     if evaluation is not None:
         sections += [_noise(evaluation), _provenance(evaluation)]
     body = "\n".join([*sections, *extra])

@@ -134,13 +134,16 @@ def differences_page(program: Program, a: Side, b: Side, differences: Sequence[D
             "it over the time with it: above 1, the difference makes the program faster. Outputs were checked, and the "
             "plans were timed in turns.</p>"
         )
-        rows: list[tuple[str, Interval, list[float]]] = [
+        dots: list[tuple[str, Interval, list[float]]] = [
             (f"{n + 1}. {differences[n].phase}", speedup, []) for n, speedup in worth.each.items()
         ]
-        if rows:
-            parts.append(f"<figure>{svg(dots_with_mean(rows, 'worth of each difference'))}</figure>")
-    head = "".join(f"<th>{escape(h)}</th>" for h in ("difference", "phase", a.label, b.label, "worth", "reason"))
-    body = "".join(_row(n, d, worth) for n, d in enumerate(differences))
+        if dots:
+            parts.append(f"<figure>{svg(dots_with_mean(dots, 'worth of each difference'))}</figure>")
+    heads = ("difference", "phase", a.label, b.label, "worth", "reason")
+    rows = [_row(n, d, worth) for n, d in enumerate(differences)]
+    shown = [n for n, h in enumerate(heads) if h not in ("worth", "reason") or any(row[n] for row in rows)]
+    head = "".join(f"<th>{escape(heads[n])}</th>" for n in shown)
+    body = "".join(f"<tr>{''.join(f'<td>{row[n]}</td>' for n in shown)}</tr>" for row in rows)
     if differences:
         table = f"<table class='prose'><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
         parts.append(f"<div class='scroll'>{table}</div>")
@@ -150,10 +153,10 @@ def differences_page(program: Program, a: Side, b: Side, differences: Sequence[D
     return html_page(f"hlogym diff: {program.name}", "\n".join(parts))
 
 
-def _row(n: int, d: Difference, worth: Worth | None) -> str:
+def _row(n: int, d: Difference, worth: Worth | None) -> list[str]:
+    """Return the cells of a difference, as HTML."""
     facts = dict(_facts(n, d, worth))
     shown = [facts[k] for k in ("worth", "estimate") if k in facts]
     why = [facts[k] for k in ("why", "note") if k in facts]
     cells = [f"{n + 1}. {d.where}", d.phase, d.first, d.second]
-    inner = "".join(f"<td>{escape(c)}</td>" for c in cells)
-    return f"<tr>{inner}<td>{'<br>'.join(map(escape, shown))}</td><td>{'<br>'.join(map(escape, why))}</td></tr>"
+    return [*map(escape, cells), *("<br>".join(map(escape, lines)) for lines in (shown, why))]

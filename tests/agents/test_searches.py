@@ -341,6 +341,8 @@ def test_predicted_times_are_those_of_the_calibrated_machine(tmp_path: Path, mon
 
 def test_options_are_described_and_groups_read() -> None:
     assert "population=16" in describe_searches()["evolution"][1]
+    assert "model=none" in describe_searches()["local"][1]
+    assert "model" not in describe_searches()["guided"][1]
     assert read_groups("fusion+loops") == ("loops", "fusion")
     assert read_groups("all") == GROUPS
 

@@ -243,7 +243,10 @@ def test_the_command_measures_and_writes(hlogym: Shell, tmp_path: Path) -> None:
     assert [d["where"] for d in data["differences"]] == ["%a, %b", "%c, %d"]
     assert all(low <= value <= high for value, low, high in (d["worth"] for d in data["differences"]))
     assert data["measured"]["speedup"][0] > 0
-    assert "plan.json" in (tmp_path / "page.html").read_text()
+    page = (tmp_path / "page.html").read_text()
+    assert "plan.json" in page
+    assert "<th>worth</th>" in page
+    assert "<th>reason</th>" not in page  # no policy says anything
     text = hlogym("diff", "two.hlo", "default").out
     assert "no differences" in text
     (tmp_path / "loop.hlo").write_text(LOOP)
