@@ -54,6 +54,9 @@ LEAST_SHARE = 0.01
 """Share of the time that a kernel takes at least to be looked at."""
 WORSE = 0.03
 """Share of the default plan's time by which a change may make a plan slower so that it is changed further."""
+ASIDE = 0.02
+"""Share of the default plan's time that must be saved more where a plan is not clearly faster than an earlier one: its
+kernels are often almost the same, and their choices would all be tried again."""
 PATIENCE = 3
 """Number of measurements after which the best choices of all kernels are measured together."""
 SURE = 2
@@ -194,7 +197,12 @@ class Guided(PlanSearch):
     def _next(self) -> _Proposal | None:
         """Return the change of which most is expected; None if nothing is left."""
         least = min(b.relative for b in self._bases)
-        found = [p for b in self._bases if (p := self._of_base(b, max(0.0, b.relative - least))) is not None]
+        first = next(b for b in self._bases if b.relative <= least + MARGIN)
+        found = [
+            p
+            for b in self._bases
+            if (p := self._of_base(b, 0.0 if b is first else ASIDE + max(0.0, b.relative - least))) is not None
+        ]
         best = max(found, key=lambda p: p.gain, default=None)
         if best is not None:
             best.base.since += 1

@@ -46,6 +46,11 @@ LESS = 0.5
 """What other values of a knob are worth in a kernel for each value that changed nothing."""
 _NAMES = frozenset({"implementation", "flags"})
 """Knobs whose values have nothing to do with each other."""
+NEW = 2.0
+"""What a value is worth more as long as its knob was not tried in a kernel: another machine may differ from the one
+whose measured choices the beliefs are from."""
+_APART = frozenset({"implementation", "vector"})
+"""Knobs of which each value is as good as a knob of its own."""
 
 
 class Belief(NamedTuple):
@@ -235,8 +240,12 @@ class KernelArms:
         belief = self._belief(number)
         if arm.readings and belief.mean < best - NEAR:
             return 0.0
-        again = AGAIN if arm.item in self._tried else 1.0
+        again = AGAIN if arm.item in self._tried else NEW if self._is_new(arm.item) else 1.0
         return float(expected_gain(belief, bar) * again * LESS ** self._flat[arm.item[0]])
+
+    def _is_new(self, item: Item) -> bool:
+        """Check whether nothing like a value was tried in this kernel."""
+        return item[0] in _APART or all(i[0] != item[0] for i in self._tried)
 
     def _extend(self) -> None:
         now = self._arms[self._best].choice
