@@ -189,7 +189,7 @@ class Guided(PlanSearch):
         return self.space.draw(count, lambda: self.space.walked(best, self.space.rng.choice((1, 1, 2))))
 
     def _doubtful(self) -> Built | None:
-        """Return the plan that seems to be the fastest, if that may be luck: it was not measured `SURE` times."""
+        """Return the plan that seems to be the fastest, if it was measured less than `SURE` times and may be lucky."""
         times = [(fmean(t), len(t), built) for built, t in self._measured.values()]
         relative, count, built = min(times, key=lambda t: t[0], default=(1.0, 0, None))
         return built if relative < 1 - MARGIN and count < SURE else None

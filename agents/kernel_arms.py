@@ -43,14 +43,14 @@ MOST_READINGS = 3
 FLAT = 0.01
 """Log of a gain or a loss below which a value of a knob changes nothing."""
 LESS = 0.5
-"""What other values of a knob are worth in a kernel for each value that changed nothing."""
+"""Factor of what a value is expected to gain, for each other value of its knob that changed nothing in the kernel."""
 _NAMES = frozenset({"implementation", "flags"})
 """Knobs whose values have nothing to do with each other."""
 NEW = 2.0
-"""What a value is worth more as long as its knob was not tried in a kernel: another machine may differ from the one
-whose measured choices the beliefs are from."""
+"""Factor of what a value is expected to gain while no value of its knob was tried in the kernel: the beliefs are from
+measurements of another machine, which may differ from this one."""
 _APART = frozenset({"implementation", "vector"})
-"""Knobs of which each value is as good as a knob of its own."""
+"""Knobs whose values say so little about each other that each counts as a knob of its own."""
 
 
 class Belief(NamedTuple):
@@ -86,8 +86,8 @@ def expected_gain(belief: Belief, bar: float = 0.0) -> float:
 def gain_belief(mean_gain: float) -> Belief:
     """Return a belief whose expected improvement over nothing is a mean gain where losses count as 0.
 
-    The greater that is, the more differ the gains: the spread is that of validation families, see
-    `results/learning/choice_gains.md`.
+    Its spread grows with that mean: choices that gain much on average are those that either gain or lose a lot. The
+    constants are a choice, not fitted.
     """
     spread = 0.04 + 1.5 * mean_gain
     return Belief(spread * float(np.interp(mean_gain / spread, _GAINS, _MEANS)), spread)

@@ -143,12 +143,12 @@ def run_search(
             break
         again = {text for text in proposed if text in space.tried}
         space.tried.update(proposed)
-        plans = [p.plan for p in proposed.values()]
         measured: Iterator[tuple[CompilationPlan, Measurement]]
         if service is None:
-            measured = ((p, measurer.measure(program, p, remeasure=p.to_json() in again)) for p in plans)
+            plans = ((p.plan, text in again) for text, p in proposed.items())
+            measured = ((plan, measurer.measure(program, plan, remeasure=known)) for plan, known in plans)
         else:
-            measured = service.plans(program, plans)
+            measured = service.plans(program, [p.plan for p in proposed.values()])
         for plan, found in measured:
             search.note(proposed[plan.to_json()], note(plan, found))
     return run

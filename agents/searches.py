@@ -273,5 +273,4 @@ def describe_searches() -> dict[str, tuple[str, str]]:
 
 
 def _options(cls: type[PlanSearch]) -> str:
-    refused = () if cls.takes_model else ("model", "drawn")
-    return ", ".join(o for o in describe_options(cls).split(", ") if o.partition("=")[0] not in refused)
+    return describe_options(cls, without=() if cls.takes_model else ("model", "drawn"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
+from collections.abc import Collection
 from typing import Any, get_args, get_type_hints
 
 from compiler.errors import OptionError
@@ -30,9 +31,14 @@ def option_fields(cls: type[Any]) -> dict[dataclasses.Field[Any], type]:
     return found
 
 
-def describe_options(cls: type[Any]) -> str:
-    """Return the options of a class with their defaults, such as `factor=4, full=false`; empty if it has none."""
-    return ", ".join(f"{f.name}={_value_text(f.default)}" for f in option_fields(cls))
+def describe_options(cls: type[Any], without: Collection[str] = ()) -> str:
+    """Return the options of a class with their defaults, such as `factor=4, full=false`; empty if it has none.
+
+    Args:
+        cls: the class.
+        without: names of fields that it does not take.
+    """
+    return ", ".join(f"{f.name}={_value_text(f.default)}" for f in option_fields(cls) if f.name not in without)
 
 
 def options_text(made: Any) -> str:

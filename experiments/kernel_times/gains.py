@@ -32,8 +32,12 @@ def share_found(gains: Doubles, order: Doubles, share: float) -> float:
         order: a number for each; those with the greatest come first.
         share: of the choices.
     """
-    first = np.argsort(-order, kind="stable")[: round(share * len(gains))]
-    return float(gains[first].sum() / gains.sum()) if gains.any() else 0.0
+    return float(gains[_first(order, share)].sum() / gains.sum()) if gains.any() else 0.0
+
+
+def _first(order: Doubles, share: float) -> npt.NDArray[np.int64]:
+    """Return the positions of the choices that come first."""
+    return np.argsort(-order, kind="stable")[: round(share * len(order))]
 
 
 def write_gains(
@@ -56,9 +60,10 @@ def write_gains(
     """
     inputs, gains = gain_rows(data, costs)
     orders = {
-        "any": np.zeros(len(gains)), "the cost model's": inputs[:, -1].astype(np.float64), "this one's":
-        model.predict(inputs), "of the gains": gains,
-    }  # fmt: skip
+        "the cost model's": inputs[:, -1].astype(np.float64),
+        "this one's": model.predict(inputs),
+        "of the gains": gains,
+    }
     worth = gains > np.log1p(NOTABLE)
     lines = [
         f"What the model of gains finds among {len(gains)} choices of kernels of validation families, of which "
@@ -71,11 +76,8 @@ def write_gains(
         f"is no gain. The last column is the share of the first tenth that is faster by {NOTABLE:.0%}.",
     ]
     table = [["order", *(f"first {s:.0%}" for s in SHARES), "worth it"]]
+    table.append(["any", *(f"{s:.0%}" for s in SHARES), f"{worth.mean():.0%}"])
     for name, order in orders.items():
-        if name == "any":
-            found, first = [f"{s:.0%}" for s in SHARES], float(worth.mean())
-        else:
-            found = [f"{share_found(gains, order, s):.0%}" for s in SHARES]
-            first = float(worth[np.argsort(-order, kind="stable")[: len(order) // 10]].mean())
-        table.append([name, *found, f"{first:.0%}"])
+        found = [f"{share_found(gains, order, s):.0%}" for s in SHARES]
+        table.append([name, *found, f"{worth[_first(order, 0.1)].mean():.0%}"])
     return write_page(out, "Which choices of kernels are worth a measurement", command, lines, table)

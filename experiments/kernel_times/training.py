@@ -19,7 +19,6 @@ __all__ = ["GainOptions", "TrainingOptions", "fit_prices", "gain_rows", "train",
 
 NOISE = 0.05
 """Noise of a time that halves its weight."""
-_REPEATABLE = {"num_threads": 1, "deterministic": True, "force_row_wise": True, "verbosity": -1}
 LEAST_SECONDS = 1e-6
 """Time of a default from which its choices say what they gain: the clock resolves those of shorter kernels badly."""
 LARGEST_GAIN = 0.3
@@ -31,57 +30,63 @@ Doubles = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class TrainingOptions:
-    """The hyperparameters.
+class BoostingOptions:
+    """The hyperparameters of boosted trees.
 
     Attributes:
-        members: number of members of the ensemble.
-        trees: boosted trees of a member.
+        trees: their number.
         leaves: most leaves of a tree.
-        depth: most nodes above a leaf.
-        least: least number of times in a leaf.
+        least: least number of rows in a leaf.
         learning_rate: share of its error that a tree corrects.
         columns: share of the inputs that a tree looks at.
-        rows: share of the times that a tree sees.
-        sampled: share of the kernels that a member sees.
+        rows: share of the rows that a tree sees.
         seed: of all draws.
     """
 
-    members: int = 3
     trees: int = 1000
     leaves: int = 31
-    depth: int = 10
     least: int = 5
     learning_rate: float = 0.05
     columns: float = 0.3
     rows: float = 0.7
-    sampled: float = 0.85
     seed: int = 0
+
+    def parameters(self, seed: int) -> dict[str, Any]:
+        """Return the parameters of LightGBM, with which equal seeds give equal trees."""
+        return {
+            "learning_rate": self.learning_rate, "num_leaves": self.leaves, "min_data_in_leaf": self.least,
+            "feature_fraction": self.columns, "bagging_fraction": self.rows, "bagging_freq": 1, "seed": seed,
+            "num_threads": 1, "deterministic": True, "force_row_wise": True, "verbosity": -1,
+        }  # fmt: skip
 
 
 @dataclass(frozen=True)
-class GainOptions:
-    """The hyperparameters of the model of gains.
+class TrainingOptions(BoostingOptions):
+    """The hyperparameters of the cost model, whose rows are times.
 
     Attributes:
-        trees: boosted trees.
-        leaves: most leaves of a tree.
-        least: least number of choices in a leaf.
-        learning_rate: share of its error that a tree corrects.
-        columns: share of the inputs that a tree looks at.
-        rows: share of the choices that a tree sees.
+        members: number of members of the ensemble.
+        depth: most nodes above a leaf.
+        sampled: share of the kernels that a member sees.
+    """
+
+    members: int = 3
+    depth: int = 10
+    sampled: float = 0.85
+
+
+@dataclass(frozen=True)
+class GainOptions(BoostingOptions):
+    """The hyperparameters of the model of gains, whose rows are choices.
+
+    Attributes:
         damping: weight of the square of a leaf's value.
-        seed: of all draws.
     """
 
     trees: int = 600
-    leaves: int = 31
     least: int = 60
     learning_rate: float = 0.03
-    columns: float = 0.3
-    rows: float = 0.7
     damping: float = 20.0
-    seed: int = 0
 
 
 def train(
@@ -128,11 +133,7 @@ def train_gains(
     inputs, gains = gain_rows(data, costs)
     if not len(gains):
         raise ValueError("there is nothing to train on")
-    parameters = {
-        "objective": "regression", "learning_rate": options.learning_rate, "num_leaves": options.leaves,
-        "min_data_in_leaf": options.least, "feature_fraction": options.columns, "bagging_fraction": options.rows,
-        "bagging_freq": 1, "lambda_l2": options.damping, **_REPEATABLE, "seed": options.seed,
-    }  # fmt: skip
+    parameters = {**options.parameters(options.seed), "objective": "regression", "lambda_l2": options.damping}
     rows = lightgbm.Dataset(inputs, np.clip(gains, -LARGEST_GAIN, LARGEST_GAIN))
     trees = _trees_of(lightgbm.train(parameters, rows, options.trees).dump_model())
     facts = {**provenance, "rows": len(gains), "options": asdict(options)}
@@ -157,12 +158,7 @@ def _member(data: TimesMatrix, inputs: Floats, linear: Doubles, options: Trainin
     rng = np.random.default_rng(seed)
     kernels = np.unique(data.kernel)
     seen = np.isin(data.kernel, kernels[rng.random(len(kernels)) < options.sampled] if len(kernels) > 4 else kernels)
-    parameters = {
-        "objective": "regression_l1", "learning_rate": options.learning_rate,
-        "num_leaves": options.leaves, "max_depth": options.depth, "min_data_in_leaf": options.least,
-        "feature_fraction": options.columns, "bagging_fraction": options.rows, "bagging_freq": 1,
-        **_REPEATABLE, "seed": seed,
-    }  # fmt: skip
+    parameters = {**options.parameters(seed), "objective": "regression_l1", "max_depth": options.depth}
     weight = 1.0 / (1.0 + (data.noise[seen] / NOISE) ** 2)
     rows = lightgbm.Dataset(inputs[seen], (data.log_seconds - linear)[seen], weight=weight)
     return _trees_of(lightgbm.train(parameters, rows, options.trees).dump_model())
