@@ -20,6 +20,8 @@ REPACKED_FROM = 512
 """Rows or columns of a block for which an operand is computed once."""
 SCAN_COLUMNS = 16
 """Adjacent columns from which on a scan advances in vectors."""
+TRACKS_FROM, FEW_ROWS = 1024, 32
+"""Elements of a row from which on a scan divides it into tracks, if there are fewer rows than that."""
 CONVOLUTION_SLOWDOWN, SPREAD_SLOWDOWN, DEPTHWISE_SLOWDOWN = 1.3, 2.0, 7.0
 """How much longer a generated convolution takes than that of a library: with the features of the input adjacent in
 memory, with others adjacent, and with one input feature per group. Measured on one thread with AVX-512, see
@@ -62,6 +64,13 @@ def scans_rows(i: HloInstruction) -> bool:
     long = [d for d, w in enumerate(window.dims) if w.size > 1]
     dims = i.operands[0].shape.dimensions
     return len(long) == 1 and math.prod(dims[long[0] + 1 :]) < SCAN_COLUMNS
+
+
+def _has_tracks(i: HloInstruction) -> bool:
+    """Check whether few long rows are divided into tracks, whose elements are computed twice."""
+    dims = i.operands[0].shape.dimensions
+    long = max((w.size for w in i.attr("window", Window()).dims), default=1)
+    return scans_rows(i) and long >= TRACKS_FROM and math.prod(dims) < FEW_ROWS * long
 
 
 def _is_cumulative(i: HloInstruction, window: Window) -> bool:
@@ -109,7 +118,7 @@ def operand_reads(i: HloInstruction, number: int) -> float:
         # For the key, or for every comparison; and where the element is moved.
         return 2.0 if by_key else 2.0 * math.log2(max(2, rows)) + 1.0
     if i.opcode is Opcode.REDUCE_WINDOW:
-        return 2.0  # long rows are divided into parts, whose totals are needed first
+        return 2.0 if _has_tracks(i) else 1.0  # the totals of tracks are needed first
     if i.opcode not in (Opcode.DOT, Opcode.CONVOLUTION):
         return 1.0
     shape = i.operands[number].shape

@@ -113,3 +113,32 @@ def test_values_of_long_rows_are_computed_again(n: int, times: int) -> None:
     assert summary.block_bytes == (4 * n if times > 1 else 0)
     more, more_in_short = (summarize(centred(k)).flops - summarize(centred(k, "negate")).flops for k in (n, 100))
     assert more / n == times * more_in_short / 100
+
+
+RUNNING = """
+HloModule m
+ADD
+running {
+  x = f32[ROWS,LONG,COLUMNS] parameter(0)
+  zero = f32[] constant(0)
+  e = f32[ROWS,LONG,COLUMNS] negate(x)
+  ROOT s = f32[ROWS,LONG,COLUMNS] reduce-window(e, zero), window={size=1xLONGx1 pad=0_0xPAD_0x0_0}, to_apply=add
+}
+ENTRY main {
+  x = f32[ROWS,LONG,COLUMNS] parameter(0)
+  ROOT f = f32[ROWS,LONG,COLUMNS] fusion(x), kind=kLoop, calls=running
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("rows", "n", "columns", "times"),
+    [(1, 4096, 1, 2), (2, 1024, 3, 2), (1, 1000, 1, 1), (64, 4096, 1, 1), (1, 4096, 16, 1)],
+)
+def test_only_few_long_rows_of_a_running_sum_are_computed_twice(rows: int, n: int, columns: int, times: int) -> None:
+    dims = {"ADD": ADD, "PAD": str(n - 1), "ROWS": str(rows), "LONG": str(n), "COLUMNS": str(columns)}
+    text = RUNNING
+    for name, value in dims.items():
+        text = text.replace(name, value)
+    summary = summarize(parse(text).entry.root)
+    assert summary.flops == (2 + times) * rows * n * columns

@@ -158,6 +158,22 @@ def test_rows_with_long_functions_advance_in_vectors(rows: int, length: int) -> 
     np.testing.assert_allclose(made(x)[0], np.logaddexp(expected, 1), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize(("op", "lanes"), [("negate", 32), ("exponential", 64)])
+def test_columns_with_long_functions_advance_in_wide_tiles(op: str, lanes: int) -> None:
+    text = f"""
+    HloModule m
+    add {{ a = f32[] parameter(0) b = f32[] parameter(1) ROOT c = f32[] add(a, b) }}
+    ENTRY f {{
+      x = f32[30,1000] parameter(0)
+      e = f32[30,1000] {op}(x)
+      zero = f32[] constant(0)
+      ROOT s = f32[30,1000] reduce-window(e, zero), window={{size=30x1 pad=29_0x0_0}}, to_apply=add
+    }}
+    """
+    (kernel,) = compile_hlo(text, backend="cpu").kernels
+    assert f"_lanes[{lanes}]" in kernel.source
+
+
 def test_a_short_scan_is_part_of_the_kernels_around_it() -> None:
     text, x = running_text("s32", "add", (2, 6, 1), 1), argument("s32", (2, 6, 1))
     made = compile_hlo(text, backend="cpu")

@@ -38,10 +38,11 @@ SET_BYTES, NEAR_BYTES = 4096, 1024
 """Distance of elements that share a set of the first-level cache, and of those of which few sets hold all."""
 ELEMENT_BYTES = 4
 """Size of the elements for which these distances are counted."""
-LANES, MIN_LANES, ALIASED_LANES = 16, 32, 128
+LANES, MIN_LANES, LONG_LANES, ALIASED_LANES = 16, 32, 64, 128
 """Tiles of columns are multiples of a vector of 32-bit elements, and have at least so many columns: threads that write
-narrow tiles beside each other wait for the cache lines that both write. Rows are divided into wider tiles if
-their elements share sets of the cache, which do not hold all lines that the next tile needs again."""
+narrow tiles beside each other wait for the cache lines that both write. Tiles are wider where each step computes long
+functions, which overlap, and where elements share sets of the cache, which do not hold all lines that the next tile
+needs again."""
 FEWEST, HALF, CONFLICT_BYTES = 4, 8, 2048
 """Fewest rows that advance together in vectors where each step computes long functions, as in a running sum of
 exponentials; half a vector, of which tiles of more rows are multiples; and the distance of rows from which on the cache
@@ -69,7 +70,7 @@ def _expand(s: Scan, schedule: Schedule) -> Body:
     chains = max(1, schedule.chains // fewer)
     if s.combiner is not None and row.extent < 2 * schedule.chains and tracks > 1:
         return _tracks(s, row, s.combiner, tracks, chains)
-    if schedule.vector and row.extent >= FEWEST and any(isinstance(x, lir.Let) and is_long_value(x) for x in s.body):
+    if schedule.vector and row.extent >= FEWEST and _has_long_values(s):
         most = LANES if _is_aliased(s, row, CONFLICT_BYTES) else 2 * LANES
         tiles = -(-row.extent // most)
         return _in_lanes(s, row, min(row.extent, -(-row.extent // tiles // HALF) * HALF))
@@ -80,6 +81,11 @@ def _is_aliased(s: Scan, var: Var, distance: int) -> bool:
     """Check whether the elements of adjacent values of a variable are a multiple of a distance in bytes apart."""
     steps = [i.coefficient(var) * ELEMENT_BYTES for i in indices_in(s.body)]
     return any(step and step % distance == 0 for step in steps)
+
+
+def _has_long_values(s: Scan) -> bool:
+    """Check whether each step computes long functions."""
+    return any(isinstance(x, lir.Let) and is_long_value(x) for x in s.body)
 
 
 def _moved(s: Scan, at: dict[IndexSymbol, IndexExpr]) -> Scan:
@@ -94,7 +100,7 @@ def _columns(s: Scan, schedule: Schedule) -> Body:
     outer, inner = s.rows
     tiles = max(1, ENOUGH_TASKS // outer.extent)
     is_wide = inner.extent <= ALIASED_LANES or _is_aliased(s, s.step, NEAR_BYTES)
-    least = ALIASED_LANES if is_wide else MIN_LANES
+    least = ALIASED_LANES if is_wide else LONG_LANES if _has_long_values(s) else MIN_LANES
     size = min(schedule.columns, max(least, -(-inner.extent // tiles // LANES) * LANES), inner.extent)
     return _nested(outer, _in_lanes(s, inner, size))
 
