@@ -369,15 +369,13 @@ class _Lowering:
 def in_place_pairs(lowering: _Lowering) -> tuple[tuple[int, int], ...]:
     """Return the (input, output) argument positions of a plain loop that may share one buffer.
 
-    An input and an output may share a buffer if each iteration reads and writes the same element of both. A branch
-    rules this out, because it may skip the load.
+    An input and an output may share a buffer if each iteration reads no element of the input but the one that it
+    writes in the output. In a branch, such as that of a concatenation, it may also read none.
     """
     body = tuple(lowering.emitter.frames[0].stmts)
     loads: dict[str, set[ix.IndexExpr]] = {}
     stores: dict[str, ix.IndexExpr] = {}
     for s in walk(body):
-        if isinstance(s, lir.If):
-            return ()
         if isinstance(s, lir.Let) and isinstance(s.value, lir.Load):
             loads.setdefault(s.value.buffer, set()).add(s.value.offset)
         elif isinstance(s, lir.Store):
