@@ -6,9 +6,12 @@ import numpy as np
 import pytest
 
 from compiler.codegen.lowering.lower import lower
+from compiler.codegen.nest import loop_ir as lir
+from compiler.codegen.nest.traversal import walk
 from compiler.codegen.schedules.bind_c import bind_c
 from compiler.codegen.schedules.schedule import Schedule
 from compiler.codegen.schedules.template_schedules import ProductSchedule
+from compiler.ir.computation import HloComputation
 from tests.codegen.products import random_product
 from tests.codegen.running import case_of, fused, problem, random_args, run_c
 
@@ -182,3 +185,54 @@ def test_sums_are_turned_before_an_epilogue_that_runs_across_them(t: str, rows: 
 
     assert "turned" in case.spec.source
     assert problem(result, case) is None
+
+
+@pytest.mark.parametrize(
+    ("t", "rows", "columns", "depth"),
+    [("f32", 64, 1024, 256), ("f32", 37, 300, 259), ("f64", 21, 90, 100), ("bf16", 40, 70, 130), ("f32", 20, 500, 16)],
+)
+def test_operands_computed_along_the_depth_are_transposed_into_panels(
+    t: str, rows: int, columns: int, depth: int
+) -> None:
+    """Products of both operands with a factor, whose elements are adjacent along the depth, as in a dense layer."""
+    computation = fused(f"""
+        p0 = {t}[{rows},{depth}] parameter(0)
+        p1 = {t}[{rows},{depth}] parameter(1)
+        p2 = {t}[{columns},{depth}] parameter(2)
+        p3 = {t}[{columns}] parameter(3)
+        x = {t}[{rows},{depth}] multiply(p0, p1)
+        scale = {t}[{columns},{depth}] broadcast(p3), dimensions={{0}}
+        w = {t}[{columns},{depth}] multiply(p2, scale)
+        ROOT d = {t}[{rows},{columns}] dot(x, w), lhs_contracting_dims={{1}}, rhs_contracting_dims={{1}}
+    """)
+    case = case_of(computation, random_args(computation.parameter_shapes, np.random.default_rng(6)), "c")
+
+    (result,) = run_c([case])
+
+    assert "rows" in {s.buffer[:4] for s in walk(_lowered(computation)) if isinstance(s, lir.TransposeTile)}
+    assert problem(result, case) is None
+
+
+@pytest.mark.parametrize(
+    ("bias", "is_one"), [("p2 = f32[24] parameter(2)\nb = f32[4,7,7,24] broadcast(p2), dimensions={3}", True),
+                         ("p2 = f32[7] parameter(2)\nb = f32[4,7,7,24] broadcast(p2), dimensions={2}", False)],
+)  # fmt: skip
+def test_short_free_dimensions_are_one_unless_that_takes_quotients(bias: str, is_one: bool) -> None:
+    computation = fused(f"""
+        p0 = f32[4,7,7,40] parameter(0)
+        p1 = f32[24,40] parameter(1)
+        d = f32[4,7,7,24] dot(p0, p1), lhs_contracting_dims={{3}}, rhs_contracting_dims={{1}}
+        {bias}
+        ROOT r = f32[4,7,7,24] add(d, b)
+    """)
+    case = case_of(computation, random_args(computation.parameter_shapes, np.random.default_rng(8)), "c")
+
+    (result,) = run_c([case])
+
+    (product,) = (s for s in walk(_lowered(computation)) if isinstance(s, lir.MatrixProduct))
+    assert (product.rows.extent > 7) == is_one
+    assert problem(result, case) is None
+
+
+def _lowered(computation: HloComputation) -> lir.Body:
+    return lower(computation).body

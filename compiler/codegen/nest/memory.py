@@ -6,7 +6,7 @@ import enum
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from compiler.codegen.nest.index import IndexExpr
+from compiler.codegen.nest.index import IndexExpr, const
 from compiler.ir.opcodes import Opcode
 from compiler.ir.types import PrimitiveType
 
@@ -58,9 +58,12 @@ class LocalStore:
     value: str
 
 
+_START = const(0)
+
+
 @dataclass(frozen=True, slots=True)
 class TransposeTile:
-    """array[a * size + b] = buffer[offset + a + b * stride] for a < rows and b < columns, both at most `size`.
+    """array[to + a * size + b] = buffer[offset + a + b * stride] for a < rows and b < columns, both at most `size`.
 
     Attributes:
         array: a local array of size * size elements.
@@ -68,6 +71,7 @@ class TransposeTile:
         size: edge of the tile.
         rows, columns: index expressions whose values may exceed `size`; None for whole tiles.
         height: number of rows of a tile that is no square, whose array has height * size elements; 0 for a square.
+        to: where the tile begins in the array.
     """
 
     array: str
@@ -78,6 +82,7 @@ class TransposeTile:
     rows: IndexExpr | None = None
     columns: IndexExpr | None = None
     height: int = 0
+    to: IndexExpr = _START
 
 
 @dataclass(frozen=True, slots=True)

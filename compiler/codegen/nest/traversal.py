@@ -130,7 +130,7 @@ def _map_one(s: Stmt, f: Callable[[IndexExpr], IndexExpr]) -> Stmt:
         return s.map_indices(f)
     if isinstance(s, TransposeTile):
         rows, columns = (None if x is None else f(x) for x in (s.rows, s.columns))
-        return replace(s, offset=f(s.offset), rows=rows, columns=columns)
+        return replace(s, offset=f(s.offset), rows=rows, columns=columns, to=f(s.to))
     if isinstance(s, StreamStore):
         return replace(s, offset=f(s.offset), span=s.span.map_base(f))
     if isinstance(s, For) and s.base is not None:
@@ -157,7 +157,7 @@ def _indices_of(s: Stmt) -> Iterator[IndexExpr]:
     elif isinstance(s, StreamStore):
         yield from (x for x in (s.offset, s.span.base) if x is not None)
     elif isinstance(s, TransposeTile):
-        yield from (x for x in (s.offset, s.rows, s.columns) if x is not None)
+        yield from (x for x in (s.offset, s.rows, s.columns, s.to) if x is not None)
     elif isinstance(s, For) and s.base is not None:
         yield s.base
     elif isinstance(s, MatrixProduct | TileProduct | TileAttention):

@@ -291,6 +291,7 @@ class _CPrinter(Printer):
         if s.height:
             bounds[0] = str(s.height) if s.rows is None else f"TILE_ROOM({s.rows.to_c()}, {s.height})"
         source = f"{s.buffer} + {s.offset.to_c()}"
+        begin = "" if s.to.factor == 0 else f"{s.to.to_c()} + "
         is_float = t in (T.BF16, T.F16)
         if not is_float and (COMPUTE_TYPES[t] != STORAGE_TYPES[t] or t.bits < 8):
             # One row at a time: reads are contiguous, and what is written stays in the first-level cache.
@@ -298,13 +299,14 @@ class _CPrinter(Printer):
             element = self.converted("tile_row[a]", t)
             self.emit(f"  for (index_t a = 0; a < {bounds[0]}; a++) {{")
             self.emit(f"    const {STORAGE_TYPES[t]} *const tile_row = {source} + (index_t)b * {s.stride};")
-            self.emit(f"    {s.array}[a * {s.size} + b] = {element};")
+            self.emit(f"    {s.array}[{begin}a * {s.size} + b] = {element};")
             self.emit("  }")
             return
         if t.bits < 32:
             self.helpers["transpose_narrow.h"] = None
         name = t.name if is_float else str(t.bits)
-        array = s.array if is_float else f"(tile_item_{t.bits} *){s.array}"
+        array = s.array if s.to.factor == 0 else f"({begin}{s.array})"
+        array = array if is_float else f"(tile_item_{t.bits} *){array}"
         self.emit(
             f"transpose_tile_{name}({array}, (const tile_item_{t.bits} *)({source}), "
             f"{s.stride}, {s.size}, {bounds[0]}, {bounds[1]});"

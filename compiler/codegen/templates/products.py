@@ -9,6 +9,7 @@ vectors run: `_Orientation` says which is cheaper.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -21,7 +22,7 @@ from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import Index, IndexExpr, IndexSymbol, Var
 from compiler.codegen.nest.loop_ir import LoopKind
-from compiler.codegen.nest.traversal import map_indices, walk
+from compiler.codegen.nest.traversal import indices_in, map_indices, walk
 from compiler.codegen.schedules.schedule import LANES, LOCAL_BYTES
 from compiler.codegen.schedules.template_schedules import ProductSchedule
 from compiler.codegen.templates.dots import (
@@ -190,6 +191,11 @@ NARROW = 8
 """Adjacent elements of the result from which on vectors of an epilogue run along them."""
 PACKED_ROWS = 64
 """Rows of a task from which on packing its columns takes a small part of its time."""
+SHORT_ROWS = 32
+"""Elements of the last free dimension of an operand below which it is one with those before it."""
+STAGED = 4096
+"""Elements of a part of a panel that is computed along the depth before it is transposed into the panel: 16 KiB of f32,
+which leave room for the panel in the first-level cache."""
 NEAR_BYTES = 1 << 19
 """Size of a right operand up to which it stays in the L2 cache of each core."""
 
@@ -201,6 +207,19 @@ class _Side:
     operand: HloInstruction
     index: Index
     var: Var
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Dimensions of the result.
+
+    Attributes:
+        variables: of the loops over them.
+        index: along each of the dimensions.
+    """
+
+    variables: Sequence[Var]
+    index: Index
 
 
 class _Product:
@@ -222,17 +241,16 @@ class _Product:
 
     def kernel(self) -> lir.Kernel:
         e, dot = self.emitter, self.dot
-        result = [Var(e.fresh("i"), n) for n in dot.shape.dimensions]
-        self.at = tuple(ix.of(v) for v in result)
         self.sizes = sizes = contracted_sizes(dot)
         self.depth = Var(e.fresh("k"), math.prod(sizes))
-        indices = operand_indices(dot, self.at, ix.delinearize(ix.of(self.depth), sizes))
-        left, right = (len(free) for free in free_dimensions(dot))
-        batch = len(result) - left - right
-        parts = (result[batch : batch + left], result[batch + left :])
+        self._inner = ix.delinearize(ix.of(self.depth), sizes)
+        groups = self._groups()
+        result = [v for group in groups for v in group.variables]
+        self.at = tuple(x for group in groups for x in group.index)
+        indices = operand_indices(dot, self.at, self._inner)
         first, second = (
-            _Side(operand, index, self._blocked(free))
-            for operand, index, free in zip(dot.operands, indices, parts, strict=True)
+            _Side(operand, index, self._blocked(group.variables))
+            for operand, index, group in zip(dot.operands, indices, groups[1:], strict=True)
         )
         outer = [v for v in result if v not in (first.var, second.var)]
         rows, columns = min(((first, second), (second, first)), key=lambda sides: self._cost(*sides))
@@ -242,6 +260,51 @@ class _Product:
         arguments = kernel_arguments(self.fused.parameters, [r.shape for r in self.roots])
         body = tuple(e.frames[0].stmts)
         return lir.Kernel("product", arguments, body, self._in_place_pairs(body))
+
+    def _groups(self) -> tuple[_Group, _Group, _Group]:
+        """Return the dimensions of the result: of the batch, and the free ones of both operands.
+
+        Free dimensions of an operand, the last of which is short, are one where every access allows it: blocks are
+        larger, and what is packed for one serves more products.
+        """
+        left, right = (len(free) for free in free_dimensions(self.dot))
+        dims = self.dot.shape.dimensions
+        batch = len(dims) - left - right
+        ends = (0, batch, batch + left, len(dims))
+        found = [self._group(dims[first:end]) for first, end in itertools.pairwise(ends)]
+        for n in (1, 2):
+            sizes = dims[ends[n] : ends[n + 1]]
+            long = [size for size in sizes if size != 1]
+            if len(long) > 1 and long[-1] < SHORT_ROWS:
+                merged = [*found[:n], self._merged(sizes), *found[n + 1 :]]
+                if self._is_affine(merged, merged[n].variables[0]):
+                    found = merged
+        return found[0], found[1], found[2]
+
+    def _group(self, sizes: Sequence[int]) -> _Group:
+        variables = [Var(self.emitter.fresh("i"), n) for n in sizes]
+        return _Group(variables, tuple(map(ix.of, variables)))
+
+    def _merged(self, sizes: Sequence[int]) -> _Group:
+        var = Var(self.emitter.fresh("i"), math.prod(sizes))
+        return _Group([var], ix.delinearize(ix.of(var), sizes))
+
+    def _is_affine(self, groups: Sequence[_Group], var: Var) -> bool:
+        """Check whether the kernel needs no quotients and remainders of a variable of its result."""
+        e, dot = self.emitter, self.dot
+        at = tuple(x for group in groups for x in group.index)
+        with e.guard() as scratch:
+            try:
+                for operand, index in zip(dot.operands, operand_indices(dot, at, self._inner), strict=True):
+                    e.value(operand, index)
+                set_source(e, dot, at, self.type, lambda: e.constant(0, self.type))
+                stored = store_outputs(e, dot, at, self.roots)
+            except UnsupportedError:
+                return False
+            finally:
+                e.sources.pop(dot, None)
+        symbols = {s for i in indices_in((*scratch.stmts, *stored)) for s, _ in i.terms if not isinstance(s, Var)}
+        return all(var not in IndexExpr(((s, 1),)).variables() for s in symbols)
 
     def _in_place_pairs(self, body: lir.Body) -> tuple[tuple[int, int], ...]:
         """Return the (input, output) argument positions that may share one buffer, such as a sum of products.
@@ -326,6 +389,7 @@ class _Product:
             else:
                 column_size = _up(column_size // 2, self.tile[1] * lanes)
         room = LOCAL_BYTES // bytes_ - row_size * (column_size + lanes) - 4096
+        room -= STAGED if pack_columns and self._is_staged(columns) else 0
         while pack_rows and row_size > self.tile[0] and row_size * depth * (1 + pack_columns) > room:
             row_size = _up(row_size // 2, self.tile[0])
         while (
@@ -414,9 +478,46 @@ class _Product:
         self._clear(array, var, span, width)
         if pack_transposed(e, array, found, k, var, span, width):
             return lir.Matrix(array, ix.const(0), width, 1, True)
+        if self._is_staged(side) and min(var.extent, depth.extent) >= LANES * 4 // self.type.byte_size:
+            self._stage(array, side, pieces, var, span, width)
+            return lir.Matrix(array, ix.const(0), width, 1, True)
         loops = step_by_step if self._is_adjacent_after(side, index) else [across, along]
         pack(e, array, loops, side.operand, index, ix.of(k) * width + ix.of(var), pieces.mapping)
         return lir.Matrix(array, ix.const(0), width, 1, True)
+
+    def _is_staged(self, side: _Side) -> bool:
+        """Check whether columns are computed along the depth, and so not in the order in which they are in a panel.
+
+        What is the same along the depth, such as a factor of each column, does not count.
+        """
+        if len(self.sizes) > 1 or self._in_place(side, (side.var, self.depth)).buffer is not None:
+            return False
+        offsets = [i for i in self._offsets(side, side.index) if self.depth in i.variables()]
+        return bool(offsets) and all(i.coefficient(side.var) != 1 for i in offsets)
+
+    def _stage(self, array: str, side: _Side, pieces: _Pieces, var: Var, span: lir.Span, width: int) -> None:
+        """Emit the computation of columns along the depth, in parts that are then transposed in registers.
+
+        Storing each element where it belongs would take as long as several products with it.
+        """
+        e, depth = self.emitter, self.depth.extent
+        parts = -(-depth // _up(max(LANES, STAGED // var.extent), LANES))
+        part, k = Var(e.fresh("m"), parts), Var(e.fresh("k"), depth)
+        inside = Var(e.fresh("k"), min(depth, _up(-(-depth // parts), LANES)))
+        k_span, at = _span(inside, ix.of(part) * inside.extent, depth)
+        rows = e.fresh("rows")
+        e.add(lir.LocalArray(rows, self.type, var.extent * inside.extent))
+        index = tuple(x.substitute({self.depth: ix.of(k)}) for x in side.index)
+        loops = [
+            lir.For(var, LoopKind.SERIAL, (), base=span.base, limit=_limit(span)),
+            lir.For(inside, LoopKind.VECTOR, (), base=k_span.base, limit=_limit(k_span)),
+        ]
+        with e.loops([part], LoopKind.SERIAL):
+            to = ix.of(var) * inside.extent + ix.of(inside)
+            pack(e, rows, loops, side.operand, index, to, {**pieces.mapping, k: at})
+            begin = ix.of(part) * (inside.extent * width)
+            tile = lir.TransposeTile(array, rows, ix.const(0), inside.extent, width, _rest(k_span), _rest(span))
+            e.add(replace(tile, height=inside.extent, to=begin))
 
     def _packed_by_steps(
         self, array: str, side: _Side, pieces: _Pieces, var: Var, span: lir.Span, width: int, by_rows: bool
@@ -476,13 +577,16 @@ class _Product:
             index: of its elements.
             rather_than: no load may be contiguous along this variable, if there is one.
         """
-        e = self.emitter
-        with e.guard() as scratch:
-            e.value(side.operand, index)
-        offsets = [load.offset for load in loads_of(tuple(scratch.stmts))]
+        offsets = self._offsets(side, index)
         if rather_than is not None and any(abs(i.coefficient(rather_than)) == 1 for i in offsets):
             return False
         return any(i.coefficient(side.var) == 1 for i in offsets)
+
+    def _offsets(self, side: _Side, index: Index) -> list[IndexExpr]:
+        """Return where an element of an operand loads from."""
+        with self.emitter.guard() as scratch:
+            self.emitter.value(side.operand, index)
+        return [load.offset for load in loads_of(tuple(scratch.stmts))]
 
     def _block(self, rows: _Side, columns: _Side, pieces: _Pieces, left: lir.Matrix, right: lir.Matrix) -> None:
         """Emit the product of one block and its epilogue."""
