@@ -56,7 +56,38 @@ ENTRY main {
 TANH = "t = f32[128,256] tanh(p)"
 SUM = """z = f32[] constant(0)
   s = f32[128] reduce(p, z), dimensions={1}, to_apply=add
-  t = f32[128,256] broadcast(s), dimensions={0}"""
+  b = f32[128,256] broadcast(s), dimensions={0}
+  t = f32[128,256] OP(b, p)"""
+REVERSED = "u = f32[128,256] reverse(p), dimensions={1}\n  t = f32[128,256] negate(u)"
+GIVEN = """
+HloModule given
+
+forward {
+  p = f32[128,256] parameter(0)
+  t = f32[128,256] multiply(p, p)
+  y = f32[128,256] add(p, t)
+  ROOT r = (f32[128,256], f32[128,256]) tuple(y, t)
+}
+
+add { a = f32[] parameter(0) b = f32[] parameter(1) ROOT r = f32[] add(a, b) }
+
+backward {
+  t = f32[128,256] parameter(0)
+  e = f32[128,256] READ
+  z = f32[] constant(0)
+  ROOT s = f32[] reduce(LAST, z), dimensions={0,1}, to_apply=add
+}
+
+ENTRY main {
+  x = f32[128,256] parameter(0)
+  f = (f32[128,256], f32[128,256]) fusion(x), kind=kLoop, calls=forward
+  y = f32[128,256] get-tuple-element(f), index=0
+  t = f32[128,256] get-tuple-element(f), index=1
+  s = f32[] fusion(t), kind=kLoop, calls=backward
+  ROOT r = (f32[128,256], f32[]) tuple(y, s)
+}
+"""
+"""A fusion that stores the squares of an argument, which a later fusion reads and which does not read the argument."""
 
 
 SOFTMAX = """
@@ -123,23 +154,51 @@ def test_a_kernel_computes_again_what_follows_from_an_array_it_reads() -> None:
     changed = recompute_outputs(module, C_TARGET)
     assert (stored(module), stored(changed)) == (2, 1)
     assert str(module) == before
-    verify(changed)
-    inputs = inputs_of(module)
-    for found, wanted in zip(evaluate(changed, inputs), evaluate(module, inputs), strict=True):
-        np.testing.assert_array_equal(found, wanted)
+    assert_same_results(module, changed)
 
 
 @pytest.mark.parametrize(
     ("value", "read", "why"),
     [
         (TANH, "target", "the product would be alive instead of its tanh"),
-        (SUM, "p", "an element of the value depends on a row"),
+        (REVERSED, "p", "it follows from other elements"),
+        (SUM.replace("OP", "power"), "p", "an expensive op would follow from a sum that is not stored"),
         ("u = f32[128,256] tanh(p)\n  t = f32[128,256] tanh(u)", "p", "it takes longer than loading it"),
     ],
 )
 def test_other_values_are_stored(value: str, read: str, why: str) -> None:
     module = program(value, read)
     assert recompute_outputs(module, C_TARGET) is module, why
+
+
+def assert_same_results(module: HloModule, changed: HloModule) -> None:
+    verify(changed)
+    inputs = inputs_of(module)
+    for found, wanted in zip(evaluate(changed, inputs), evaluate(module, inputs), strict=True):
+        np.testing.assert_array_equal(found, wanted)
+
+
+def test_a_kernel_computes_again_what_follows_from_a_reduction_which_is_stored_instead() -> None:
+    module = program(SUM.replace("OP", "add"))
+    changed = recompute_outputs(module, C_TARGET)
+    first = next(i for i in changed.entry.post_order() if i.opcode is Opcode.FUSION)
+    assert [s.dimensions for s in first.shape.leaves()] == [(128, 256), (128,)]
+    assert_same_results(module, changed)
+
+
+def test_a_kernel_computes_again_what_follows_from_an_argument() -> None:
+    module = parse(GIVEN.replace("READ", "negate(t)").replace("LAST", "e"))
+    changed = recompute_outputs(module, C_TARGET)
+    assert (stored(module), stored(changed)) == (2, 1)
+    assert_same_results(module, changed)
+
+
+@pytest.mark.parametrize(
+    "read", ["reverse(t), dimensions={0}", "negate(t)\n  m = f32[128,256] reverse(e), dimensions={1}"]
+)
+def test_what_follows_from_an_argument_is_stored_where_elements_move(read: str) -> None:
+    module = parse(GIVEN.replace("READ", read).replace("LAST", "m" if "m = " in read else "e"))
+    assert recompute_outputs(module, C_TARGET) is module
 
 
 def test_exponentials_of_a_softmax_are_computed_from_its_weights() -> None:
