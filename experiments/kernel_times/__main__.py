@@ -4,7 +4,7 @@ Examples:
     python -m experiments.kernel_times collect --suite corpus/train,corpus/validation --out kernel_times.jsonl
     python -m experiments.kernel_times train kernel_times.jsonl --out cost_model
     python -m experiments.kernel_times report kernel_times.jsonl cost_model --out results/learning/cost_model.md
-    python -m experiments.kernel_times gains kernel_times.jsonl --out choice_gains
+    python -m experiments.kernel_times gains kernel_times.jsonl other_machine.jsonl --out choice_gains
     python -m experiments.kernel_times transfer kernel_times.jsonl --out results/learning/transfer.md
     python -m experiments.kernel_times choosing kernel_times.jsonl --out results/learning/choosing_kernels.md
 """
@@ -26,7 +26,7 @@ from experiments.kernel_times.choosing import measured_kernels, write_choosing
 from experiments.kernel_times.collect import CollectOptions, collect
 from experiments.kernel_times.dataset import DatasetError, KernelTimes, read_dataset
 from experiments.kernel_times.gains import write_gains
-from experiments.kernel_times.matrices import TimesMatrix, times_matrix
+from experiments.kernel_times.matrices import TimesMatrix, joined, times_matrix
 from experiments.kernel_times.report import write_report
 from experiments.kernel_times.timing import TimingOptions
 from experiments.kernel_times.training import GainOptions, TrainingOptions, train, train_gains
@@ -52,16 +52,17 @@ def _numbers(text: str) -> tuple[int, ...]:
 def _train(o: argparse.Namespace) -> None:
     header, kernels, matrix, training = _rows(o)
     options = TrainingOptions(members=o.members, trees=o.trees, seed=o.seed)
-    facts = _facts("train", header, kernels)
+    facts = _facts("train", [header], kernels)
     model = train(matrix.rows(training), options, facts, max(_numbers(o.threads)))
     model.save(o.out)
     stdout.print(f"trained on {int(training.sum())} times of {len(facts['families'])} families; wrote {o.out}")
 
 
-def _facts(command: str, header: Mapping[str, object], kernels: Sequence[KernelTimes]) -> dict[str, Any]:
+def _facts(command: str, headers: Sequence[Mapping[str, object]], kernels: Sequence[KernelTimes]) -> dict[str, Any]:
     """Return what a model says of its training."""
+    data = [{n: header.get(n) for n in _FACTS} for header in headers]
     return {
-        "command": f"python -m experiments.kernel_times {command}", "data": {n: header.get(n) for n in _FACTS},
+        "command": f"python -m experiments.kernel_times {command}", "data": data[0] if len(data) == 1 else data,
         "kernels": int(sum(k.split == "train" for k in kernels)),
         "families": sorted({k.family for k in kernels if k.split == "train"}), "programs": [],
     }  # fmt: skip
@@ -71,13 +72,16 @@ _FACTS = ("command", "commit", "date", "machine", "c_compiler")
 
 
 def _gains(o: argparse.Namespace) -> None:
-    header, kernels, matrix, training = _rows(o)
     costs = _model(o.model)
-    facts = _facts("gains", header, kernels)
-    model = train_gains(matrix.rows(training), costs, GainOptions(trees=o.trees, seed=o.seed), facts)
+    parts = [_rows_of(o, path) for path in o.data]
+    headers = [header for header, *_ in parts]
+    facts = _facts("gains", headers, [k for _, kernels, *_ in parts for k in kernels])
+    seen = joined([matrix.rows(training) for *_, matrix, training in parts])
+    model = train_gains(seen, costs, GainOptions(trees=o.trees, seed=o.seed), facts)
     model.save(o.out)
     command = "python -m experiments.kernel_times gains"
-    sys.stdout.write(write_gains(o.page, command, header, matrix.rows(~training), costs, model))
+    judged = [(header, matrix.rows(~training)) for header, _, matrix, training in parts]
+    sys.stdout.write(write_gains(o.page, command, judged, costs, model))
 
 
 def _model(folder: Path | None) -> LearnedKernelCost:
@@ -116,14 +120,18 @@ def _choosing(o: argparse.Namespace) -> None:
 
 
 def _rows(o: argparse.Namespace) -> tuple[dict[str, object], list[KernelTimes], TimesMatrix, np.ndarray]:
-    """Return the header and the kernels of a dataset, its rows, and which of them are for training."""
-    header, kernels, _ = read_dataset(o.data)
+    """Return the header and the kernels of the dataset, its rows, and which of them are for training."""
+    return _rows_of(o, o.data)
+
+
+def _rows_of(o: argparse.Namespace, path: Path) -> tuple[dict[str, object], list[KernelTimes], TimesMatrix, np.ndarray]:
+    header, kernels, _ = read_dataset(path)
     wanted = _numbers(o.threads)
     kept = [k.with_threads(wanted) for k in kernels]
     kernels = [k for k in kept if k.times]
     if not any(k.split == "train" for k in kernels):
-        raise DatasetError(f"{o.data} has no kernels of training programs")
-    matrix = times_matrix(kernels, o.data.with_suffix(".features.npz"), o.noise)
+        raise DatasetError(f"{path} has no kernels of training programs")
+    matrix = times_matrix(kernels, path.with_suffix(".features.npz"), o.noise)
     training = np.array([k.split == "train" for k in kernels])[matrix.kernel]
     return header, kernels, matrix, training
 
@@ -165,7 +173,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "gains", help="train a model of what choices of kernels may gain, and say how good it is"
     )
     add = command.add_argument
-    add("data", type=Path, help="dataset that collect wrote")
+    add("data", type=Path, nargs="+", help="datasets that collect wrote, each on another machine")
     add("--out", type=Path, required=True, help="folder of the model of gains")
     add("--model", type=Path, default=None, help="folder of the cost model (default: the one that comes with hlogym)")
     add("--page", type=Path, default=Path("results/learning/choice_gains.md"), help="page (default: %(default)s)")

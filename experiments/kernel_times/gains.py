@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,8 +43,7 @@ def _first(order: Doubles, share: float) -> npt.NDArray[np.int64]:
 def write_gains(
     out: Path,
     command: str,
-    header: Mapping[str, Any],
-    data: TimesMatrix,
+    datasets: Sequence[tuple[Mapping[str, Any], TimesMatrix]],
     costs: LearnedKernelCost,
     model: ChoiceGains,
 ) -> str:
@@ -53,31 +52,37 @@ def write_gains(
     Args:
         out: the file.
         command: the command, for the page.
-        header: of the dataset.
-        data: rows of kernels of families that the models have not seen.
+        datasets: the header of each, and rows of kernels of families that the models have not seen.
         costs: the cost model of kernels.
         model: what is judged.
     """
-    inputs, gains = gain_rows(data, costs)
-    orders = {
-        "the cost model's": inputs[:, -1].astype(np.float64),
-        "this one's": model.predict(inputs),
-        "of the gains": gains,
-    }
-    worth = gains > np.log1p(NOTABLE)
+    table = [["measured on", "order", *(f"first {s:.0%}" for s in SHARES), "worth it"]]
     lines = [
-        f"What the model of gains finds among {len(gains)} choices of kernels of validation families, of which "
-        f"{worth.mean():.1%} are faster than the default by {NOTABLE:.0%} and more; it was trained on "
-        f"{model.provenance.get('rows')} choices of other families. `python -m experiments.kernel_times collect` "
-        f"measured them: commit {header.get('commit')}, {header.get('date')}, {header.get('machine')}.",
+        "What the model of gains finds among choices of kernels of validation families; it was trained on "
+        f"{model.provenance.get('rows')} choices of other families.",
+        "",
+    ]
+    for header, data in datasets:
+        inputs, gains = gain_rows(data, costs)
+        worth = gains > np.log1p(NOTABLE)
+        machine = str(header.get("machine")).partition(",")[0]
+        lines.append(
+            f"- {machine}: {len(gains)} choices, of which {worth.mean():.1%} are faster than the default by "
+            f"{NOTABLE:.0%} and more. `python -m experiments.kernel_times collect` measured them: commit "
+            f"{header.get('commit')}, {header.get('date')}, {header.get('machine')}."
+        )
+        orders = {
+            "the cost model's": inputs[:, -1].astype(np.float64), "this one's": model.predict(inputs),
+            "of the gains": gains,
+        }  # fmt: skip
+        table.append([machine, "any", *(f"{s:.0%}" for s in SHARES), f"{worth.mean():.0%}"])
+        for name, order in orders.items():
+            found = [f"{share_found(gains, order, s):.0%}" for s in SHARES]
+            table.append([machine, name, *found, f"{worth[_first(order, 0.1)].mean():.0%}"])
+    lines += [
         "",
         "If only the first choices of an order are measured, they have this share of all gains. A gain counts if it is "
         "taken, from 1% on, by one half of the measurements, and is what the other half says, both ways, so that luck "
         f"is no gain. The last column is the share of the first tenth that is faster by {NOTABLE:.0%}.",
     ]
-    table = [["order", *(f"first {s:.0%}" for s in SHARES), "worth it"]]
-    table.append(["any", *(f"{s:.0%}" for s in SHARES), f"{worth.mean():.0%}"])
-    for name, order in orders.items():
-        found = [f"{share_found(gains, order, s):.0%}" for s in SHARES]
-        table.append([name, *found, f"{worth[_first(order, 0.1)].mean():.0%}"])
     return write_page(out, "Which choices of kernels are worth a measurement", command, lines, table)

@@ -14,7 +14,7 @@ from compiler.codegen.schedules.kernel_choice import KernelChoice
 from compiler.learned.features.kernel_costs import COST_FEATURE_VERSION, COST_FEATURES, cost_features
 from experiments.kernel_times.dataset import ChoiceTime, KernelTimes, site_of
 
-__all__ = ["TimesMatrix", "times_matrix"]
+__all__ = ["TimesMatrix", "joined", "times_matrix"]
 
 Floats = npt.NDArray[np.float32]
 Integers = npt.NDArray[np.int64]
@@ -47,6 +47,24 @@ class TimesMatrix:
             self.features[keep], self.log_seconds[keep], self.noise[keep], self.halves[keep], self.kernel[keep],
             number[self.default[keep]],
         )  # fmt: skip
+
+
+def joined(matrices: Sequence[TimesMatrix]) -> TimesMatrix:
+    """Return the rows of several datasets, whose kernels count as different ones.
+
+    Raises:
+        ValueError: there are none.
+    """
+    rows = np.cumsum([0, *(len(m.kernel) for m in matrices[:-1])])
+    kernels = np.cumsum([0, *(int(m.kernel.max(initial=-1)) + 1 for m in matrices[:-1])])
+    return TimesMatrix(
+        np.concatenate([m.features for m in matrices]),
+        np.concatenate([m.log_seconds for m in matrices]),
+        np.concatenate([m.noise for m in matrices]),
+        np.concatenate([m.halves for m in matrices]),
+        np.concatenate([m.kernel + n for m, n in zip(matrices, kernels, strict=True)]),
+        np.concatenate([m.default + n for m, n in zip(matrices, rows, strict=True)]),
+    )
 
 
 def times_matrix(

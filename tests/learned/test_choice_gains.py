@@ -16,8 +16,8 @@ from compiler.learned.features.kernel_costs import COST_FEATURES
 from compiler.learned.kernel_model import LearnedKernelCost, shipped_kernel_cost
 from compiler.learned.policy_folder import WEIGHTS_FILE
 from compiler.learned.tree_nodes import TreeNodes
-from experiments.kernel_times.gains import share_found
-from experiments.kernel_times.matrices import TimesMatrix
+from experiments.kernel_times.gains import share_found, write_gains
+from experiments.kernel_times.matrices import TimesMatrix, joined
 from experiments.kernel_times.training import GainOptions, gain_rows, train_gains
 from tests.session.test_kernel_sites import TRANSPOSE, fused
 
@@ -117,3 +117,34 @@ def test_the_share_of_the_gains_that_come_first() -> None:
     gains = np.array([1.0, -0.5, 3.5, 0.0])
     assert share_found(gains, np.array([1.0, 2.0, 3.0, 0.0]), 0.5) == pytest.approx(0.75)
     assert share_found(np.zeros(4), gains, 0.5) == 0.0
+
+
+def _times(kernels: int, seconds: float) -> TimesMatrix:
+    """Return kernels with two choices each, the second of which is a tenth faster."""
+    count = 2 * kernels
+    logs = np.log(seconds) - 0.1 * (np.arange(count) % 2)
+    kernel = np.arange(count) // 2
+    return TimesMatrix(
+        np.random.default_rng(0).random((count, WIDTH), np.float32), logs, np.zeros(count, np.float32),
+        np.stack([logs, logs], axis=1), kernel, 2 * kernel,
+    )  # fmt: skip
+
+
+def test_joined_datasets_keep_their_kernels_apart_and_their_gains() -> None:
+    first, second = _times(2, 1e-5), _times(3, 1e-4)
+    both = joined([first, second])
+    assert both.kernel.tolist() == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
+    assert both.default.tolist() == [0, 0, 2, 2, 4, 4, 6, 6, 8, 8]
+    gains = gain_rows(both, _costs())[1]
+    assert (
+        gains.tolist() == [*gain_rows(first, _costs())[1], *gain_rows(second, _costs())[1]] == pytest.approx([0.1] * 5)
+    )
+
+
+def test_the_page_has_the_shares_on_each_machine(tmp_path: Path) -> None:
+    model = ChoiceGains(_one_split(0, 1e9, 0.0, 0.0), _costs().digest, {"rows": 7})
+    machines = [({"machine": f"Processor {n}, 2 cores"}, _times(20, 1e-5)) for n in (1, 2)]
+    page = write_gains(tmp_path / "page.md", "gains", machines, _costs(), model)
+    for name in ("Processor 1", "Processor 2"):
+        assert f"| {name} | of the gains | 5% | 10% | 20% | 30% | 50% | 100% |" in page
+        assert f"- {name}: 20 choices, of which 100.0% are faster" in page
