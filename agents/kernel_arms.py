@@ -48,7 +48,7 @@ _NAMES = frozenset({"implementation", "flags"})
 """Knobs whose values have nothing to do with each other."""
 NEW = 2.0
 """Factor of what a value is expected to gain while no value of its knob was tried in the kernel: the beliefs are from
-measurements of another machine, which may differ from this one."""
+measurements of other machines, which may differ from this one."""
 _APART = frozenset({"implementation", "vector"})
 """Knobs whose values say so little about each other that each counts as a knob of its own."""
 
