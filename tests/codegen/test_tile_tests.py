@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import product
 
+import numpy as np
 import pytest
 
 from compiler.codegen.nest import index as ix
@@ -12,8 +13,10 @@ from compiler.codegen.nest.index import Var
 from compiler.codegen.schedules.schedule import Schedule
 from compiler.codegen.schedules.tile_tests import tests_of_tiles as of_tiles
 from compiler.ir.types import PrimitiveType as T
+from tests.codegen import running
 from tests.codegen.test_stages import checked
 
+ADD = "add { a = f32[] parameter(0) b = f32[] parameter(1) ROOT s = f32[] add(a, b) }"
 TILE, POINT = Var("tile", 5), Var("point", 8)
 
 
@@ -55,3 +58,41 @@ def test_transposed_parts_of_a_concatenation(rows: int) -> None:
     if rows == 64:  # the tiles end where a part does
         assert "if (" in source
         assert "if (" not in source[source.index("for (index_t i2i") :]
+
+
+PARTS = """
+    x = f32[{rows},{n}] parameter(0)
+    y = f32[{rows},{h}] parameter(1)
+    zero = f32[] constant(0)
+    a = f32[{rows},{h}] negate(y)
+    left = f32[{rows},{k}] slice(x), slice={{[0:{rows}], [0:{k}]}}
+    b = f32[{rows},{n}] concatenate(a, left), dimensions={{1}}
+    d = f32[{rows},{n}] subtract(b, x)
+    sums = f32[{n}] reduce(d, zero), dimensions={{0}}, to_apply=add
+    ROOT r = (f32[{n}], f32[{rows},{n}]) tuple(sums, d)
+"""
+
+
+@pytest.mark.parametrize("schedule", [Schedule(threads=0, splits=1), Schedule(), Schedule(splits=3, columns=32)])
+@pytest.mark.parametrize(("rows", "half"), [(40, 512), (40, 500), (300, 1024)])
+def test_columns_of_a_concatenation_are_summed_without_branches_in_the_loops(
+    rows: int, half: int, schedule: Schedule
+) -> None:
+    source = summed(PARTS.format(rows=rows, n=2 * half, h=half, k=half), schedule)
+    if half % 256 == 0:  # the tiles end where a part does
+        assert "if (" in source
+        vectors = [loop.split("}")[0] for loop in source.split("#pragma omp simd")[1:]]
+        assert not any("if (" in loop for loop in vectors)
+
+
+def test_summands_that_a_branch_chooses_are_computed_once() -> None:
+    source = summed(PARTS.format(rows=40, n=1024, h=512, k=512), Schedule(threads=0, splits=1))
+    assert source.count("o1[") == 2  # one store for each part, in the loops that sum
+
+
+def summed(text: str, schedule: Schedule) -> str:
+    """Return the source of the kernel of a computation with sums, after comparing it with the interpreter."""
+    fused = running.fused(text, ADD)
+    case = running.case_of(fused, running.random_args(fused.parameter_shapes, np.random.default_rng(0)), "c", schedule)
+    assert running.problem(running.run_c([case])[0], case) is None
+    return case.spec.source

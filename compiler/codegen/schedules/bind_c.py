@@ -58,7 +58,7 @@ from compiler.codegen.schedules.sparse_loads import is_sparse, separate_sparse_l
 from compiler.codegen.schedules.splits import THREAD_GRAINS, split_reductions
 from compiler.codegen.schedules.stored_values import store_in_reductions
 from compiler.codegen.schedules.tails import split_tails
-from compiler.codegen.schedules.tile_tests import tests_of_tiles
+from compiler.codegen.schedules.tile_tests import branch_on_tiles, tests_of_tiles
 from compiler.codegen.schedules.uniform_values import move_uniform_values
 from compiler.errors import UnsupportedError
 from compiler.ir.types import PrimitiveType
@@ -125,7 +125,8 @@ def _with_divided_reductions(kernel: lir.Kernel, schedule: Schedule) -> lir.Kern
     body = split_reduction_edges(kernel.body) if splits_edges else kernel.body
     body = split_reductions(body, schedule)
     body = merge_narrow_columns(body, schedule.short) if schedule.vector else body
-    body = tile_columns(body, schedule, in_vectors=True)
+    tiled = tile_columns(body, schedule, in_vectors=True)
+    body = body if tiled == body else branch_on_tiles(tests_of_tiles(tiled))
     return replace(kernel, body=split_scatters(expand_scans(body, schedule), schedule))
 
 

@@ -152,7 +152,7 @@ def _merged_columns(body: Sequence[lir.Stmt], first: int, second: int, must_alia
     (last,) = moved[-1:]
     assert isinstance(last, lir.Store)  # noqa: S101 - it was one before its index changed
     needed = {names.get(s.name) for s in moved if isinstance(s, lir.Let)}
-    shared = [s for s in reduce.body if isinstance(s, lir.Let) and s.name in needed]
+    shared = [s for s in reduce.body if isinstance(s, lir.If) or (isinstance(s, lir.Let) and s.name in needed)]
     if last.value not in names or not (any(map(_is_expensive, shared)) or work_of(tuple(shared)) >= MIN_WORK):
         return None
     both = replace(reduce, body=(*reduce.body, replace(last, value=names[last.value])))
@@ -172,8 +172,8 @@ def _elements(vars_: Sequence[Var], row: Var, column: Var) -> dict[ix.IndexSymbo
     return None
 
 
-def _is_expensive(s: lir.Let) -> bool:
-    return isinstance(s.value, lir.Apply) and s.value.op.is_expensive
+def _is_expensive(s: lir.Stmt) -> bool:
+    return isinstance(s, lir.Let) and isinstance(s.value, lir.Apply) and s.value.op.is_expensive
 
 
 def _is_expensive_or_load(s: lir.Let) -> bool:

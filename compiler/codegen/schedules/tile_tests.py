@@ -1,18 +1,27 @@
 """Tests of an element inside of a tile that are tests of the tile.
 
 Where an array of a concatenation ends between two tiles, `32 * tile + row <= 255` is `tile <= 7`: the test is the same
-for the whole tile, and loops over its elements need no branches.
+for the whole tile, and loops over its elements need no branches. In column reductions the branches are around the loops
+over the rows of a tile.
 """
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 from compiler.codegen.nest import loop_ir as lir
-from compiler.codegen.nest.loop_ir import Body
-from compiler.codegen.nest.traversal import map_bodies
+from compiler.codegen.nest.index import Var
+from compiler.codegen.nest.loop_ir import Body, For
+from compiler.codegen.nest.traversal import map_bodies, map_compound, walk
+from compiler.codegen.schedules.known_tests import COPYABLE, copy_with
+from compiler.codegen.schedules.loop_transforms import without_dead_code
+from compiler.ir.types import PrimitiveType as T
 
-__all__ = ["tests_of_tiles"]
+__all__ = ["branch_on_tiles", "tests_of_tiles"]
+
+MAX_STATEMENTS = 60
+"""Maximum number of statements of a loop that is copied for the outcomes of a test."""
 
 
 def tests_of_tiles(body: Body) -> Body:
@@ -24,6 +33,40 @@ def _statement(s: lir.Stmt) -> lir.Stmt:
     if isinstance(s, lir.Let) and isinstance(s.value, lir.IndexTest):
         return replace(s, value=_of_tile(s.value))
     return map_bodies(s, tests_of_tiles)
+
+
+def branch_on_tiles(body: Body) -> Body:
+    """Return statements whose branches on tests that are the same for a whole loop are around the loop."""
+    numbers = itertools.count()
+
+    def statement(s: lir.Stmt) -> Body:
+        test = _fixed_test(s) if isinstance(s, For) else None
+        if test is None:
+            return (map_bodies(s, lambda inner: map_compound(inner, statement)),)
+        name = f"tile{next(numbers)}"
+        sides = [copy_with((s,), {test: outcome}, {}, f"_{name}{outcome:d}") for outcome in (True, False)]
+        then, otherwise = (map_compound(side, statement) for side in sides)
+        return lir.Let(name, T.PRED, test), lir.If(name, then, otherwise)
+
+    branched = map_compound(body, statement)
+    return body if branched == body else without_dead_code(branched)
+
+
+def _fixed_test(s: For) -> lir.IndexTest | None:
+    """Return a test in a small loop that decides a branch and that no variable inside of the loop changes, if any."""
+    inside = list(walk((s,)))
+    if len(inside) > MAX_STATEMENTS or not any(isinstance(x, lir.If) for x in inside):
+        return None
+    if not all(isinstance(x, COPYABLE) for x in inside):
+        return None
+    changed = {x.var for x in inside if isinstance(x, For)}
+    conditions = {x.condition for x in inside if isinstance(x, lir.If)}
+    for x in inside:
+        if isinstance(x, lir.Let) and isinstance(x.value, lir.IndexTest) and x.name in conditions:
+            needed = set(x.value.value.variables())
+            if needed and changed.isdisjoint(needed) and all(isinstance(v, Var) for v in needed):
+                return x.value
+    return None
 
 
 def _of_tile(t: lir.IndexTest) -> lir.IndexTest:
