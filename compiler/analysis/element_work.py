@@ -10,6 +10,8 @@ LOOP_FROM = 17
 """Reductions over at least this many elements run as loops; smaller ones are unrolled."""
 SPLIT_FROM = 32
 """Loops over rows of at least this many elements are split where the operands of a concatenation meet."""
+WRITTEN_OUT = 4
+"""Elements of a row up to which a loop over it is written out, so that nothing tests which part has an element."""
 MOST_ROLLED = 0.1
 """Share of a rolled array that comes from the other end at most."""
 
@@ -66,6 +68,8 @@ def _tested(concatenate: HloInstruction) -> float:
     Loops over long rows are split where the operands meet. In an array that is rolled, nearly all elements are then in
     the loop over the longest part. Only an array that is given counts, because a computed one is computed in each loop.
     """
+    if concatenate.dimensions[0] == concatenate.shape.rank - 1 and concatenate.shape.dimensions[-1] <= WRITTEN_OUT:
+        return 0.0
     largest = max(concatenate.operands, key=lambda o: o.shape.num_elements)
     rest = 1.0 - largest.shape.num_elements / max(1, concatenate.shape.num_elements)
     if largest.opcode is not Opcode.SLICE or rest > MOST_ROLLED or largest.shape.dimensions[-1] < SPLIT_FROM:

@@ -223,12 +223,15 @@ def _is_along_columns(reduce: HloInstruction) -> bool:
     return not over[-1]
 
 
-def crosses_rows(transpose: HloInstruction) -> bool:
-    """Check whether a transpose reads a large array across its rows, each element from another cache line."""
-    source, result = transpose.operands[0].shape.dimensions, transpose.shape.dimensions
-    if transpose.shape.byte_size <= NEAR_BYTES or transpose.attributes["dimensions"][-1] == len(result) - 1:
+def crosses_rows(i: HloInstruction) -> bool:
+    """Check whether a transpose or broadcast reads a large array across its rows, one element of each cache line."""
+    source, result = i.operands[0].shape, i.shape.dimensions
+    if source.byte_size <= NEAR_BYTES or not source.dimensions:
         return False
-    return min(source[-1], result[-1]) >= SHORT_ROW
+    last, kept = len(result) - 1, i.dimensions
+    if kept[-1] == last if i.opcode is Opcode.TRANSPOSE else (kept[-1] == last or last not in kept):
+        return False
+    return min(source.dimensions[-1], result[-1]) >= SHORT_ROW
 
 
 def first_leaf_elements(instruction: HloInstruction) -> int:
@@ -240,6 +243,7 @@ def first_leaf_elements(instruction: HloInstruction) -> int:
 
 
 _ONCE = Use(1, 1)
+_CROSSING = (Opcode.TRANSPOSE, Opcode.BROADCAST)
 
 
 class _Walk:
@@ -329,7 +333,7 @@ class _Walk:
             flops += own
             if in_steps and per_element > 1.0:
                 serial += own
-            if op is Opcode.TRANSPOSE and crosses_rows(i):
+            if op in _CROSSING and crosses_rows(i):
                 strided += evaluations
             if op is Opcode.REDUCE:
                 statements += copies * _unrolled(i)

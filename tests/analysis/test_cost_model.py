@@ -498,7 +498,16 @@ def test_small_products_of_a_batch_are_one_kernel_for_any_number_of_cores(cores:
     assert [i.opcode for i in module.entry.instructions if i.opcode is not Opcode.PARAMETER] == [Opcode.FUSION]
 
 
-def test_reductions_pay_for_large_arrays_that_they_read_across_rows() -> None:
+@pytest.mark.parametrize(("n", "tested"), [(4, False), (5, True)])
+def test_nothing_tests_where_elements_of_short_rows_come_from(n: int, tested: bool) -> None:
+    columns = "".join(f"  %c{k} = f32[1024,1] slice(%x), slice={{[0:1024], [{k}:{k + 1}]}}\n" for k in range(n))
+    pieces = ", ".join(f"%c{k}" for k in reversed(range(n)))
+    root = _root(f"{columns}  ROOT %y = f32[1024,{n}] concatenate({pieces}), dimensions={{1}}", f"x: f32[1024,{n}]")
+    assert bool(summarize(root).flops) == tested
+
+
+@pytest.mark.parametrize("moved", ["transpose(x), dimensions={{1,0}}", "broadcast(x), dimensions={{1,0}}"])
+def test_reductions_pay_for_large_arrays_that_they_read_across_rows(moved: str) -> None:
     text = """
     HloModule m
     add {{
@@ -509,7 +518,7 @@ def test_reductions_pay_for_large_arrays_that_they_read_across_rows() -> None:
     fused {{
       x = f32[{m},{n}] parameter(0)
       y = f32[{n},{m}] parameter(1)
-      t = f32[{n},{m}] transpose(x), dimensions={{1,0}}
+      t = f32[{n},{m}] MOVED
       p = f32[{n},{m}] multiply({first}, y)
       z = f32[] constant(0)
       ROOT r = f32[{n}] reduce(p, z), dimensions={{1}}, to_apply=add
@@ -522,7 +531,7 @@ def test_reductions_pay_for_large_arrays_that_they_read_across_rows() -> None:
     """
 
     def seconds(m: int, n: int, first: str) -> float:
-        module = parse(text.format(m=m, n=n, first=first))
+        module = parse(text.replace("MOVED", moved).format(m=m, n=n, first=first))
         return CostModel(cpu(1)).instruction(module.entry.root)
 
     assert seconds(500, 600, "t") > 3 * seconds(500, 600, "y")

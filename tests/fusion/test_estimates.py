@@ -1,5 +1,7 @@
 """Tests of estimates that are kept for equal pairs of nodes."""
 
+import pytest
+
 from compiler.fusion.actions import FusionAction
 from compiler.fusion.state import FusionState
 from compiler.text import parse
@@ -29,3 +31,24 @@ def test_equal_pairs_differ_where_only_one_updates_in_place() -> None:
         state = FusionState(parse(UPDATES))
         found = {p: state.estimate(p) for p in order}
         assert [found[p] for p in pairs] == alone
+
+
+DISTANCES = """HloModule m
+add { p = f32[] parameter(0) q = f32[] parameter(1) ROOT s = f32[] add(p, q) }
+ENTRY main {
+  x = f32[64,8] parameter(0)
+  zero = f32[] constant(0)
+  a = f32[64,64,8] broadcast(x), dimensions={1,2}
+  s = f32[64,64,8] multiply(a, a)
+  d = f32[64,8] reduce(s, zero), dimensions={1}, to_apply=add
+  ROOT e = f32[64,8] exponential(d)
+}"""
+
+
+def test_what_rows_repeat_is_estimated_as_it_is_after_fusion() -> None:
+    state = FusionState(parse(DISTANCES))
+    for producer, user in (("a", "s"), ("fusion", "d")):
+        action = FusionAction("producer-consumer", "main", producer, (user,))
+        before, saved = state.seconds(), state.estimate(action)
+        state.apply(action)
+        assert before - state.seconds() == pytest.approx(saved)
