@@ -234,5 +234,20 @@ def test_short_free_dimensions_are_one_unless_that_takes_quotients(bias: str, is
     assert problem(result, case) is None
 
 
+def test_sides_are_not_exchanged_if_each_task_would_pack_the_same_columns() -> None:
+    """Whole vectors along the 128 rows save less than to pack them again for each of the parts of 100 columns costs."""
+    computation = fused("""
+        p0 = f32[128,1024] parameter(0)
+        p1 = f32[1024,100] parameter(1)
+        ROOT d = f32[128,100] dot(p0, p1), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+    """)
+    case = case_of(computation, random_args(computation.parameter_shapes, np.random.default_rng(9)), "c")
+
+    (result,) = run_c([case])
+
+    assert "panel" not in case.spec.source
+    assert problem(result, case) is None
+
+
 def _lowered(computation: HloComputation) -> lir.Body:
     return lower(computation).body

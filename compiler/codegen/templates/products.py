@@ -210,6 +210,27 @@ class _Side:
 
 
 @dataclass(frozen=True)
+class _Blocking:
+    """How a product is divided.
+
+    Attributes:
+        tile: rows and vectors of a register tile.
+        rows, columns: size of a block.
+        shared: number of blocks of rows of a task, which share packed columns.
+        tasks: number of tasks into which the blocks of rows are divided.
+        pack_rows, pack_columns: whether blocks of an operand are computed into local arrays.
+    """
+
+    tile: tuple[int, int]
+    rows: int
+    columns: int
+    shared: int
+    tasks: int
+    pack_rows: bool
+    pack_columns: bool
+
+
+@dataclass(frozen=True)
 class _Group:
     """Dimensions of the result.
 
@@ -253,8 +274,8 @@ class _Product:
             for operand, index, group in zip(dot.operands, indices, groups[1:], strict=True)
         )
         outer = [v for v in result if v not in (first.var, second.var)]
-        rows, columns = min(((first, second), (second, first)), key=lambda sides: self._cost(*sides))
         self.outer = math.prod(v.extent for v in outer)
+        rows, columns = min(((first, second), (second, first)), key=lambda sides: self._cost(*sides))
         with e.loops(outer):
             self._blocks(rows, columns)
         arguments = kernel_arguments(self.fused.parameters, [r.shape for r in self.roots])
@@ -345,14 +366,13 @@ class _Product:
     def _cost(self, rows: _Side, columns: _Side) -> float:
         """Return the estimated cycles of a product with one side as rows and the other as columns."""
         m, n, depth = rows.var.extent, columns.var.extent, self.depth.extent
-        lanes = 64 // self.type.byte_size
-        vectors = -(-n // lanes)
-        height, width = best_tile(m, vectors, self.schedule.accumulators)
+        blocking = self._blocking(rows, columns)
+        (height, width), vectors = blocking.tile, -(-n // (64 // self.type.byte_size))
         cycles = depth * -(-m // height) * -(-vectors // width) * tile_cycles(height, width)
-        if not self._columns_adjacent(columns):
-            cycles += GATHER * n * depth
-        if self._in_place(rows, (rows.var, self.depth)).buffer is None:
-            cycles += (GATHER if rows.var.extent > 1 else 0) * m * depth
+        if blocking.pack_columns:
+            cycles += GATHER * n * depth * blocking.tasks
+        if blocking.pack_rows and m > 1:
+            cycles += GATHER * m * depth * (-(-n // blocking.columns) if blocking.pack_columns else 1)
         to = forward_index(self.dot, self.roots[0], self.at)
         adjacent = ix.linearize(to, self.roots[0].shape.dimensions).coefficient(columns.var) == 1
         return cycles + (VECTOR if adjacent or n == 1 else SCATTER) * m * n
@@ -363,49 +383,61 @@ class _Product:
 
     # ---- blocks
 
-    def _blocks(self, rows: _Side, columns: _Side) -> None:
-        """Emit the loops over blocks.
-
-        A panel of columns that must be packed serves all blocks of rows, and packed rows all blocks of columns.
-        """
-        e, s = self.emitter, self.schedule
+    def _blocking(self, rows: _Side, columns: _Side) -> _Blocking:
+        """Return how a product with one side as rows and the other as columns is divided."""
+        s = self.schedule
         m, n, depth = rows.var.extent, columns.var.extent, self.depth.extent
         bytes_ = self.type.byte_size
         lanes = 64 // bytes_
-        self.tile = best_tile(m, -(-n // lanes), s.accumulators)
-        self.narrow_tile = best_tile(m, -(-2 * n // lanes), s.accumulators // 2)
-        left = self._in_place(rows, (rows.var, self.depth))
-        pack_rows, pack_columns = left.buffer is None, not self._columns_adjacent(columns)
-        row_size, column_size = _block(m, s.row_block, self.tile[0]), _block(n, s.column_block, self.tile[1] * lanes)
+        tile = best_tile(m, -(-n // lanes), s.accumulators)
+        pack_rows = self._in_place(rows, (rows.var, self.depth)).buffer is None
+        pack_columns = not self._columns_adjacent(columns)
+        row_size, column_size = _block(m, s.row_block, tile[0]), _block(n, s.column_block, tile[1] * lanes)
         while (
             self.outer * -(-m // row_size) * -(-n // column_size) < s.tasks
             and row_size * column_size * depth > s.task_products
-            and (row_size > self.tile[0] or column_size > self.tile[1] * lanes)
+            and (row_size > tile[0] or column_size > tile[1] * lanes)
         ):
             # Each task packs its columns: more blocks of rows pack them more often, more blocks of columns do not.
-            by_columns = pack_columns and row_size <= PACKED_ROWS and column_size > self.tile[1] * lanes
-            if row_size > self.tile[0] and not by_columns:
-                row_size = _up(row_size // 2, self.tile[0])
+            by_columns = pack_columns and row_size <= PACKED_ROWS and column_size > tile[1] * lanes
+            if row_size > tile[0] and not by_columns:
+                row_size = _up(row_size // 2, tile[0])
             else:
-                column_size = _up(column_size // 2, self.tile[1] * lanes)
+                column_size = _up(column_size // 2, tile[1] * lanes)
         room = LOCAL_BYTES // bytes_ - row_size * (column_size + lanes) - 4096
         room -= STAGED if pack_columns and self._is_staged(columns) else 0
-        while pack_rows and row_size > self.tile[0] and row_size * depth * (1 + pack_columns) > room:
-            row_size = _up(row_size // 2, self.tile[0])
+        while pack_rows and row_size > tile[0] and row_size * depth * (1 + pack_columns) > room:
+            row_size = _up(row_size // 2, tile[0])
         while (
             pack_columns and column_size > lanes and (column_size + lanes) * depth > room - pack_rows * row_size * depth
         ):
             column_size = _up(column_size // 2, lanes)
-        j_block = Var(e.fresh("n"), -(-n // column_size))
-        i, j = Var(e.fresh("r"), min(row_size, m)), Var(e.fresh("c"), min(column_size, n))
-        column_span, column_at = _span(j, ix.of(j_block) * j.extent, n)
         shared = max(1, s.shared_rows // row_size) if pack_columns else 1
         blocks = -(-m // row_size)
         enough = max(-(-PACKED_ROWS // row_size), self.outer * blocks * -(-n // column_size) // s.tasks)
         shared = min(shared, blocks, enough)
         while blocks % shared:
             shared -= 1
-        i_task, i_block = Var(e.fresh("t"), blocks // shared), Var(e.fresh("m"), shared)
+        return _Blocking(tile, row_size, column_size, shared, blocks // shared, pack_rows, pack_columns)
+
+    def _blocks(self, rows: _Side, columns: _Side) -> None:
+        """Emit the loops over blocks.
+
+        A panel of columns that must be packed serves all blocks of rows, and packed rows all blocks of columns.
+        """
+        e = self.emitter
+        m, n = rows.var.extent, columns.var.extent
+        blocking = self._blocking(rows, columns)
+        row_size, column_size, shared = blocking.rows, blocking.columns, blocking.shared
+        pack_rows, pack_columns = blocking.pack_rows, blocking.pack_columns
+        lanes = 64 // self.type.byte_size
+        self.tile = blocking.tile
+        self.narrow_tile = best_tile(m, -(-2 * n // lanes), self.schedule.accumulators // 2)
+        left = self._in_place(rows, (rows.var, self.depth))
+        j_block = Var(e.fresh("n"), -(-n // column_size))
+        i, j = Var(e.fresh("r"), min(row_size, m)), Var(e.fresh("c"), min(column_size, n))
+        column_span, column_at = _span(j, ix.of(j_block) * j.extent, n)
+        i_task, i_block = Var(e.fresh("t"), blocking.tasks), Var(e.fresh("m"), shared)
         row_span, row_at = _span(i, (ix.of(i_task) * shared + ix.of(i_block)) * i.extent, m)
         mapping: dict[ix.IndexSymbol, IndexExpr] = {rows.var: row_at, columns.var: column_at}
         pieces = _Pieces(i, j, row_span, column_span, mapping)
