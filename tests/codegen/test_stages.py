@@ -122,6 +122,42 @@ def test_values_that_are_cheap_are_computed_again() -> None:
     assert len(re.findall(r"float \w+_block\[256\]", checked(text, Schedule(stages=1)))) == 1
 
 
+def padded(low: str) -> str:
+    """Return the logarithm of a sum of exponentials of neighbors, the first of which has a padding of LOW elements."""
+    return f"""
+    a = f32[128] parameter(0)
+    inner = f32[127] slice(a), slice={{[0:127]}}
+    edge = f32[] constant(-1e9)
+    before = f32[128] pad(inner, edge), padding={low}
+    d = f32[128] subtract(a, before)
+    n = f32[128] abs(d)
+    m = f32[128] negate(n)
+    e = f32[128] exponential(m)
+    l = f32[128] log-plus-one(e)
+    high = f32[128] maximum(a, before)
+    ROOT r = f32[128] add(high, l)"""
+
+
+@pytest.mark.parametrize("low", ["1_0", "0_1"])
+def test_elements_that_a_branch_chooses_are_passed_on(low: str) -> None:
+    source = checked(padded(low), Schedule(stages=1, edges=0))
+    assert source.count("if (") == 1
+    assert len(re.findall(r"_block\[128\]", source)) == 2
+
+
+def test_a_function_that_a_branch_computes_stays_with_what_follows() -> None:
+    text = """
+    a = f32[128] parameter(0)
+    b = f32[100] parameter(1)
+    zero = f32[] constant(0)
+    t = f32[100] tanh(b)
+    p = f32[128] pad(t, zero), padding=14_14
+    e = f32[128] exponential(a)
+    l = f32[128] log-plus-one(e)
+    ROOT r = f32[128] add(l, p)"""
+    assert "_block[" not in checked(text, Schedule(stages=1, edges=0, rare=0))
+
+
 def test_a_gather_in_a_late_stage() -> None:
     dimensions = "offset_dims={}, collapsed_slice_dims={0}, start_index_map={0}, index_vector_dim=1, slice_sizes={1}"
     text = f"""

@@ -17,7 +17,7 @@ from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import Var
 from compiler.codegen.nest.loop_ir import Body, For, LoopKind
 from compiler.codegen.nest.scalar_ops import SCALAR_BYTES
-from compiler.codegen.nest.traversal import map_indices, names_of
+from compiler.codegen.nest.traversal import map_indices, names_of, names_used, walk
 from compiler.codegen.schedules.streams import has_whole_blocks
 from compiler.ir import Opcode, Trait
 from compiler.ir.types import PrimitiveType as T
@@ -69,10 +69,19 @@ def _divided(s: For, depth: int) -> Stages | None:
     """Return the stages for a depth; None if there is one only, or if they pass on too many values."""
     if not depth or s.var.extent < MIN_ELEMENTS or not has_whole_blocks(s, BLOCK):
         return None
-    if not all(isinstance(x, lir.Let | lir.Store | lir.LocalStore | lir.Assign) for x in s.body):
+    choices = [x for x in s.body if isinstance(x, lir.Accumulator | lir.If)]
+    chosen = {x.name for x in choices if isinstance(x, lir.Accumulator)}
+    if not all(
+        isinstance(x, lir.Let | lir.Store | lir.LocalStore)
+        or (isinstance(x, lir.Assign) and x.name not in chosen)
+        or x in choices
+        for x in s.body
+    ):
         return None
     lets = [x for x in s.body if isinstance(x, lir.Let)]
     level = levels(lets)
+    if choices and not _are_first(choices, chosen, lets, level):
+        return None
     deepest = max(level.values(), default=0)
     count = -(-deepest // depth)
     if count < 2 or (s.var.extent < SHORT and not are_waiting(lets, level)):
@@ -82,7 +91,8 @@ def _divided(s: For, depth: int) -> Stages | None:
     # Only the last stage assigns accumulators, so their values are known there alone.
     current: set[str] = set()
     for let in lets:
-        if isinstance(let.value, lir.Current) or not current.isdisjoint(names_of(let)):
+        is_carried = isinstance(let.value, lir.Current) and let.value.name not in chosen
+        if is_carried or not current.isdisjoint(names_of(let)):
             current.add(let.name)
             of[let.name] = count - 1
     names: set[str] = set()
@@ -95,6 +105,26 @@ def _divided(s: For, depth: int) -> Stages | None:
     if s.var.extent < SHORT or any(isinstance(x, lir.LocalStore) for x in s.body):
         most = min(most, MOST_PASSED * sum(map(is_long_value, lets)) - 1)
     return None if len(passed) > most else Stages(of, count, passed)
+
+
+def _are_first(
+    choices: Sequence[lir.Accumulator | lir.If], chosen: set[str], lets: Sequence[lir.Let], level: Mapping[str, int]
+) -> bool:
+    """Check whether branches only choose values of the first stage, such as elements and padding.
+
+    Args:
+        choices: the branches of a loop, and the accumulators that they assign.
+        chosen: the names of these accumulators.
+        lets: the values of the loop outside of the branches.
+        level: their levels.
+    """
+    inside = [x for c in choices if isinstance(c, lir.If) for x in walk((*c.then, *c.otherwise))]
+    simple = all((isinstance(x, lir.Assign) and x.name in chosen) or isinstance(x, lir.Let) for x in inside)
+    if not simple or any(isinstance(x, lir.Let) and is_long_value(x) for x in inside):
+        return False
+    if any(isinstance(x.value, lir.Current) and x.value.name in chosen and x.type is T.PRED for x in lets):
+        return False  # loops over arrays of predicates are not vectorized
+    return all(level.get(n, 0) == 0 for c in choices for n in names_used((c,)))
 
 
 def bytes_bound(body: Body) -> int:
@@ -144,11 +174,20 @@ def statements_of_stage(body: Body, stages: Stages, n: int, at: ix.IndexExpr) ->
                 kept.append(lir.LocalStore(array_of(x), at, x.name))
             elif x.name not in needed:
                 continue
+        elif isinstance(x, lir.Accumulator | lir.If):
+            if needed.isdisjoint(assigned(x)):
+                continue
         elif n < stages.count - 1:
             continue
         kept.append(x)
-        needed.update(names_of(x))
+        needed.update(names_used((x,)))
     return tuple(reversed(kept))
+
+
+def assigned(x: lir.Accumulator | lir.If) -> set[str]:
+    """Return the names of the accumulators that a branch assigns, or that of a single one."""
+    inside = (x,) if isinstance(x, lir.Accumulator) else tuple(walk((*x.then, *x.otherwise)))
+    return {y.name for y in inside if isinstance(y, lir.Accumulator | lir.Assign)}
 
 
 def moved(body: Body, var: Var, to: ix.IndexExpr) -> Body:
@@ -163,32 +202,40 @@ def array_of(let: lir.Let) -> str:
 
 def _stage_of(x: lir.Stmt, of: Mapping[str, int], last: int) -> int:
     """Return the stage that computes a value, or stores one."""
+    if isinstance(x, lir.Accumulator | lir.If):
+        return 0
     return of[x.name] if isinstance(x, lir.Let) else last
 
 
 def values_to_pass(lets: Sequence[lir.Let], used: set[str]) -> set[str]:
     """Return the names of the values that a later loop loads, so that it can compute the values that it uses.
 
-    A later loop computes cheap values again, and predicates, because loops over arrays of them are not vectorized.
+    A later loop computes cheap values again, but not what branches chose, and predicates, because loops over arrays of
+    them are not vectorized.
 
     Args:
         lets: the values of earlier loops, in order.
         used: names of values that the later loop uses.
     """
-    costs: dict[str, int] = {}  # as arguments; long operations are passed, and cost a load
+    costs: dict[str, int] = {}  # as arguments; what is kept costs a load
     for let in lets:
         own = 0 if isinstance(let.value, lir.Constant) else 1
-        costs[let.name] = 1 if is_long_value(let) else own + sum(costs.get(n, 0) for n in names_of(let))
+        costs[let.name] = 1 if _is_kept(let) else own + sum(costs.get(n, 0) for n in names_of(let))
     passed: set[str] = set()
     needed = set(used)
     for let in reversed(lets):
         if let.name not in needed:
             continue
-        if let.type is not T.PRED and (is_long_value(let) or costs[let.name] > CHEAP):
+        if let.type is not T.PRED and (_is_kept(let) or costs[let.name] > CHEAP):
             passed.add(let.name)
         else:
             needed.update(names_of(let))
     return passed
+
+
+def _is_kept(let: lir.Let) -> bool:
+    """Check whether a later loop loads a value whatever it costs: the result of a long function or of a branch."""
+    return is_long_value(let) or isinstance(let.value, lir.Current)
 
 
 def levels(lets: Sequence[lir.Let]) -> dict[str, int]:
