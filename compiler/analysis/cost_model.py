@@ -54,6 +54,7 @@ class DeviceModel:
             after the product: it has many of them and few neighbours that work meanwhile; 0: none.
         strided_work: scalar operations that take as long as an element that a reduction reads across the rows of an
             array; other kernels read tiles.
+        rounding: scalar operations that take as long as to round an element of a result to 16 bits.
         serial_slowdown: how much longer expensive functions take one element at a time than in vectors.
         has_convolutions: whether a library computes convolutions; if not, those by themselves are generated, too.
         has_epilogues: whether a call of a library computes a product or convolution with the elementwise ops after it.
@@ -81,6 +82,7 @@ class DeviceModel:
     product_tile: int = 0
     product_wait: float = 0.0
     strided_work: float = 0.0
+    rounding: float = 0.0
     serial_slowdown: float = 1.0
     has_convolutions: bool = True
     has_epilogues: bool = False
@@ -94,7 +96,7 @@ def cpu(cores: int | None = None) -> DeviceModel:
         memory_bandwidth=1e10 * min(n, 8), cache_bandwidth=4e10, cache_bytes=1 << 20,
         launch=1e-7, parallel_launch=2e-6, grain=16384, loop_iteration=5e-8,
         splits_reductions=True, nest_launch=1e-7, parallel_scatters=False,
-        element_work=8, serial_slowdown=16.0, strided_work=30.0,
+        element_work=8, serial_slowdown=16.0, strided_work=30.0, rounding=2.0,
     )  # fmt: skip
 
 
@@ -195,7 +197,7 @@ class CostModel:
         if summary.template is Opcode.SCATTER and not d.parallel_scatters:
             units = 1
         rate = d.flops_per_unit * units * self._busy(parallel, units)
-        flops = summary.flops + summary.serial * (d.serial_slowdown - 1.0)
+        flops = summary.flops + summary.serial * (d.serial_slowdown - 1.0) + summary.rounded * d.rounding
         if summary.looped_reduction:
             flops += summary.strided * d.strided_work
         products = summary.called if d.has_epilogues and summary.called else summary.products

@@ -65,6 +65,10 @@ def compose(
         statements=consumer.statements + producer.statements * sum(u.copies for u in wanted.values()),
         strided=consumer.strided + producer.strided * evaluations / max(1.0, producer.elements),
         spreads=consumer.spreads or producer.spreads,
+        halves=consumer.halves + (producer.halves if keep else 0.0),
+        # A consumer that stores elements of the producer without computing with them rounds these now.
+        rounded=consumer.rounded
+        + (producer.rounded if keep else min(consumer.halves - consumer.rounded, producer.rounded)),
         reduced=max(consumer.reduced, producer.reduced * evaluations / max(1.0, producer.elements)),
     )
 

@@ -25,7 +25,7 @@ from compiler.analysis.element_work import (
 from compiler.analysis.library_work import TEMPLATE_OPS, library_flops, operand_reads, product_time, scans_rows
 from compiler.analysis.post_operations import epilogue_of, suits_call
 from compiler.errors import UnsupportedError
-from compiler.ir import HloComputation, HloInstruction, Opcode
+from compiler.ir import HloComputation, HloInstruction, Opcode, Trait
 from compiler.ir.types import PrimitiveType as T
 
 SHARED_FROM = 8
@@ -117,6 +117,8 @@ class KernelSummary:
         serial: those of `flops` that expensive functions in the steps of a scan along rows take, one step at a time.
         strided: elements of large arrays that are read across their rows, by transposes.
         spreads: whether it pads a value between its elements.
+        halves: elements that are stored as floats of 16 bits.
+        rounded: those of them that are computed, and not only moved.
         reduced: elements that a reduction without a loop combines, over all of its results; 0 below `SHARED_FROM` each.
     """
 
@@ -139,6 +141,8 @@ class KernelSummary:
     reduced: float = 0.0
     strided: float = 0.0
     spreads: bool = False
+    halves: float = 0.0
+    rounded: float = 0.0
 
 
 NEAR_BYTES = 1 << 15
@@ -352,6 +356,7 @@ class _Walk:
             if any(i.sweeps > 1 for i in inputs.values()):
                 elements, block_bytes = self._blocks(inputs)
         written = [self._written(o) for o in self.outputs]
+        halves = [(o, w) for o, w in zip(self.outputs, written, strict=True) if _is_half(o)]
         nests = self._nests(set(updates))
         return KernelSummary(
             inputs=tuple(inputs[p] for p in self.inputs),
@@ -373,7 +378,24 @@ class _Walk:
             reduced=reduced,
             strided=strided,
             spreads=bool(spread),
+            halves=sum(w / 2 for _, w in halves),
+            rounded=self._rounded(halves),
         )
+
+    def _rounded(self, halves: Sequence[tuple[HloInstruction, float]]) -> float:
+        """Return the elements of some outputs, given with their bytes, that are computed and not only moved."""
+        if not halves:
+            return 0.0
+        share: dict[HloInstruction, float] = {}
+        for i in self.inside:
+            if i.opcode is Opcode.CONCATENATE:
+                parts = [o.shape.num_elements * share.get(o, 0.0) for o in i.operands]
+                share[i] = sum(parts) / max(1, i.shape.num_elements)
+            elif i.opcode.has(Trait.MOVEMENT):
+                share[i] = share.get(i.operands[0], 0.0)
+            else:
+                share[i] = float(i.opcode is not Opcode.CONSTANT)
+        return sum(w / 2 * share.get(o, 0.0) for o, w in halves)
 
     def _above(self, some: Set[HloInstruction]) -> set[HloInstruction]:
         """Return those of some instructions that are computed from others of them."""
@@ -535,6 +557,10 @@ class _Walk:
         size = o.shape.num_elements
         use = Use(use.evaluations * times, min(float(size), use.distinct * times), use.copies * times)
         self._need(o, hash((context, _moves(i, 0))), use)
+
+
+def _is_half(output: HloInstruction) -> bool:
+    return output.shape.is_array and output.shape.element_type in (T.BF16, T.F16)
 
 
 def _may_be_overwritten(base: HloInstruction) -> bool:

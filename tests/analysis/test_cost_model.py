@@ -498,6 +498,15 @@ def test_small_products_of_a_batch_are_one_kernel_for_any_number_of_cores(cores:
     assert [i.opcode for i in module.entry.instructions if i.opcode is not Opcode.PARAMETER] == [Opcode.FUSION]
 
 
+def test_a_result_of_16_bits_costs_its_rounding() -> None:
+    def seconds(t: str, op: str) -> float:
+        root = _root(f"  ROOT %y = {t}[64,64] {op}", f"x: {t}[64,64]")
+        return CostModel(cpu(1)).instruction(root)
+
+    assert seconds("bf16", "negate(%x)") > 1.5 * seconds("f32", "negate(%x)")
+    assert seconds("bf16", "transpose(%x), dimensions={1,0}") <= seconds("f32", "transpose(%x), dimensions={1,0}")
+
+
 @pytest.mark.parametrize(("n", "tested"), [(4, False), (5, True)])
 def test_nothing_tests_where_elements_of_short_rows_come_from(n: int, tested: bool) -> None:
     columns = "".join(f"  %c{k} = f32[1024,1] slice(%x), slice={{[0:1024], [{k}:{k + 1}]}}\n" for k in range(n))

@@ -33,6 +33,26 @@ def test_equal_pairs_differ_where_only_one_updates_in_place() -> None:
         assert [found[p] for p in pairs] == alone
 
 
+MOVED = """HloModule m
+ENTRY main {
+  x = bf16[64,64] parameter(0)
+  a = bf16[64,64] add(x, x)
+  b = bf16[64,64] multiply(x, x)
+  t = bf16[64,64] transpose(x), dimensions={1,0}
+  ROOT c = bf16[192,64] concatenate(a, b, t), dimensions={0}
+}"""
+
+
+def test_what_is_moved_and_rounded_is_estimated_as_it_is_after_fusion() -> None:
+    state = FusionState(parse(MOVED))
+    for producer in ("a", "b", "t"):
+        user = state.sequences["main"].computation.root.name
+        action = FusionAction("producer-consumer", "main", producer, (user,))
+        before, saved = state.seconds(), state.estimate(action)
+        state.apply(action)
+        assert before - state.seconds() == pytest.approx(saved)
+
+
 DISTANCES = """HloModule m
 add { p = f32[] parameter(0) q = f32[] parameter(1) ROOT s = f32[] add(p, q) }
 ENTRY main {
