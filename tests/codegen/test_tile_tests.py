@@ -90,6 +90,21 @@ def test_summands_that_a_branch_chooses_are_computed_once() -> None:
     assert source.count("o1[") == 2  # one store for each part, in the loops that sum
 
 
+def test_many_parts_do_not_multiply_the_copies_of_a_loop() -> None:
+    """Five concatenations whose parts end at different tiles have 32 outcomes."""
+    text = "x = f32[40,4096] parameter(0)\nzero = f32[] constant(0)\nd0 = f32[40,4096] copy(x)\n"
+    for k in range(5):
+        left, right = 512 * (k + 1), 4096 - 512 * (k + 1)
+        text += f"""
+            l{k} = f32[40,{left}] slice(x), slice={{[0:40], [{right}:4096]}}
+            r{k} = f32[40,{right}] slice(x), slice={{[0:40], [0:{right}]}}
+            c{k} = f32[40,4096] concatenate(l{k}, r{k}), dimensions={{1}}
+            d{k + 1} = f32[40,4096] subtract(c{k}, d{k})
+        """
+    source = summed(text + "ROOT s = f32[4096] reduce(d5, zero), dimensions={0}, to_apply=add", Schedule(threads=0, splits=1))
+    assert source.count("#pragma omp simd") < 16
+
+
 def summed(text: str, schedule: Schedule) -> str:
     """Return the source of the kernel of a computation with sums, after comparing it with the interpreter."""
     fused = running.fused(text, ADD)

@@ -72,9 +72,8 @@ def _divided(s: For, depth: int) -> Stages | None:
     choices = [x for x in s.body if isinstance(x, lir.Accumulator | lir.If)]
     chosen = {x.name for x in choices if isinstance(x, lir.Accumulator)}
     if not all(
-        isinstance(x, lir.Let | lir.Store | lir.LocalStore)
+        isinstance(x, lir.Let | lir.Store | lir.LocalStore | lir.Accumulator | lir.If)
         or (isinstance(x, lir.Assign) and x.name not in chosen)
-        or x in choices
         for x in s.body
     ):
         return None

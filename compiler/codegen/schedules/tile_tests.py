@@ -20,6 +20,8 @@ from compiler.ir.types import PrimitiveType as T
 
 __all__ = ["branch_on_tiles", "tests_of_tiles"]
 
+MOST_TESTS = 3
+"""Maximum number of tests around a loop, each of which may double its copies."""
 MAX_STATEMENTS = 60
 """Maximum number of statements of a loop that is copied for the outcomes of a test."""
 
@@ -39,16 +41,19 @@ def branch_on_tiles(body: Body) -> Body:
     """Return statements whose branches on tests that are the same for a whole loop are around the loop."""
     numbers = itertools.count()
 
-    def statement(s: lir.Stmt) -> Body:
-        test = _fixed_test(s) if isinstance(s, For) else None
+    def statements(given: Body, left: int) -> Body:
+        return map_compound(given, lambda s: statement(s, left))
+
+    def statement(s: lir.Stmt, left: int) -> Body:
+        test = _fixed_test(s) if isinstance(s, For) and left else None
         if test is None:
-            return (map_bodies(s, lambda inner: map_compound(inner, statement)),)
+            return (map_bodies(s, lambda inner: statements(inner, left)),)
         name = f"tile{next(numbers)}"
         sides = [copy_with((s,), {test: outcome}, {}, f"_{name}{outcome:d}") for outcome in (True, False)]
-        then, otherwise = (map_compound(side, statement) for side in sides)
+        then, otherwise = (statements(side, left - 1) for side in sides)
         return lir.Let(name, T.PRED, test), lir.If(name, then, otherwise)
 
-    branched = map_compound(body, statement)
+    branched = statements(body, MOST_TESTS)
     return body if branched == body else without_dead_code(branched)
 
 
