@@ -163,14 +163,15 @@ def test_columns_with_long_functions_advance_in_wide_tiles(op: str, lanes: int) 
     text = f"""
     HloModule m
     add {{ a = f32[] parameter(0) b = f32[] parameter(1) ROOT c = f32[] add(a, b) }}
-    ENTRY f {{
+    f {{
       x = f32[30,1000] parameter(0)
       e = f32[30,1000] {op}(x)
       zero = f32[] constant(0)
       ROOT s = f32[30,1000] reduce-window(e, zero), window={{size=30x1 pad=29_0x0_0}}, to_apply=add
     }}
+    ENTRY m {{ x = f32[30,1000] parameter(0) ROOT s = f32[30,1000] fusion(x), kind=kLoop, calls=f }}
     """
-    (kernel,) = compile_hlo(text, backend="cpu").kernels
+    (kernel,) = compile_hlo(text, policy="none", backend="cpu").kernels
     assert f"_lanes[{lanes}]" in kernel.source
 
 

@@ -110,21 +110,21 @@ def test_a_packed_operand_computes_the_values_of_rows_once() -> None:
     f {
       v = f32[32] parameter(0)
       x = f32[32,512] parameter(1)
-      w = f32[512,256] parameter(2)
+      w = f32[256,512] parameter(2)
       s = f32[32] rsqrt(v)
       b = f32[32,512] broadcast(s), dimensions={0}
       y = f32[32,512] multiply(x, b)
-      ROOT p = f32[32,256] dot(y, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+      ROOT p = f32[32,256] dot(y, w), lhs_contracting_dims={1}, rhs_contracting_dims={1}
     }
     ENTRY e {
       v = f32[32] parameter(0)
       x = f32[32,512] parameter(1)
-      w = f32[512,256] parameter(2)
+      w = f32[256,512] parameter(2)
       ROOT p = f32[32,256] fusion(v, x, w), kind=kOutput, calls=f
     }
     """
     rng = np.random.default_rng(0)
-    arrays = [rng.uniform(0.5, 2.0, shape).astype(np.float32) for shape in ((32,), (32, 512), (512, 256))]
+    arrays = [rng.uniform(0.5, 2.0, shape).astype(np.float32) for shape in ((32,), (32, 512), (256, 512))]
     executable = compile(text, policy="none")
     np.testing.assert_allclose(executable(*arrays)[0], evaluate(parse(text), arrays)[0], rtol=1e-4)
     (kernel,) = executable.kernels

@@ -101,7 +101,9 @@ def test_many_parts_do_not_multiply_the_copies_of_a_loop() -> None:
             c{k} = f32[40,4096] concatenate(l{k}, r{k}), dimensions={{1}}
             d{k + 1} = f32[40,4096] subtract(c{k}, d{k})
         """
-    source = summed(text + "ROOT s = f32[4096] reduce(d5, zero), dimensions={0}, to_apply=add", Schedule(threads=0, splits=1))
+    source = summed(
+        text + "ROOT s = f32[4096] reduce(d5, zero), dimensions={0}, to_apply=add", Schedule(threads=0, splits=1)
+    )
     assert source.count("#pragma omp simd") < 16
 
 
