@@ -244,7 +244,7 @@ class KernelArms:
         return float(expected_gain(belief, bar) * again * LESS ** self._flat[arm.item[0]])
 
     def _is_new(self, item: Item) -> bool:
-        """Check whether nothing like a value was tried in this kernel."""
+        """Check whether no value of the same knob was tried in this kernel, or of a knob of `_APART`."""
         return item[0] in _APART or all(i[0] != item[0] for i in self._tried)
 
     def _extend(self) -> None:

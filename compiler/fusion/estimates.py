@@ -129,7 +129,7 @@ class Estimates:
         keep = kind != "producer-consumer"
         exact = a.looped_reduction or a.in_place or b.in_place or (keep and b.looped_reduction)
         exact = exact or a.template is not None or b.template is not None or (keep and a.elements != b.elements)
-        # What one row repeats for all elements of a column is loaded once for all of them.
+        # An input that the producer repeats along the reduced rows is loaded once for all of them.
         exact = exact or (b.looped_reduction and any(1 < i.elements < a.elements for i in a.inputs))
         if exact or is_multi_output(first) or (a.spreads and b.spreads):
             return self._legality.trials.summary(kind, first, second)

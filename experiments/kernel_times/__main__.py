@@ -50,7 +50,7 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 
 def _train(o: argparse.Namespace) -> None:
-    header, kernels, matrix, training = _rows(o)
+    header, kernels, matrix, training = _rows(o, o.data)
     options = TrainingOptions(members=o.members, trees=o.trees, seed=o.seed)
     facts = _facts("train", [header], kernels)
     model = train(matrix.rows(training), options, facts, max(_numbers(o.threads)))
@@ -73,7 +73,7 @@ _FACTS = ("command", "commit", "date", "machine", "c_compiler")
 
 def _gains(o: argparse.Namespace) -> None:
     costs = _model(o.model)
-    parts = [_rows_of(o, path) for path in o.data]
+    parts = [_rows(o, path) for path in o.data]
     headers = [header for header, *_ in parts]
     facts = _facts("gains", headers, [k for _, kernels, *_ in parts for k in kernels])
     seen = joined([matrix.rows(training) for *_, matrix, training in parts])
@@ -93,14 +93,14 @@ def _model(folder: Path | None) -> LearnedKernelCost:
 
 
 def _report(o: argparse.Namespace) -> None:
-    header, kernels, matrix, training = _rows(o)
+    header, kernels, matrix, training = _rows(o, o.data)
     command = "python -m experiments.kernel_times report"
     page = write_report(o.out, command, header, kernels, matrix, training, LearnedKernelCost.load(o.model))
     sys.stdout.write(page)
 
 
 def _transfer(o: argparse.Namespace) -> None:
-    header, kernels, matrix, training = _rows(o)
+    header, kernels, matrix, training = _rows(o, o.data)
     model = _model(o.model)
     found = transferred(model, matrix, training, o.draws)
     families = len({k.family for k in kernels if k.split != "train"})
@@ -119,12 +119,8 @@ def _choosing(o: argparse.Namespace) -> None:
     sys.stdout.write(write_choosing(o.out, command, header, measured, o.seed))
 
 
-def _rows(o: argparse.Namespace) -> tuple[dict[str, object], list[KernelTimes], TimesMatrix, np.ndarray]:
-    """Return the header and the kernels of the dataset, its rows, and which of them are for training."""
-    return _rows_of(o, o.data)
-
-
-def _rows_of(o: argparse.Namespace, path: Path) -> tuple[dict[str, object], list[KernelTimes], TimesMatrix, np.ndarray]:
+def _rows(o: argparse.Namespace, path: Path) -> tuple[dict[str, object], list[KernelTimes], TimesMatrix, np.ndarray]:
+    """Return the header and the kernels of a dataset, its rows, and which of them are for training."""
     header, kernels, _ = read_dataset(path)
     wanted = _numbers(o.threads)
     kept = [k.with_threads(wanted) for k in kernels]

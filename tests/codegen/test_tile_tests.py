@@ -91,7 +91,7 @@ def test_summands_that_a_branch_chooses_are_computed_once() -> None:
 
 
 def test_many_parts_do_not_multiply_the_copies_of_a_loop() -> None:
-    """Five concatenations whose parts end at different tiles have 32 outcomes."""
+    """Five concatenations whose parts end at different tiles have 32 combinations of outcomes."""
     text = "x = f32[40,4096] parameter(0)\nzero = f32[] constant(0)\nd0 = f32[40,4096] copy(x)\n"
     for k in range(5):
         left, right = 512 * (k + 1), 4096 - 512 * (k + 1)

@@ -170,6 +170,11 @@ def names_used(body: Body) -> Iterator[str]:
         yield from names_of(s)
 
 
+def names_assigned(body: Body) -> set[str]:
+    """Return the names of the accumulators that statements assign."""
+    return {s.name for s in walk(body) if isinstance(s, Assign)}
+
+
 def names_of(s: Stmt) -> Iterator[str]:
     """Yield the names that a statement itself reads or assigns, without those of the statements nested in it."""
     if isinstance(s, Let):  # most statements

@@ -305,7 +305,7 @@ class _CPrinter(Printer):
         if t.bits < 32:
             self.helpers["transpose_narrow.h"] = None
         name = t.name if is_float else str(t.bits)
-        array = s.array if s.to.factor == 0 else f"({begin}{s.array})"
+        array = f"({begin}{s.array})" if begin else s.array
         array = array if is_float else f"(tile_item_{t.bits} *){array}"
         self.emit(
             f"transpose_tile_{name}({array}, (const tile_item_{t.bits} *)({source}), "

@@ -9,7 +9,7 @@ from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import IndexExpr, IndexSymbol, Runtime, Var
 from compiler.codegen.nest.loop_ir import Body, For
 from compiler.codegen.nest.scalar_ops import ScalarOp
-from compiler.codegen.nest.traversal import map_bodies, walk
+from compiler.codegen.nest.traversal import map_bodies, names_assigned, walk
 from compiler.ir.opcodes import Opcode
 from compiler.ir.types import PrimitiveType as T
 
@@ -103,11 +103,12 @@ class _Copy:
         for side in (s.then, s.otherwise):
             self.held = dict(before)
             sides.append(self.body(side))
-        self.held = {k: v for k, v in before.items() if k not in _assigned(s)}
+        changed = names_assigned((s,))
+        self.held = {k: v for k, v in before.items() if k not in changed}
         return (lir.If(self.name(s.condition), *sides),)
 
     def _loop(self, s: For) -> For:
-        changed = _assigned(s)
+        changed = names_assigned((s,))
         self.held = {k: v for k, v in self.held.items() if k not in changed}
         var = Var(s.var.name + self.suffix, s.var.extent)
         self.at = {**self.at, s.var: IndexExpr(((var, 1),))}
@@ -175,7 +176,3 @@ def _outcome(t: lir.IndexTest) -> bool | None:
         return True
     never = (t.low is not None and most < t.low) or (t.high is not None and least > t.high)
     return False if never else None
-
-
-def _assigned(s: lir.Stmt) -> set[str]:
-    return {x.name for x in walk((s,)) if isinstance(x, lir.Assign)}

@@ -17,7 +17,7 @@ from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import Var
 from compiler.codegen.nest.loop_ir import Body, For, LoopKind
 from compiler.codegen.nest.scalar_ops import SCALAR_BYTES
-from compiler.codegen.nest.traversal import map_indices, names_of, names_used, walk
+from compiler.codegen.nest.traversal import map_indices, names_assigned, names_of, names_used, walk
 from compiler.codegen.schedules.streams import has_whole_blocks
 from compiler.ir import Opcode, Trait
 from compiler.ir.types import PrimitiveType as T
@@ -174,19 +174,13 @@ def statements_of_stage(body: Body, stages: Stages, n: int, at: ix.IndexExpr) ->
             elif x.name not in needed:
                 continue
         elif isinstance(x, lir.Accumulator | lir.If):
-            if needed.isdisjoint(assigned(x)):
+            if needed.isdisjoint({x.name} if isinstance(x, lir.Accumulator) else names_assigned((x,))):
                 continue
         elif n < stages.count - 1:
             continue
         kept.append(x)
         needed.update(names_used((x,)))
     return tuple(reversed(kept))
-
-
-def assigned(x: lir.Accumulator | lir.If) -> set[str]:
-    """Return the names of the accumulators that a branch assigns, or that of a single one."""
-    inside = (x,) if isinstance(x, lir.Accumulator) else tuple(walk((*x.then, *x.otherwise)))
-    return {y.name for y in inside if isinstance(y, lir.Accumulator | lir.Assign)}
 
 
 def moved(body: Body, var: Var, to: ix.IndexExpr) -> Body:

@@ -58,7 +58,7 @@ def branch_on_tiles(body: Body) -> Body:
 
 
 def _fixed_test(s: For) -> lir.IndexTest | None:
-    """Return a test in a small loop that decides a branch and that no variable inside of the loop changes, if any."""
+    """Return a test that decides a branch in a small loop and has one outcome in the whole loop; None without one."""
     inside = list(walk((s,)))
     if len(inside) > MAX_STATEMENTS or not any(isinstance(x, lir.If) for x in inside):
         return None

@@ -26,13 +26,8 @@ from compiler.codegen.nest.tile_attention import NEGLIGIBLE
 from compiler.codegen.schedules.template_schedules import AttentionSchedule
 from compiler.codegen.templates.attention_indices import AttentionIndices, substituted
 from compiler.codegen.templates.block_masks import BlockMask, block_mask
-from compiler.codegen.templates.products import (
-    best_tile,
-    operand_in_place,
-    pack,
-    pack_transposed,
-    placed,
-)
+from compiler.codegen.templates.packing import operand_in_place, pack, pack_transposed, placed
+from compiler.codegen.templates.register_tiles import best_tile
 from compiler.ir.computation import HloComputation
 from compiler.ir.instruction import HloInstruction
 from compiler.ir.opcodes import Opcode

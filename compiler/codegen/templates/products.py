@@ -4,7 +4,7 @@ The result is computed in blocks. A block of sums is either written to the outpu
 from which a loop computes the epilogue: everything between the dot and the outputs. An operand is read where it is if
 its elements are affine in the loop variables and it needs no arithmetic; otherwise a block of it is first computed into
 a local array, a packed panel. One side of the dot becomes the rows of the blocks and the other the columns, along which
-vectors run: `_Orientation` says which is cheaper.
+vectors run: the estimated cycles decide.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from compiler.codegen.lowering.emission import STATEMENT_LIMIT, Frame
+from compiler.codegen.lowering.emission import STATEMENT_LIMIT
 from compiler.codegen.lowering.emit import Emitter
 from compiler.codegen.lowering.outputs import forward_index, kernel_arguments, set_source, store_outputs
 from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
-from compiler.codegen.nest.index import Index, IndexExpr, IndexSymbol, Var
+from compiler.codegen.nest.index import Index, IndexExpr, Var
 from compiler.codegen.nest.loop_ir import LoopKind
-from compiler.codegen.nest.traversal import indices_in, map_indices, walk
+from compiler.codegen.nest.traversal import indices_in, walk
 from compiler.codegen.schedules.schedule import LANES, LOCAL_BYTES
 from compiler.codegen.schedules.template_schedules import ProductSchedule
 from compiler.codegen.templates.dots import (
@@ -32,6 +32,16 @@ from compiler.codegen.templates.dots import (
     loads_of,
     operand_indices,
 )
+from compiler.codegen.templates.packing import (
+    Operand,
+    divided_variables,
+    operand_in_place,
+    pack,
+    pack_transposed,
+    placed,
+    rest_of,
+)
+from compiler.codegen.templates.register_tiles import best_tile, tile_cycles
 from compiler.errors import UnsupportedError
 from compiler.ir.computation import HloComputation
 from compiler.ir.instruction import HloInstruction
@@ -42,36 +52,6 @@ ACCUMULATED_IN = {T.F16: T.F32, T.BF16: T.F32, T.F32: T.F32, T.F64: T.F64}
 """The type in which products of each element type are summed."""
 GATHER, SCATTER, VECTOR = 0.4, 1.2, 0.1
 """Estimated cycles per element of packing an operand, of storing across the output, and of storing along it."""
-
-
-MAX_TILE_ROWS, MAX_TILE_VECTORS = 14, 12
-LATENCY = 4
-"""Cycles from a multiplication to the next that adds to the same vector: a step takes at least as long."""
-
-
-def tile_cycles(rows: int, vectors: int) -> float:
-    """Return the estimated cycles of one step along the depth of a register tile.
-
-    A cycle has two products and two loads. What follows that is measured: vectors of the rhs cost more than elements of
-    the lhs, more than eight rows cost registers, and each tile has some overhead.
-    """
-    return max(rows * vectors / 2, (rows + vectors) / 2, LATENCY) + vectors / 4 + max(0, rows - 8) / 4 + 0.3
-
-
-def best_tile(rows: int, vectors: int, accumulators: int) -> tuple[int, int]:
-    """Return the rows and vectors of the register tile that divides a block at the lowest estimated cost."""
-    best, least = (1, 1), math.inf
-    for v in range(1, min(vectors, MAX_TILE_VECTORS) + 1):
-        for r in range(1, min(rows, MAX_TILE_ROWS, accumulators // v) + 1):
-            cost = sum(
-                count_r * count_v * tile_cycles(height, width)
-                for height, count_r in ((r, rows // r), (rows % r, int(rows % r > 0)))
-                for width, count_v in ((v, vectors // v), (vectors % v, int(vectors % v > 0)))
-                if count_r and count_v
-            )
-            if cost < least:
-                best, least = (r, v), cost
-    return best
 
 
 def product_of(fused: HloComputation) -> HloInstruction | None:
@@ -89,102 +69,6 @@ def lower_product(
         UnsupportedError: the dot has an unsupported type or is too deep, or an output has another number of elements.
     """
     return _Product(fused, roots, dot, schedule).kernel()
-
-
-@dataclass(frozen=True)
-class Operand:
-    """A matrix operand as it can be read: in place, or after a block of it has been computed into a local array.
-
-    Attributes:
-        buffer: the array argument that holds it, or None if it must be packed.
-        offset: of the element at the given index, for an operand that is read in place.
-    """
-
-    buffer: str | None
-    offset: IndexExpr
-
-
-def operand_in_place(e: Emitter, operand: HloInstruction, index: Index, t: T, variables: Sequence[Var]) -> Operand:
-    """Return how to read an operand whose element at `index` depends on some loop variables."""
-    with e.guard() as scratch:
-        e.value(operand, index)
-    lets = [s for s in scratch.stmts if isinstance(s, lir.Let)]
-    if len(lets) == len(scratch.stmts) == 1 and isinstance(lets[0].value, lir.Load) and lets[0].type is t:
-        load = lets[0].value
-        inside = {v for s, _ in load.offset.terms if not isinstance(s, Var) for v in IndexExpr(((s, 1),)).variables()}
-        if inside.isdisjoint(variables):
-            return Operand(load.buffer, load.offset)
-    return Operand(None, ix.const(0))
-
-
-def pack_transposed(e: Emitter, array: str, found: Operand, k: Var, column: Var, span: lir.Span, pitch: int) -> bool:
-    """Emit the transposition of a block of an operand in registers; return False if the block is not a transpose.
-
-    Args:
-        e: the emitter.
-        array: the local array, of depth x pitch elements.
-        found: the operand, read at the index of the block.
-        k: the position along the depth, along which the elements of the operand are adjacent.
-        column: the position in the block.
-        span: the number of columns.
-        pitch: distance of the rows in the array.
-    """
-    if found.buffer is None:
-        return False
-    stride = found.offset.coefficient(column)
-    origin = found.offset.substitute({k: ix.const(0), column: ix.const(0)})
-    if stride <= 1 or found.offset != origin + ix.of(k) + ix.of(column) * stride:
-        return False
-    e.add(lir.TransposeTile(array, found.buffer, origin, stride, pitch, columns=_rest(span), height=k.extent))
-    return True
-
-
-def placed(body: Sequence[lir.Stmt], mapping: Mapping[IndexSymbol, IndexExpr]) -> lir.Body:
-    """Return statements with the variables of a whole array replaced by positions in a block.
-
-    Code is emitted for the variables of the array first: the range of a position exceeds the array in the last block,
-    so that quotients and remainders by its size would remain.
-    """
-    return map_indices(tuple(body), lambda x: x.substitute(mapping))
-
-
-def pack(
-    e: Emitter,
-    array: str,
-    loops: Sequence[lir.For],
-    operand: HloInstruction,
-    index: Index,
-    to: IndexExpr,
-    mapping: Mapping[IndexSymbol, IndexExpr],
-    steps: Sequence[Var] = (),
-    along: Var | None = None,
-) -> None:
-    """Emit loops, of which the last is the innermost, that compute elements of an operand into a local array.
-
-    Args:
-        e: the emitter.
-        array: the local array.
-        loops: the loops, without bodies.
-        operand: the operand.
-        index: of an element.
-        to: where it is stored.
-        mapping: the positions in the block that the variables in `index` stand for.
-        steps: variables with a loop each around the last of `loops`.
-        along: the variable of `index` that the last of `loops` stands for, so that what does not depend on it is
-            computed outside of that loop; None: nothing is.
-    """
-    *outer, last = loops
-    with e.guard() as body, e.loops(steps, LoopKind.SERIAL):
-        inner = Frame(() if along is None else (along,), is_guard=along is None)
-        e.frames.append(inner)
-        name = e.value(operand, index)
-        e.add(lir.LocalStore(array, to, name))
-        e.frames.pop()
-        e.add(replace(last, body=tuple(inner.stmts)))
-    nest = placed(body.stmts, mapping)
-    for loop in reversed(outer):
-        nest = (lir.For(loop.var, loop.kind, nest, base=loop.base, limit=loop.limit),)
-    e.frames[-1].stmts += nest
 
 
 NARROW = 8
@@ -275,9 +159,10 @@ class _Product:
         )
         outer = [v for v in result if v not in (first.var, second.var)]
         self.outer = math.prod(v.extent for v in outer)
-        rows, columns = min(((first, second), (second, first)), key=lambda sides: self._cost(*sides))
+        ways = [(r, c, self._blocking(r, c)) for r, c in ((first, second), (second, first))]
+        rows, columns, blocking = min(ways, key=lambda way: self._cost(*way))
         with e.loops(outer):
-            self._blocks(rows, columns)
+            self._blocks(rows, columns, blocking)
         arguments = kernel_arguments(self.fused.parameters, [r.shape for r in self.roots])
         body = tuple(e.frames[0].stmts)
         return lir.Kernel("product", arguments, body, self._in_place_pairs(body))
@@ -324,8 +209,7 @@ class _Product:
                 return False
             finally:
                 e.sources.pop(dot, None)
-        symbols = {s for i in indices_in((*scratch.stmts, *stored)) for s, _ in i.terms if not isinstance(s, Var)}
-        return all(var not in IndexExpr(((s, 1),)).variables() for s in symbols)
+        return var not in divided_variables(indices_in((*scratch.stmts, *stored)))
 
     def _in_place_pairs(self, body: lir.Body) -> tuple[tuple[int, int], ...]:
         """Return the (input, output) argument positions that may share one buffer, such as a sum of products.
@@ -363,10 +247,9 @@ class _Product:
     def _in_place(self, side: _Side, across: Sequence[Var]) -> Operand:
         return operand_in_place(self.emitter, side.operand, side.index, self.type, across)
 
-    def _cost(self, rows: _Side, columns: _Side) -> float:
+    def _cost(self, rows: _Side, columns: _Side, blocking: _Blocking) -> float:
         """Return the estimated cycles of a product with one side as rows and the other as columns."""
         m, n, depth = rows.var.extent, columns.var.extent, self.depth.extent
-        blocking = self._blocking(rows, columns)
         (height, width), vectors = blocking.tile, -(-n // (64 // self.type.byte_size))
         cycles = depth * -(-m // height) * -(-vectors // width) * tile_cycles(height, width)
         if blocking.pack_columns:
@@ -420,14 +303,13 @@ class _Product:
             shared -= 1
         return _Blocking(tile, row_size, column_size, shared, blocks // shared, pack_rows, pack_columns)
 
-    def _blocks(self, rows: _Side, columns: _Side) -> None:
+    def _blocks(self, rows: _Side, columns: _Side, blocking: _Blocking) -> None:
         """Emit the loops over blocks.
 
         A panel of columns that must be packed serves all blocks of rows, and packed rows all blocks of columns.
         """
         e = self.emitter
         m, n = rows.var.extent, columns.var.extent
-        blocking = self._blocking(rows, columns)
         row_size, column_size, shared = blocking.rows, blocking.columns, blocking.shared
         pack_rows, pack_columns = blocking.pack_rows, blocking.pack_columns
         lanes = 64 // self.type.byte_size
@@ -548,7 +430,7 @@ class _Product:
             to = ix.of(var) * inside.extent + ix.of(inside)
             pack(e, rows, loops, side.operand, index, to, {**pieces.mapping, k: at})
             begin = ix.of(part) * (inside.extent * width)
-            tile = lir.TransposeTile(array, rows, ix.const(0), inside.extent, width, _rest(k_span), _rest(span))
+            tile = lir.TransposeTile(array, rows, ix.const(0), inside.extent, width, rest_of(k_span), rest_of(span))
             e.add(replace(tile, height=inside.extent, to=begin))
 
     def _packed_by_steps(
@@ -659,7 +541,7 @@ class _Product:
         self.emitter.add(lir.LocalArray(turned, self.type, j.extent * pitch))
         self.emitter.add(
             lir.TransposeTile(
-                turned, sums, ix.const(0), width, pitch, _rest(pieces.column_span), _rest(pieces.row_span), j.extent
+                turned, sums, ix.const(0), width, pitch, rest_of(pieces.column_span), rest_of(pieces.row_span), j.extent
             )
         )
         return turned, ix.of(j) * pitch + ix.of(i)
@@ -722,11 +604,6 @@ def _span(inside: Var, start: IndexExpr, extent: int) -> tuple[lir.Span, IndexEx
 
 def _limit(span: lir.Span) -> int | None:
     return span.limit if span.base is not None else None
-
-
-def _rest(span: lir.Span) -> IndexExpr:
-    """Return the number of positions of a block that the array has; it may exceed the extent of the block."""
-    return ix.const(span.extent) if span.base is None else ix.const(span.limit) - span.base
 
 
 def _up(n: int, to: int) -> int:
