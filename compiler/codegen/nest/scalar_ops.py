@@ -83,6 +83,7 @@ class ScalarOp:
         near: of a sine or cosine of f32, whether the angle is known to be at most NEAR_ANGLE in size.
         in_range: of a conversion from float to integer, whether the value is known to be NaN or in the range of the
             integers.
+        uniform: of a division of f32, whether the divisor is the same for all elements of the loop around it.
     """
 
     opcode: Opcode
@@ -92,6 +93,7 @@ class ScalarOp:
     total_order: bool = False
     near: bool = False
     in_range: bool = False
+    uniform: bool = False
 
     @property
     def flops(self) -> int:

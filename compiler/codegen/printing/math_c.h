@@ -199,6 +199,22 @@ INLINE float fmod_f32(float x, float y) {
   return with_sign(size_of((float)r), x);
 }
 
+/* 1 or a power of two, with the sign of a divisor: multiplied by it, the divisor is positive and its reciprocal normal. There
+   are no branches, which the compiler would not move out of a loop. */
+INLINE float divisor_scale(float divisor) {
+  const uint32_t bits = F32_TO_BITS(divisor);
+  const int32_t exponent = (int32_t)(bits >> 23 & 0xffu), power = 127 + ((exponent < 63) << 6) - ((exponent > 190) << 6);
+  return BITS_TO_F32((uint32_t)power << 23 | (bits & 0x80000000u));
+}
+/* x / divisor, for which a loop divides once: the compiler moves what depends on the divisor alone in front of it. The
+   quotient is corrected by what it leaves. That is exact unless it is subnormal, so that only quotients of scaled numbers
+   below 2^-100 may be off by one in the last place. */
+INLINE float uniform_quotient_f32(float x, float divisor) {
+  const float scale = divisor_scale(divisor), d = divisor * scale, inverse = 1.0f / d, scaled = x * scale;
+  const float near = scaled * inverse, left = FMAF(near, d, -scaled), quotient = FMAF(left, -inverse, near);
+  return quotient == quotient ? quotient : near; /* infinities leave NaN */
+}
+
 #define expf(x) exp_f32(x)
 #define fmodf(x, y) fmod_f32(x, y)
 #define expm1f(x) expm1_f32(x)
@@ -214,4 +230,5 @@ INLINE float fmod_f32(float x, float y) {
 #define tanh_f32(x) tanhf(x)
 #define near_sin_f32(x) sinf(x)
 #define near_cos_f32(x) cosf(x)
+#define uniform_quotient_f32(x, divisor) ((x) / (divisor))
 #endif
