@@ -127,6 +127,7 @@ class CompilationSession:
         self._unfused: HloModule | None = None
         self._base: FusionBase | None = None
         self._sites: list[KernelSite] | None = None
+        self._made: HloModule | None = None
 
     @property
     def backend(self) -> str:
@@ -313,7 +314,7 @@ class CompilationSession:
         state = self.fusion
         self._enter("fusion")
         fused = state.apply(action)
-        self._sites = None
+        self._sites = self._made = None
         self._decisions.append(FusionStep(action, state.made[-1]))
         return fused
 
@@ -329,7 +330,8 @@ class CompilationSession:
         self.decided_by["fusion"] = decider_name(policy)
         self.rules = tuple(map(str, policy.rules)) if isinstance(policy, RuledFusion) else ()
         state = self.fusion
-        start, self._sites = len(state.history), None
+        start = len(state.history)
+        self._sites = self._made = None
         with gc_rarely():
             try:
                 return run_policy(state, policy)
@@ -342,15 +344,15 @@ class CompilationSession:
     def kernel_sites(self) -> list[KernelSite]:
         """Return the kernels with their choices, sequence by sequence; this ends the phases before fusion.
 
-        A backend that compiles no kernels has none.
+        They are those of the `kernel_module`. A backend that compiles no kernels has none.
         """
-        state = self.fusion
+        _ = self.fusion
         if self._sites is None:
             language = self._backend.language
             if language is None:
                 return []
             target = KernelTarget(self.backend, language, self._backend.default_schedule, self.device)
-            self._sites = kernel_sites(state.module, target)
+            self._sites = kernel_sites(self.kernel_module(), target)
         return list(self._sites)
 
     def set_kernel(self, site: KernelSite | str, choice: SiteChoice) -> KernelChoice:
@@ -579,12 +581,14 @@ class CompilationSession:
             for d in self._decisions:
                 if isinstance(d, FusionStep):
                     self._state.apply(d.action)
-        self._sites, self.phase = None, "fusion"
+        self._sites, self._made, self.phase = None, None, "fusion"
 
     def fork(self) -> CompilationSession:
         """Return an independent session that continues from the same decisions."""
         other = copy.copy(self)  # every field; below, what must not be shared
-        other._decisions, other._sites = list(self._decisions), None
+        other._decisions = list(self._decisions)
+        if self._made is self.module:  # else it is a copy that no session changes
+            other._sites = other._made = None
         other.decided_by = dict(self.decided_by)
         if self._state is None:
             other.module = self.module.clone()
@@ -604,9 +608,14 @@ class CompilationSession:
     def final_module(self) -> HloModule:
         """Return the module of which kernels are made: the present one, or a copy with what kernels compute again."""
         self.module.reorder()  # fusions are where they were created, and a scheduled module must list operands first
-        if self._backend.language != C.name:
-            return self.module
-        return recompute_outputs(self.module, self.target, self.kernel_bindings)
+        return self.kernel_module()
+
+    def kernel_module(self) -> HloModule:
+        """Return the same with its instructions in the order that they have now; it must not be changed."""
+        if self._made is None:
+            is_c = self._backend.language == C.name
+            self._made = recompute_outputs(self.module, self.target) if is_c else self.module
+        return self._made
 
     @property
     def kernel_bindings(self) -> KernelBindings:

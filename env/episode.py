@@ -470,7 +470,7 @@ class Episode:
     def _when_fused(self) -> _Unchanged | None:
         """Return what stays as it is while kernels are decided, which does not change the module; None before."""
         if self._fused is None and self._kernels is not None:
-            self._fused = _Unchanged(self._module_features())
+            self._fused = _Unchanged(ModuleFeatures(self.session.kernel_module(), self._cost_model, self._rows))
         return self._fused
 
     def _module_features(self) -> ModuleFeatures:

@@ -4,12 +4,13 @@ In a training step, the forward pass stores the tanh of an activation and the ex
 backward pass reads them long after. Where a later kernel reads everything from which such a value follows element by
 element, it computes the value itself: less memory is alive at the same time, and less is written and read. Cheap values
 also follow from arguments of the program, and from reductions in the fusion, such as the maximum of a row, which it
-then yields instead. This is done once fusion is over, so no kernel is added and none gets another place.
+then yields instead. This is done once fusion is over, and before kernels are chosen; no kernel is added, and none gets
+another name or place.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from compiler.analysis.library_work import TEMPLATE_OPS
@@ -41,19 +42,17 @@ _MOVES = frozenset({Opcode.BROADCAST, Opcode.RESHAPE, Opcode.BITCAST})
 """Ops besides elementwise ones of which such a value is made."""
 
 
-def recompute_outputs(module: HloModule, target: BuildTarget, chosen: Collection[tuple[str, str]] = ()) -> HloModule:
+def recompute_outputs(module: HloModule, target: BuildTarget) -> HloModule:
     """Return a module whose kernels compute again what is cheap to compute, or the given one if none needs to.
 
     Args:
         module: a module after fusion; it is not changed.
         target: what kernels are built for.
-        chosen: sequence and name of the kernels for which schedules were chosen; they stay as they are.
     """
     if not _candidates(module.entry):
         return module
     changed = module.clone()
-    kept = {name for sequence, name in chosen if sequence == changed.entry.name}
-    if not _Recomputation(changed.entry, target, kept).run():
+    if not _Recomputation(changed.entry, target).run():
         return module
     changed.reorder()
     return changed
@@ -79,11 +78,10 @@ class _Recomputation:
     Args:
         sequence: the sequence that is changed.
         target: what kernels are built for.
-        kept: names of the kernels that stay as they are.
     """
 
-    def __init__(self, sequence: HloComputation, target: BuildTarget, kept: Collection[str]) -> None:
-        self._sequence, self._target, self._kept = sequence, target, kept
+    def __init__(self, sequence: HloComputation, target: BuildTarget) -> None:
+        self._sequence, self._target = sequence, target
         self._position = {i: n for n, i in enumerate(sequence.post_order())}
 
     def run(self) -> bool:
@@ -97,8 +95,6 @@ class _Recomputation:
         if output.parent is not self._sequence or not output.users:
             return False  # it went with another output that is computed from it
         producer, users = output.operands[0], list(output.users)
-        if any(i.name in self._kept for i in (producer, *users)):
-            return False
         values: list[_Value] = []
         more: set[HloInstruction] = set()  # what is alive at the time of the users instead of the output
         for u in users:

@@ -9,10 +9,12 @@ import pytest
 
 from compiler import CompilationSession, compile, parse
 from compiler.codegen.build_target import C_TARGET
+from compiler.fusion.policies import NoFusion
 from compiler.fusion.recomputation import recompute_outputs
 from compiler.interpreter import evaluate
 from compiler.ir import HloModule, Opcode
 from compiler.ir.verifier import verify
+from compiler.passes import PassPipeline
 
 GELU = """
 HloModule gelu
@@ -216,11 +218,19 @@ def test_exponentials_that_are_not_divided_by_their_sum_are_stored() -> None:
     assert recompute_outputs(module, C_TARGET) is module
 
 
-@pytest.mark.parametrize("name", ["f", "d"])
-def test_kernels_with_a_chosen_schedule_stay_as_they_are(name: str) -> None:
-    module = program()
-    assert recompute_outputs(module, C_TARGET, {("main", name)}) is module
-    assert recompute_outputs(module, C_TARGET, {("main", "other"), ("body", name)}) is not module
+def test_kernels_are_chosen_for_what_is_computed_again() -> None:
+    session = CompilationSession(program(), pipeline=PassPipeline("none", ()))
+    session.run_passes()
+    session.run_fusion_policy(NoFusion())
+    without = session.fork().final_module().fingerprint()
+    sites = session.kernel_sites()
+    assert {s.instruction.parent.parent for s in sites if s.instruction.parent} == {session.final_module()}
+    for site in sites:
+        if site.choices.size > 1:
+            session.set_kernel(site, site.choices[1])
+    assert session.kernel_bindings
+    assert session.final_module().fingerprint() == without != session.module.fingerprint()
+    assert session.fork().final_module() is session.final_module()
 
 
 def test_compiled_programs_need_less_memory_and_compute_the_same() -> None:
