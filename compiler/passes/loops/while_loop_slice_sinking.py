@@ -15,6 +15,8 @@ from compiler.passes.infrastructure.rewrite_limits import pinned
 from compiler.passes.loops.loop_editing import LoopEdit, Loops, refreshed_view
 
 _MOVABLE = (Opcode.TRANSPOSE, Opcode.CONVERT)
+SHORTEST = 32
+"""Elements of a slice from which on gathering them costs more than another kernel."""
 
 
 @register
@@ -24,7 +26,8 @@ class WhileLoopSliceSinking:
 
     The loop over the layers of a model slices the stacked weights of all layers. If they are transposed or converted
     before the loop, they are in memory twice. The pass applies if the slices of all iterations together are not larger
-    than the array, so it never adds work.
+    than the array, so it never adds work. An array whose steps come first by a transpose stays transposed: each
+    iteration would gather its slice, which takes longer than transposing everything at once.
     """
 
     name: ClassVar[str] = "while-loop-slice-sinking"
@@ -53,9 +56,17 @@ def _is_sunk(view: LoopView, n: int, trips: int, fixed: set[HloInstruction]) -> 
     whole = any(view.body.root.operands[k] is g for g in reads for k in range(view.size) if k != n)
     if not slices or whole or not all(_is_slice(s, g) for g in reads for s in g.users if s is not view.body.root):
         return False
-    if any(i in fixed for i in (*reads, *slices)):
+    if any(i in fixed for i in (*reads, *slices)) or any(_is_scattered(s, value) for s in slices):
         return False
     return trips * sum(math.prod(s.shape.dimensions) for s in slices) <= math.prod(value.shape.dimensions)
+
+
+def _is_scattered(s: HloInstruction, value: HloInstruction) -> bool:
+    """Check whether the elements of a slice lie apart in the operand of a transpose, so that they would be gathered."""
+    if value.opcode is not Opcode.TRANSPOSE or math.prod(s.shape.dimensions) < SHORTEST:
+        return False
+    last = list(value.attributes["dimensions"]).index(value.shape.rank - 1)
+    return s.shape.dimensions[last] == 1 < value.shape.dimensions[last]
 
 
 def _feeds_loops(value: HloInstruction) -> bool:
