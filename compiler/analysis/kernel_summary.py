@@ -259,8 +259,9 @@ class _Walk:
         self.own: set[HloInstruction] = set()  # the values whose contexts are not those of what reads them
         # Without calls for most instructions: a summary is made after every fusion.
         self.looped = dict.fromkeys([i for i in inside if i.opcode is Opcode.REDUCE and needs_loop(i)])
-        # Reductions of several domains have nests of their own: the largest one, whatever the order of `inside`.
-        self.hero = max(self.looped, key=_extent, default=None)
+        # Reductions of several domains have nests of their own: the largest one, whatever the order of `inside`. Of a
+        # square array, that along columns says more: what it needs is not kept, and a gather may pick the columns.
+        self.hero = max(self.looped, key=lambda i: (_extent(i), not _is_by_rows(i)), default=None)
         self.full: tuple[int, ...] = ()
         self.kept_count = 0
         self.keeps_rows = True

@@ -84,6 +84,32 @@ def test_columns_that_a_gather_picks_are_read_by_lines() -> None:
     assert summarize(module.entry.root).bytes_read == 64 * 1024**2 + 4096
 
 
+@pytest.mark.parametrize("rows_first", [False, True])
+def test_picked_columns_are_read_by_lines_beside_rows_of_a_square(rows_first: bool) -> None:
+    rows = "r = f32[1024] reduce(x, zero), dimensions={1}, to_apply=add"
+    columns = "s = f32[1024] reduce(x, zero), dimensions={0}, to_apply=add"
+    module = parse(f"""
+        HloModule m
+        {ADD}
+        f {{
+          x = f32[1024,1024] parameter(0)
+          i = s32[1024,1] parameter(1)
+          zero = f32[] constant(0)
+          {rows if rows_first else columns}
+          {columns if rows_first else rows}
+          g = f32[1024] gather(s, i), offset_dims={{}}, collapsed_slice_dims={{0}}, start_index_map={{0}},
+            index_vector_dim=1, slice_sizes={{1}}
+          ROOT t = (f32[1024], f32[1024]) tuple(g, r)
+        }}
+        ENTRY main {{
+          x = f32[1024,1024] parameter(0)
+          i = s32[1024,1] parameter(1)
+          ROOT y = (f32[1024], f32[1024]) fusion(x, i), kind=kInput, calls=f
+        }}
+    """)
+    assert summarize(module.entry.root).bytes_read >= 64 * 1024**2
+
+
 CENTRED = """
 HloModule m
 ADD
