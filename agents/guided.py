@@ -56,7 +56,8 @@ WORSE = 0.03
 """Share of the default plan's time by which a change may make a plan slower so that it is changed further."""
 ASIDE = 0.02
 """Share of the default plan's time that must be saved more where a plan is not clearly faster than an earlier one: its
-kernels are often almost the same, and their choices would all be tried again."""
+kernels are often almost the same, and their choices would all be tried again. For each change since the last one that
+was a gain it is added once more."""
 PATIENCE = 3
 """Number of measurements after which the best choices of all kernels are measured together."""
 SURE = 2
@@ -67,7 +68,7 @@ LEAST_SPREAD = 0.05
 """Standard deviation of the gain of a fusion, as a logarithm, where the forest is surer than that."""
 _UNKNOWN = Belief(-0.1, 0.15)
 """What is expected of an expansion or a loop, or of anything if nothing learned is asked."""
-_WITHOUT = Belief(-0.15, 0.12)
+_WITHOUT = Belief(-0.25, 0.15)
 """What is expected of a plan without one of the fusions."""
 _PASS = Belief(-0.2, 0.12)
 _KIND_TRIALS = 2
@@ -116,6 +117,7 @@ class _Base:
         last: the same as it was measured last.
         kernels: those that take time, by the ids of their sites.
         steps: the changes that were not tried.
+        plain: number of changes since the last one that was a gain.
         since: number of measurements since the best choices were measured together.
         joined: the best choices when they were last looked at together.
     """
@@ -125,6 +127,7 @@ class _Base:
     last: float
     kernels: Mapping[str, KernelArms]
     steps: list[_Step]
+    plain: int = 0
     since: int = 0
     joined: Mapping[str, KernelChoice] = field(default_factory=dict)
 
@@ -189,9 +192,15 @@ class Guided(PlanSearch):
         return self.space.draw(count, lambda: self.space.walked(best, self.space.rng.choice((1, 1, 2))))
 
     def _doubtful(self) -> Built | None:
-        """Return the plan that seems to be the fastest, if it was measured less than `SURE` times and may be lucky."""
+        """Return the plan that seems to be the fastest, if it was measured less than `SURE` times.
+
+        It may be lucky; or it is the plan of a base whose time was only estimated from another plan's.
+        """
         times = [(fmean(t), len(t), built) for built, t in self._measured.values()]
         relative, count, built = min(times, key=lambda t: t[0], default=(1.0, 0, None))
+        base = min(self._bases[1:], key=lambda b: b.relative, default=None)
+        if base is not None and base.relative < min(relative, 1.0) - MARGIN and base.built.text not in self._measured:
+            return base.built
         return built if relative < 1 - MARGIN and count < SURE else None
 
     def _next(self) -> _Proposal | None:
@@ -201,7 +210,7 @@ class Guided(PlanSearch):
         found = [
             p
             for b in self._bases
-            if (p := self._of_base(b, 0.0 if b is first else ASIDE + max(0.0, b.relative - least))) is not None
+            if (p := self._of_base(b, 0.0 if b is first else ASIDE * max(1, b.plain) + b.relative - least)) is not None
         ]
         best = max(found, key=lambda p: p.gain, default=None)
         if best is not None:
@@ -242,11 +251,11 @@ class Guided(PlanSearch):
             return
         readings = self._measured.setdefault(built.text, (built, []))[1]
         readings.append(relative)
-        if len(readings) > 1:
-            self._measured_again(built, fmean(readings), measurement)
-            return
-        if asked is None:  # a random change
-            if relative < min(b.relative for b in self._bases) - MARGIN:
+        if asked is None:
+            base = next((b for b in self._bases if b.built.text == built.text), None)
+            if base is not None:
+                self._measured_base(base, fmean(readings), measurement)
+            elif relative < min(b.relative for b in self._bases) - MARGIN:  # a random change
                 self._settle(built, relative, measurement)
             return
         base, step = asked.base, asked.step
@@ -256,7 +265,7 @@ class Guided(PlanSearch):
             return
         lost = self._read(asked, built, relative, measurement)
         if step is None:
-            if not asked.choices or relative < base.relative:
+            if relative < base.relative:
                 base.built, base.relative, base.last = built, relative, relative
             return
         gained = relative - lost < base.relative - MARGIN
@@ -267,23 +276,24 @@ class Guided(PlanSearch):
             bare = replace(step.deviation, kernels=base.best_choices())
             found = built if not asked.choices else self.space.build(bare)
             if found is not None:
-                self._settle(found, relative - lost, measurement)
+                self._settle(found, relative - lost, measurement, 0 if gained else base.plain + 1)
 
-    def _measured_again(self, built: Built, relative: float, measurement: Measurement) -> None:
-        """Note another measurement of a plan; `relative` is the mean of all of its times."""
-        for base in self._bases:
-            if base.built.text == built.text:
-                base.relative, base.last = relative, relative_time(measurement)
-                shares = _shares(measurement, relative_time(measurement))
-                for site, kernel in base.kernels.items():
-                    if shares.get(kernel.site.name, 0.0) > 0:
-                        kernel.read(kernel.number(built.deviation.kernels.get(site)), shares[kernel.site.name])
+    def _measured_base(self, base: _Base, relative: float, measurement: Measurement) -> None:
+        """Note a measurement of the plan of a base; `relative` is the mean of all of its times."""
+        base.relative, base.last = relative, relative_time(measurement)
+        shares = _shares(measurement, relative_time(measurement))
+        for site, kernel in base.kernels.items():
+            if shares.get(kernel.site.name, 0.0) > 0:
+                kernel.read(kernel.number(base.built.deviation.kernels.get(site)), shares[kernel.site.name])
 
     def _read(self, asked: _Proposal, built: Built, relative: float, measurement: Measurement) -> float:
         """Note the times of kernels that the step of a proposal leaves as they are; return what its choices cost."""
         shares, step, lost = _shares(measurement, relative), asked.step, 0.0
+        same = {s.id: s.fingerprint for s, _ in built.kernels}  # a changed kernel may have the name of another one
         for site, kernel in asked.base.kernels.items():
             if step is not None and (not step.names or kernel.site.name in step.names):
+                continue
+            if same.get(site) != kernel.site.fingerprint:
                 continue
             share, expected = shares.get(kernel.site.name, 0.0), kernel.expected_share
             if not shares and step is None and list(asked.choices) == [site]:  # the whole program tells it
@@ -293,7 +303,7 @@ class Guided(PlanSearch):
                 lost += share - expected if site in asked.choices else 0.0
         return lost
 
-    def _settle(self, built: Built, relative: float, measurement: Measurement) -> None:
+    def _settle(self, built: Built, relative: float, measurement: Measurement, plain: int = 0) -> None:
         """Look at what is next to a plan."""
         shares = _shares(measurement, relative) or _estimated_shares(built, relative)
         kernels: dict[str, KernelArms] = {}
@@ -304,7 +314,7 @@ class Guided(PlanSearch):
                 if key not in self._kernels:
                     self._kernels[key] = KernelArms(site, share, self._kernel_priors, self._effects)
                 kernels[site.id] = self._kernels[key]
-        self._bases.append(_Base(built, relative, relative, kernels, list(self._steps(built, shares))))
+        self._bases.append(_Base(built, relative, relative, kernels, list(self._steps(built, shares)), plain))
 
     def _kernel_priors(self, site: KernelSite, choices: Sequence[KernelChoice]) -> list[Belief]:
         costs, gains = shipped_kernel_cost(), shipped_choice_gains()

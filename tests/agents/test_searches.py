@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 from agents.deviations import GROUPS, Deviation, PlanBuilder
-from agents.guided import SURE
+from agents.guided import SURE, Guided, _Proposal, _Step
+from agents.kernel_arms import Belief
 from agents.plan_search import PlanSearch, learned_costs, learned_seconds
 from agents.plan_space import PlanSpace, read_groups
 from agents.search import NoPlanError, Starts, find_plan
@@ -270,6 +271,71 @@ def test_guided_search_fuses_what_is_expected_to_gain(tmp_path: Path) -> None:
     builder = PlanBuilder(parse(CHAIN), "cpu", lambda _: Policy("none", fusion=NoFusion()))
     run = run_search(make_search("guided{groups=fusion}"), builder, program, measurer, Budget(3))
     assert [len(t.plan.steps) for t in run.trials] == [0, 1, 1]
+
+
+APART = """add { a = f32[] parameter(0) b = f32[] parameter(1) ROOT s = f32[] add(a, b) }
+ENTRY e {
+  z = f32[] constant(0)
+  x = f32[512,700] parameter(0)
+  p = f32[700] reduce(x, z), dimensions={0}, to_apply=add
+  u = f32[300,1000] parameter(1)
+  a = f32[300,1000] tanh(u)
+  b = f32[300,1000] exponential(a)
+  ROOT t = (f32[700], f32[300,1000]) tuple(p, b)
+}"""
+
+
+class _Misread(_KernelTimes):
+    """Every plan takes the same time, though its kernels seem to be slower than the default ones."""
+
+    def measure(self, program: Any, plan: CompilationPlan | None, remeasure: bool = False) -> Measurement:
+        found = super().measure(program, plan, remeasure)
+        return replace(taking(1.0), kernels=found.kernels)
+
+
+def _unfused(text: str) -> PlanBuilder:
+    return PlanBuilder(parse(text), "cpu", lambda _: Policy("none", fusion=NoFusion()))
+
+
+def test_guided_search_measures_a_plan_that_was_only_estimated_to_be_the_fastest(tmp_path: Path) -> None:
+    measurer = _Misread(APART, lambda knobs: 3.0 if knobs else 1.0)
+    search, program = make_search("guided{groups=fusion+kernels}", 0), _program(tmp_path, APART)
+    trials = run_search(search, _unfused(APART), program, measurer, Budget(40)).trials
+    both = [n for n, t in enumerate(trials) if t.plan.steps and t.plan.kernels]
+    assert both  # without the choice of the kernel, the fusion seems to save half of the time
+    bare = trials[both[0] + 1].plan
+    assert (bare.steps, dict(bare.kernels)) == (trials[both[0]].plan.steps, {})
+
+
+def test_guided_search_keeps_a_plan_that_beats_its_best_choices_together(tmp_path: Path) -> None:
+    measurer = _KernelTimes(FOUR, lambda knobs: 0.9 if knobs else 1.0)
+    together = replace(taking(2.0), kernels=())
+    usual = measurer.measure
+
+    def measure(program: Any, plan: CompilationPlan | None, remeasure: bool = False) -> Measurement:
+        found = usual(program, plan, remeasure)
+        return together if plan is not None and len(plan.kernels.get("e", {})) == 4 else found
+
+    measurer.measure = measure  # type: ignore[method-assign]
+    search = make_search("guided{groups=kernels}", 0)
+    assert isinstance(search, Guided)
+    run = _run(search, measurer, tmp_path, Budget(30))
+    assert any(t.relative == 2.0 for t in run.trials)
+    assert max(b.relative for b in search._bases) <= 1.0
+
+
+def test_guided_search_tells_kernels_of_the_same_name_apart(tmp_path: Path) -> None:
+    measurer, search = _KernelTimes(FOUR, _distance), make_search("guided{groups=kernels}", 0)
+    assert isinstance(search, Guided)
+    _run(search, measurer, tmp_path, Budget(0))
+    base = search._bases[0]
+    other = PlanBuilder(parse(FOUR.replace("512,700", "256,700")), "cpu").build(Deviation())
+    step = _Step(Deviation(), "fission", Belief(0.0, 0.1), names=frozenset({"x"}))
+    times = replace(taking(1.0), kernels=tuple(KernelTime(n, "k", 1.0, 1.0 + (n == "p")) for n in "pqrs"))
+    before = {i: k.share for i, k in base.kernels.items()}
+    search._read(_Proposal(base, Deviation(), step=step), other, 1.0, times)
+    changed = {i for i, k in base.kernels.items() if k.share != before[i]}
+    assert changed == {"e/q", "e/r", "e/s"}
 
 
 # ---- budgets and cost models
