@@ -83,7 +83,8 @@ class ScalarOp:
         near: of a sine or cosine of f32, whether the angle is known to be at most NEAR_ANGLE in size.
         in_range: of a conversion from float to integer, whether the value is known to be NaN or in the range of the
             integers.
-        uniform: of a division of f32, whether the divisor is the same for all elements of the loop around it.
+        multiplied: of a division or a reciprocal root of f32, whether it is computed by multiplications; a divisor is
+            then the same for all elements of the loop around it.
     """
 
     opcode: Opcode
@@ -93,7 +94,7 @@ class ScalarOp:
     total_order: bool = False
     near: bool = False
     in_range: bool = False
-    uniform: bool = False
+    multiplied: bool = False
 
     @property
     def flops(self) -> int:

@@ -215,6 +215,14 @@ INLINE float uniform_quotient_f32(float x, float divisor) {
   return quotient == quotient ? quotient : near; /* infinities leave NaN */
 }
 
+/* 1 / sqrt(x), where other divisions would have to wait. Its first bits come from those of the root; a step with three terms
+   makes four times as many of them, and Newton's twice as many. For zeros, infinities and NaN, the bits alone are right. */
+INLINE float reciprocal_root_f32(float x) {
+  const float s = __builtin_sqrtf(x), first = BITS_TO_F32(0x7ef311c7u - F32_TO_BITS(s)), e = FMAF(-s, first, 1.0f);
+  const float second = FMAF(first, FMAF(e, FMAF(e, e, e), e), first), y = FMAF(second, FMAF(-s, second, 1.0f), second);
+  return y > 0.0f ? y : BITS_TO_F32(0x7f800000u - F32_TO_BITS(s));
+}
+
 #define expf(x) exp_f32(x)
 #define fmodf(x, y) fmod_f32(x, y)
 #define expm1f(x) expm1_f32(x)
@@ -231,4 +239,5 @@ INLINE float uniform_quotient_f32(float x, float divisor) {
 #define near_sin_f32(x) sinf(x)
 #define near_cos_f32(x) cosf(x)
 #define uniform_quotient_f32(x, divisor) ((x) / (divisor))
+#define reciprocal_root_f32(x) (1.0f / __builtin_sqrtf(x))
 #endif

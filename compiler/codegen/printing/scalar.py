@@ -317,8 +317,8 @@ def _expression(op: ScalarOp) -> str:
         return f"({{0}} {direction} {{1}})"
     if op.near:
         return f"near_{'sin' if op.opcode is Opcode.SINE else 'cos'}_f32({{0}})"
-    if op.uniform:
-        return "uniform_quotient_f32({0}, {1})"
+    if op.multiplied:
+        return "reciprocal_root_f32({0})" if op.opcode is Opcode.RSQRT else "uniform_quotient_f32({0}, {1})"
     if op.opcode is Opcode.SELECT:
         return "({0} ? {1} : {2})"
     if op.opcode is Opcode.CLAMP:

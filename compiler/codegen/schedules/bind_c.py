@@ -17,6 +17,7 @@ from compiler.codegen.nest.scalar_ops import SCALAR_BYTES
 from compiler.codegen.nest.traversal import map_bodies, map_compound, map_indices, walk
 from compiler.codegen.nest.work import work_of
 from compiler.codegen.schedules import accumulators, lane_accumulators, stages, streams
+from compiler.codegen.schedules.divisions import multiply_for_divisions
 from compiler.codegen.schedules.edges import REDUCTIONS, split_edges
 from compiler.codegen.schedules.halves import LANES as HALVES
 from compiler.codegen.schedules.halves import convert_halves, suits_halves
@@ -59,7 +60,6 @@ from compiler.codegen.schedules.splits import THREAD_GRAINS, split_reductions
 from compiler.codegen.schedules.stored_values import store_in_reductions
 from compiler.codegen.schedules.tails import split_tails
 from compiler.codegen.schedules.tile_tests import branch_on_tiles, tests_of_tiles
-from compiler.codegen.schedules.uniform_divisors import mark_uniform_divisors
 from compiler.codegen.schedules.uniform_values import move_uniform_values
 from compiler.errors import UnsupportedError
 from compiler.ir.types import PrimitiveType
@@ -163,7 +163,7 @@ def _with_rewritten_loops(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
     body = select_offsets(merge_branches(kernel.body))
     body = pair_elements(kernel, hide_single_elements(separate_columns(body)))
     body = hide_strides(convert_halves(kernel, body))
-    body = mark_uniform_divisors(join_rows(move_uniform_values(interleave_values(body))))
+    body = multiply_for_divisions(join_rows(move_uniform_values(interleave_values(body))))
     check_local_bytes(body)
     return replace(kernel, body=body)
 

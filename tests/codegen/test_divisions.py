@@ -1,4 +1,4 @@
-"""Divisions by a value that is the same for all elements of a vector loop: which loops multiply, and results."""
+"""Divisions and reciprocal roots in vector loops: which loops multiply, and results."""
 
 from __future__ import annotations
 
@@ -18,6 +18,14 @@ SHARES = """
 EXPONENTIALS = SHARES.replace("ROOT r", "q") + "    ROOT r = {t}[{m},{n}] exponential(q)\n"
 COLUMNS = SHARES.replace("norm = {t}[{m}]", "norm = {t}[{n}]").replace("dimensions={{0}}", "dimensions={{1}}")
 MARK = "uniform_quotient_f32"
+ROOTS = """
+    x = {t}[{m},{n}] parameter(0)
+    y = {t}[{m},{n}] parameter(1)
+    z = {t}[{m},{n}] multiply(y, y)
+    r = {t}[{m},{n}] rsqrt(z)
+    ROOT p = {t}[{m},{n}] multiply(x, r)
+"""
+ROOT_MARK = "reciprocal_root_f32"
 
 
 @pytest.mark.parametrize(("m", "n"), [(5, 100), (3, 4099)])
@@ -63,3 +71,37 @@ def test_quotients_are_those_of_a_division() -> None:
     np.testing.assert_array_equal(found[is_exact], wanted[is_exact])
     small = known & ~is_exact
     assert np.all(np.abs(found[small] - wanted[small]) <= np.spacing(np.abs(wanted[small])))
+
+
+@pytest.mark.parametrize(("m", "n"), [(5, 100), (3, 4099)])
+@pytest.mark.parametrize("schedule", [Schedule(), Schedule(threads=0), Schedule(vector=256), Schedule(unroll=2)])
+def test_reciprocal_roots_of_elements_multiply(m: int, n: int, schedule: Schedule) -> None:
+    assert ROOT_MARK in checked(ROOTS.format(t="f32", m=m, n=n), schedule)
+
+
+def test_reciprocal_roots_beside_functions_divide() -> None:
+    text = (
+        ROOTS.format(t="f32", m=5, n=100).replace("ROOT p", "p")
+        + """
+        e = f32[5,100] exponential(p)
+        ROOT w = f32[5,100] logistic(e)
+    """
+    )
+    assert ROOT_MARK not in checked(text, Schedule(threads=0, stages=0))
+
+
+def test_reciprocal_roots_are_as_close_as_a_quotient() -> None:
+    bits = np.arange(0, 1 << 32, 9973).astype(np.uint32)
+    x = np.concatenate([bits.view(np.float32), np.asarray([0, -0.0, np.inf, -np.inf, np.nan, 1e-45], np.float32)])
+    text = f"x = f32[{len(x)}] parameter(0)\nROOT r = f32[{len(x)}] rsqrt(x)"
+    case = running.case_of(running.fused(text), [x], "c")
+    (found,) = running.run_c([case])[0]
+    assert ROOT_MARK in case.spec.source
+    with np.errstate(all="ignore"):
+        wanted = 1 / np.sqrt(x.astype(np.float64))
+    np.testing.assert_array_equal(np.isnan(found), np.isnan(wanted))
+    is_finite = np.isfinite(wanted) & (wanted != 0)
+    other = ~is_finite & ~np.isnan(wanted)
+    np.testing.assert_array_equal(found[other], wanted[other])
+    spacing = np.spacing(wanted[is_finite].astype(np.float32))
+    assert np.all(np.abs(found[is_finite] - wanted[is_finite]) <= 1.5 * spacing)
