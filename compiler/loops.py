@@ -11,7 +11,7 @@ from compiler.analysis.structure import shape_key
 from compiler.analysis.trip_count import trip_count_of
 from compiler.analysis.while_loop import Induction, LoopView, induction
 from compiler.codegen.build_target import C_TARGET, BuildTarget
-from compiler.codegen.templates import loop_kernel
+from compiler.codegen.templates import loop_kernel, loop_state
 from compiler.errors import PlanError
 from compiler.fusion.digests import Digests
 from compiler.ir import HloInstruction, HloModule, Opcode
@@ -66,12 +66,12 @@ class KeepLoops:
 
 
 class KernelLoops:
-    """Runs a loop inside one kernel where that is possible, and keeps other loops as they are."""
+    """Runs a loop inside one kernel where that is possible and worthwhile, and keeps other loops as they are."""
 
     def choose_loop(self, site: LoopSite, module: HloModule) -> str:
         """Return the choice for one loop."""
-        del module
-        return KERNEL if KERNEL in site.choices else KEEP
+        loop = find_loop(module, site) if KERNEL in site.choices else None
+        return KEEP if loop is None or loop_state.is_crowded(loop) else KERNEL
 
 
 @dataclass(frozen=True)

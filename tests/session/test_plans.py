@@ -258,6 +258,35 @@ def _carrying(arrays: int, size: int) -> str:
     """
 
 
+@pytest.mark.parametrize(
+    ("dims", "function", "choice"),
+    [
+        ("64,48", "tanh", "keep"),
+        ("40,48", "tanh", "kernel"),
+        ("300,8", "tanh", "kernel"),
+        ("64,48", "negate", "kernel"),
+    ],
+    ids=["crowded", "small", "few", "light"],
+)
+def test_a_loop_whose_positions_carry_many_elements_with_functions_is_kept(
+    dims: str, function: str, choice: str
+) -> None:
+    shape = f"(s32[], f32[{dims}])"
+    module = parse(f"""
+    HloModule crowded
+    less {{ p = {shape} parameter(0) i = s32[] get-tuple-element(p), index=0 n = s32[] constant(12)
+      ROOT c = pred[] compare(i, n), direction=LT }}
+    step {{ p = {shape} parameter(0) i = s32[] get-tuple-element(p), index=0 one = s32[] constant(1)
+      x = f32[{dims}] get-tuple-element(p), index=1
+      j = s32[] add(i, one) y = f32[{dims}] {function}(x) z = f32[{dims}] add(x, y) ROOT r = {shape} tuple(j, z) }}
+    ENTRY main {{ x = f32[{dims}] parameter(0) zero = s32[] constant(0) t = {shape} tuple(zero, x)
+      w = {shape} while(t), condition=less, body=step ROOT y = f32[{dims}] get-tuple-element(w), index=1 }}
+    """)
+    (site,) = CompilationSession(module).loops()
+    assert "kernel" in site.choices
+    assert KernelLoops().choose_loop(site, module) == choice
+
+
 @pytest.mark.parametrize("language", ["c", "cuda"])
 def test_the_state_of_a_large_loop_fits_into_the_stack_of_a_thread(language: str) -> None:
     module = parse(_carrying(40, 3000))

@@ -33,6 +33,9 @@ MAX_LANES, LANE_STEP = 1024, 64
 """Maximum number of lanes of a tile by default, and the number of which it is a multiple."""
 TILE_BYTES = 48 * 1024
 """Maximum size of the state of a tile by default, so that it stays in the first-level cache."""
+CROWDED, CROWDED_ELEMENTS = 32, 2048
+"""Elements that a position carries in one array, and elements of the array, from which on kernels of the body are at
+least as fast if it computes functions: the kernel of the loop is then a body of hundreds of statements."""
 RARE = 64
 """A value of the field `rare` by which a GPU branches around work that few positions need."""
 WORD = 4
@@ -48,6 +51,29 @@ def default_loop_schedule(loop: HloInstruction, language: str) -> Schedule:
     state = LoopState(loop)
     axis, extent = state.axis()
     return fitted_schedule(language, extent, state.bytes_per_lane(axis, extent))
+
+
+def is_crowded(loop: HloInstruction) -> bool:
+    """Check whether the positions of a loop carry so many elements that kernels of its body are at least as fast.
+
+    Functions of the elements, such as exponentials, then take longer than to launch the kernels of an iteration.
+
+    Raises:
+        UnsupportedError: the loop cannot have a kernel.
+    """
+    state = LoopState(loop)
+    _, extent = state.axis()
+    return any(_is_crowded(s, k, extent) for s in state.levels() for k in s.per_position)
+
+
+def _is_crowded(state: LoopState, k: int, extent: int) -> bool:
+    elements = state.shapes[k].num_elements
+    if elements < max(CROWDED_ELEMENTS, CROWDED * extent):
+        return False
+    functions = (
+        i for i in state.body.instructions if i.opcode.has(Trait.EXPENSIVE) and i.opcode.has(Trait.ELEMENTWISE)
+    )
+    return any(i.shape.num_elements >= elements for i in functions)
 
 
 def fitted_schedule(language: str, extent: int, bytes_per_lane: int) -> Schedule:
