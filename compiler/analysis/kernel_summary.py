@@ -428,6 +428,10 @@ class _Walk:
         columns = COLUMNS if self.hero is not None and _is_along_columns(self.hero) else 1
         again = max(i.bytes for i in inputs.values() if i.sweeps > 1)
         share = min(1.0, columns / max(1, self.kept_count))
+        if columns > 1:
+            # Rows at a large power of two from each other share few sets of a cache, which they may fill.
+            stride = int(again) * self.kept_count // max(1, math.prod(self.full))
+            share = min(1.0, max(share, (stride & -stride) / max(1, 4 * stride)))
         return max(1, self.kept_count // columns), again * share
 
     def _reads(self, p: HloInstruction, nests: int) -> int:

@@ -168,3 +168,13 @@ def test_only_few_long_rows_of_a_running_sum_are_computed_twice(rows: int, n: in
         text = text.replace(name, value)
     summary = summarize(parse(text).entry.root)
     assert summary.flops == (2 + times) * rows * n * columns
+
+
+@pytest.mark.parametrize(
+    ("columns", "bytes_of_row"), [(4096, 4096), (4080, 1024), (2048, 2048), (1024, 1024), (100, 400)]
+)
+def test_rows_of_a_block_that_share_the_sets_of_a_cache_take_more_room(columns: int, bytes_of_row: int) -> None:
+    text = CENTRED.replace("ADD", ADD).replace("16,LONG", f"LONG,{columns}").replace("[16]", f"[{columns}]")
+    text = text.replace("dimensions={1}", "dimensions={9}").replace("dimensions={0}", "dimensions={1}")
+    kernel = parse(text.replace("dimensions={9}", "dimensions={0}").replace("LONG", "300")).entry.root
+    assert summarize(kernel).block_bytes == 300 * bytes_of_row

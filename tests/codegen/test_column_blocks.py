@@ -152,3 +152,12 @@ def test_sums_for_each_point_over_elements_that_lie_apart(width: int) -> None:
     )
     assert running.problem(running.run_c([case])[0], case) is None
     assert "_lanes[40]" in case.spec.source  # a lane for each point
+
+
+@pytest.mark.parametrize(("rows", "columns", "nests"), [(300, 4096, 3), (300, 4080, 1), (100, 4096, 1), (600, 4080, 3)])
+def test_blocks_whose_rows_share_the_sets_of_a_cache_are_nests(rows: int, columns: int, nests: int) -> None:
+    f = fused((rows, columns), 1)
+    case = running.case_of(f, running.random_args(f.parameter_shapes, np.random.default_rng(3)), "c", Schedule())
+    assert problems([case]) == [None]
+    entry = case.spec.source[case.spec.source.rindex("arguments) {") :]
+    assert entry.count("hlogym_parallel") == nests

@@ -73,7 +73,19 @@ def _is_distributed(s: lir.Stmt, schedule: Schedule) -> bool:
         return True
     width = min(columns.var.extent, schedule.columns)
     tiles = math.prod(f.var.extent for f in nest[:-1]) * -(-columns.var.extent // width)
-    return tiles < ENOUGH_TASKS // 8 or max(map(_rows_of, sweeps)) * width * LANE_BYTES > BLOCK_BYTES
+    return (
+        tiles < ENOUGH_TASKS // 8 or max(map(_rows_of, sweeps)) * _room_of_row(columns.var.extent, width) > BLOCK_BYTES
+    )
+
+
+def _room_of_row(columns: int, width: int) -> int:
+    """Return the bytes of a cache that a row of a tile takes.
+
+    Rows at a large power of two from each other share few sets. They may fill these, unlike the whole cache, of which
+    BLOCK_BYTES are a quarter.
+    """
+    stride = columns * LANE_BYTES
+    return max(width * LANE_BYTES, (stride & -stride) // 4)
 
 
 def _rows_of(sweep: lir.Stmt) -> int:
