@@ -35,6 +35,9 @@ MOST_INSTRUCTIONS = 4000
 KEPT_SESSIONS = 16
 """Number of compilations that are kept, by their decisions up to the loops and up to fusion."""
 
+KEPT_PROGRAMS = 10_000
+"""Number of sequences of passes whose results are known by their fingerprints."""
+
 
 @dataclass(frozen=True)
 class Deviation:
@@ -112,6 +115,7 @@ class PlanBuilder:
         self.is_default = policy is None
         self._policy = policy or (lambda _: HEURISTIC)
         self._passed: LruDict[tuple[str, ...], CompilationSession] = LruDict(KEPT_SESSIONS)
+        self._passed_programs: LruDict[tuple[str, ...], str] = LruDict(KEPT_PROGRAMS)
         self._unfused: LruDict[str, _Unfused] = LruDict(KEPT_SESSIONS)
         self._fused: LruDict[str, Built] = LruDict(KEPT_SESSIONS)
 
@@ -134,6 +138,16 @@ class PlanBuilder:
             if wanted is not None and kernel.check(wanted) is None:
                 session.set_kernel(kernel, wanted)
         return Built(deviation, session, fused.expansions, fused.loops, fused.fused)
+
+    def passed(self, names: tuple[str, ...]) -> str:
+        """Return the fingerprint of the program after these passes and the default ones.
+
+        Raises:
+            HlogymError: a pass fails.
+        """
+        if names not in self._passed_programs:
+            self._passed_programs[names] = self._with_passes(names, self._policy(None)).module.fingerprint()
+        return self._passed_programs[names]
 
     def _with_passes(self, names: tuple[str, ...], policy: Policy) -> CompilationSession:
         found = self._passed.get(names)

@@ -10,6 +10,7 @@ that seems to be the fastest is measured again, because the fastest of many meas
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -50,6 +51,8 @@ MOST_LEGAL = 180
 """Number of fusions whose legality is checked for that."""
 WIDEST = 8
 """Number of kernels whose choices one plan may change."""
+MOST_BASES = 6
+"""Number of plans from which the next one is made: of those that were kept, the ones least behind the fastest."""
 LEAST_SHARE = 0.01
 """Share of the time that a kernel takes at least to be looked at."""
 WORSE = 0.03
@@ -116,7 +119,8 @@ class _Base:
         relative: its time, as a share of the default plan's.
         last: the same as it was measured last.
         kernels: those that take time, by the ids of their sites.
-        steps: the changes that were not tried.
+        shares: the time of each kernel, as a share of the default plan's.
+        steps: the changes that were not tried; None before they are first asked for, because finding them takes time.
         plain: number of changes since the last one that was a gain.
         since: number of measurements since the best choices were measured together.
         joined: the best choices when they were last looked at together.
@@ -126,7 +130,8 @@ class _Base:
     relative: float
     last: float
     kernels: Mapping[str, KernelArms]
-    steps: list[_Step]
+    shares: Mapping[str, float]
+    steps: list[_Step] | None = None
     plain: int = 0
     since: int = 0
     joined: Mapping[str, KernelChoice] = field(default_factory=dict)
@@ -181,6 +186,8 @@ class Guided(PlanSearch):
                 break
             for site, number in made.choices.items():
                 made.base.kernels[site].close(number)
+            if made.step is not None and made.step.kind == "passes" and not self._is_passed(made):
+                continue
             built = self.space.build(made.deviation)
             if built is not None and (code := _code(built)) not in self._codes:
                 self._codes.add(code)
@@ -190,6 +197,10 @@ class Guided(PlanSearch):
             return found
         best = min(self._bases, key=lambda b: b.relative).built
         return self.space.draw(count, lambda: self.space.walked(best, self.space.rng.choice((1, 1, 2))))
+
+    def _is_passed(self, made: _Proposal) -> bool:
+        """Check whether more passes change the program; most change nothing, which is seen before it is fused."""
+        return self.space.is_changed(made.deviation.passes, made.base.built.deviation.passes)
 
     def _doubtful(self) -> Built | None:
         """Return the plan that seems to be the fastest, if it was measured less than `SURE` times.
@@ -207,23 +218,23 @@ class Guided(PlanSearch):
         """Return the change of which most is expected; None if nothing is left."""
         least = min(b.relative for b in self._bases)
         first = next(b for b in self._bases if b.relative <= least + MARGIN)
-        found = [
-            p
-            for b in self._bases
-            if (p := self._of_base(b, 0.0 if b is first else ASIDE * max(1, b.plain) + b.relative - least)) is not None
-        ]
+        behind = {b: 0.0 if b is first else ASIDE * max(1, b.plain) + b.relative - least for b in self._bases}
+        made = (self._of_base(b, behind[b]) for b in sorted(behind, key=behind.__getitem__))
+        found = list(itertools.islice((p for p in made if p is not None), MOST_BASES))
         best = max(found, key=lambda p: p.gain, default=None)
         if best is not None:
             best.base.since += 1
             if best.step is None and not best.choices:
                 best.base.since, best.base.joined = 0, best.deviation.kernels
-            if best.step is not None:
+            if best.step is not None and best.base.steps is not None:
                 best.base.steps.remove(best.step)
         return best
 
     def _of_base(self, base: _Base, behind: float) -> _Proposal | None:
         ranked = sorted(((*k.next(behind), site) for site, k in base.kernels.items()), reverse=True)
         ranked = [r for r in ranked if r[1]][:WIDEST]
+        if base.steps is None:
+            base.steps = list(self._steps(base.built, base.shares))
         step = max(base.steps, key=lambda s: self._worth(s, behind), default=None)
         together = [r for r in ranked if step and step.names and base.kernels[r[2]].site.name not in step.names]
         gain, alone = sum(r[0] for r in together), sum(r[0] for r in ranked)
@@ -314,7 +325,7 @@ class Guided(PlanSearch):
                 if key not in self._kernels:
                     self._kernels[key] = KernelArms(site, share, self._kernel_priors, self._effects)
                 kernels[site.id] = self._kernels[key]
-        self._bases.append(_Base(built, relative, relative, kernels, list(self._steps(built, shares)), plain))
+        self._bases.append(_Base(built, relative, relative, kernels, shares, plain=plain))
 
     def _kernel_priors(self, site: KernelSite, choices: Sequence[KernelChoice]) -> list[Belief]:
         costs, gains = shipped_kernel_cost(), shipped_choice_gains()

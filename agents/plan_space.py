@@ -77,6 +77,13 @@ class PlanSpace:
         except HlogymError:
             return None
 
+    def is_changed(self, one: tuple[str, ...], other: tuple[str, ...]) -> bool:
+        """Check whether two sequences of passes lead to different programs; not if one of them fails."""
+        try:
+            return self._builder.passed(one) != self._builder.passed(other)
+        except HlogymError:
+            return False
+
     def changed(self, built: Built) -> Built | None:
         """Return a plan with one decision changed at random; None if the change is not possible."""
         return self.build(self._mutated(built, self.rng.choice(self._groups)))

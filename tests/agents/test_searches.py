@@ -26,6 +26,7 @@ from compiler.errors import OptionError, UnknownNameError
 from compiler.fusion.policies import NoFusion, RandomFusion
 from compiler.learned.kernel_calibration import Calibration, store_calibration
 from compiler.learned.kernel_model import shipped_kernel_cost
+from compiler.passes import PASSES, PassPipeline
 from compiler.plan import CompilationPlan
 from compiler.policy import Policy
 from compiler.session import CompilationSession
@@ -305,6 +306,16 @@ def test_guided_search_measures_a_plan_that_was_only_estimated_to_be_the_fastest
     assert both  # without the choice of the kernel, the fusion seems to save half of the time
     bare = trials[both[0] + 1].plan
     assert (bare.steps, dict(bare.kernels)) == (trials[both[0]].plan.steps, {})
+
+
+def test_passes_that_change_nothing_are_known_without_a_plan() -> None:
+    space = PlanSpace(PlanBuilder(parse(CHAIN), "cpu"), GROUPS)
+    assert not space.is_changed((), ())
+    assert not space.is_changed(("dce",), ())
+    plain = PlanBuilder(parse(CHAIN), "cpu", lambda _: Policy("none", passes=PassPipeline("none", ())))
+    changing = [n for n in sorted(PASSES) if PlanSpace(plain, GROUPS).is_changed((n,), ())]
+    assert changing
+    assert set(changing) < set(PASSES)
 
 
 def test_guided_search_keeps_a_plan_that_beats_its_best_choices_together(tmp_path: Path) -> None:
