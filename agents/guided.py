@@ -176,13 +176,12 @@ class Guided(PlanSearch):
         self._settle(start, 1.0 if measurement.seconds is None else measurement.relative, measurement)
 
     def _propose(self, count: int) -> Sequence[Built]:
-        doubtful = self._doubtful() if count == 1 else None
-        if doubtful is not None:
-            return [doubtful]
-        found: list[Built] = []
+        doubtful, found = self._doubtful(), list[Built]()
+        if doubtful is not None and (count == 1 or doubtful.text not in self._measured):
+            found.append(doubtful)
         for _ in range(TRIES):
-            made = self._next()
-            if len(found) == count or made is None:
+            made = self._next() if len(found) < count else None
+            if made is None:
                 break
             for site, number in made.choices.items():
                 made.base.kernels[site].close(number)
@@ -300,7 +299,9 @@ class Guided(PlanSearch):
     def _read(self, asked: _Proposal, built: Built, relative: float, measurement: Measurement) -> float:
         """Note the times of kernels that the step of a proposal leaves as they are; return what its choices cost."""
         shares, step, lost = _shares(measurement, relative), asked.step, 0.0
-        same = {s.id: s.fingerprint for s, _ in built.kernels}  # a changed kernel may have the name of another one
+        same = {
+            s.id: s.fingerprint for s in built.session.kernel_sites()
+        }  # kernels that are changed may keep their names
         for site, kernel in asked.base.kernels.items():
             if step is not None and (not step.names or kernel.site.name in step.names):
                 continue

@@ -198,6 +198,10 @@ def test_annealing_moves_to_a_slower_plan_while_it_is_hot(columns: _Timed, tmp_p
 # ---- guided search
 
 
+def _unfused(text: str) -> PlanBuilder:
+    return PlanBuilder(parse(text), "cpu", lambda _: Policy("none", fusion=NoFusion()))
+
+
 class _KernelTimes(_Timed):
     """Times each kernel by a function of its own knobs; the first measurement of the default plan has no kernels."""
 
@@ -274,6 +278,16 @@ def test_guided_search_fuses_what_is_expected_to_gain(tmp_path: Path) -> None:
     assert [len(t.plan.steps) for t in run.trials] == [0, 1, 1]
 
 
+def test_guided_search_loses_no_change_that_it_does_not_measure(tmp_path: Path) -> None:
+    program, measurer = _program(tmp_path, CHAIN), _Timed(CHAIN, lambda _: 1.0)
+    possible, search = PlanSpace(_unfused(CHAIN), GROUPS).start.possible, make_search("guided{groups=fusion}")
+    assert isinstance(search, Guided)
+    run_search(search, _unfused(CHAIN), program, measurer, Budget(2))  # the plan without fusions, and one with a fusion
+    steps = search._bases[0].steps
+    assert steps is not None
+    assert len(steps) == len(possible) - 1 > 3
+
+
 APART = """add { a = f32[] parameter(0) b = f32[] parameter(1) ROOT s = f32[] add(a, b) }
 ENTRY e {
   z = f32[] constant(0)
@@ -292,10 +306,6 @@ class _Misread(_KernelTimes):
     def measure(self, program: Any, plan: CompilationPlan | None, remeasure: bool = False) -> Measurement:
         found = super().measure(program, plan, remeasure)
         return replace(taking(1.0), kernels=found.kernels)
-
-
-def _unfused(text: str) -> PlanBuilder:
-    return PlanBuilder(parse(text), "cpu", lambda _: Policy("none", fusion=NoFusion()))
 
 
 def test_guided_search_measures_a_plan_that_was_only_estimated_to_be_the_fastest(tmp_path: Path) -> None:
