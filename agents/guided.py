@@ -225,16 +225,14 @@ class Guided(PlanSearch):
             best.base.since += 1
             if best.step is None and not best.choices:
                 best.base.since, best.base.joined = 0, best.deviation.kernels
-            if best.step is not None and best.base.steps is not None:
-                best.base.steps.remove(best.step)
+            if best.step is not None:
+                self._steps_of(best.base).remove(best.step)
         return best
 
     def _of_base(self, base: _Base, behind: float) -> _Proposal | None:
         ranked = sorted(((*k.next(behind), site) for site, k in base.kernels.items()), reverse=True)
         ranked = [r for r in ranked if r[1]][:WIDEST]
-        if base.steps is None:
-            base.steps = list(self._steps(base.built, base.shares))
-        step = max(base.steps, key=lambda s: self._worth(s, behind), default=None)
+        step = max(self._steps_of(base), key=lambda s: self._worth(s, behind), default=None)
         together = [r for r in ranked if step and step.names and base.kernels[r[2]].site.name not in step.names]
         gain, alone = sum(r[0] for r in together), sum(r[0] for r in ranked)
         if step is not None and self._worth(step, behind) + gain > alone:
@@ -299,9 +297,8 @@ class Guided(PlanSearch):
     def _read(self, asked: _Proposal, built: Built, relative: float, measurement: Measurement) -> float:
         """Note the times of kernels that the step of a proposal leaves as they are; return what its choices cost."""
         shares, step, lost = _shares(measurement, relative), asked.step, 0.0
-        same = {
-            s.id: s.fingerprint for s in built.session.kernel_sites()
-        }  # kernels that are changed may keep their names
+        # A kernel that is changed may keep its name.
+        same = {s.id: s.fingerprint for s in built.session.kernel_sites()}
         for site, kernel in asked.base.kernels.items():
             if step is not None and (not step.names or kernel.site.name in step.names):
                 continue
@@ -333,6 +330,12 @@ class Guided(PlanSearch):
         if not self.learned or costs is None or gains is None or site.backend != BACKEND:
             return [self._varied(UNKNOWN_CHOICE) for _ in choices[1:]]
         return [gain_belief(float(g)) for g in gains.of_choices(costs, site, choices)]
+
+    def _steps_of(self, base: _Base) -> list[_Step]:
+        """Return the changes that were not tried."""
+        if base.steps is None:
+            base.steps = list(self._steps(base.built, base.shares))
+        return base.steps
 
     def _steps(self, built: Built, shares: Mapping[str, float]) -> Iterator[_Step]:
         given, groups = built.deviation, self._changing

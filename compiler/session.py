@@ -126,8 +126,12 @@ class CompilationSession:
         self._state: FusionState | None = None
         self._unfused: HloModule | None = None
         self._base: FusionBase | None = None
+        self._forget_kernels()
+
+    def _forget_kernels(self) -> None:
+        """Forget the kernels of the fusions so far."""
         self._sites: list[KernelSite] | None = None
-        self._made: HloModule | None = None
+        self._kernel_module: HloModule | None = None
 
     @property
     def backend(self) -> str:
@@ -314,7 +318,7 @@ class CompilationSession:
         state = self.fusion
         self._enter("fusion")
         fused = state.apply(action)
-        self._sites = self._made = None
+        self._forget_kernels()
         self._decisions.append(FusionStep(action, state.made[-1]))
         return fused
 
@@ -331,7 +335,7 @@ class CompilationSession:
         self.rules = tuple(map(str, policy.rules)) if isinstance(policy, RuledFusion) else ()
         state = self.fusion
         start = len(state.history)
-        self._sites = self._made = None
+        self._forget_kernels()
         with gc_rarely():
             try:
                 return run_policy(state, policy)
@@ -581,14 +585,15 @@ class CompilationSession:
             for d in self._decisions:
                 if isinstance(d, FusionStep):
                     self._state.apply(d.action)
-        self._sites, self._made, self.phase = None, None, "fusion"
+        self._forget_kernels()
+        self.phase = "fusion"
 
     def fork(self) -> CompilationSession:
         """Return an independent session that continues from the same decisions."""
         other = copy.copy(self)  # every field; below, what must not be shared
         other._decisions = list(self._decisions)
-        if self._made is self.module:  # else it is a copy that no session changes
-            other._sites = other._made = None
+        if self._kernel_module is self.module:  # else it is a copy that no session changes
+            other._forget_kernels()
         other.decided_by = dict(self.decided_by)
         if self._state is None:
             other.module = self.module.clone()
@@ -612,10 +617,10 @@ class CompilationSession:
 
     def kernel_module(self) -> HloModule:
         """Return the same with its instructions in the order that they have now; it must not be changed."""
-        if self._made is None:
+        if self._kernel_module is None:
             is_c = self._backend.language == C.name
-            self._made = recompute_outputs(self.module, self.target) if is_c else self.module
-        return self._made
+            self._kernel_module = recompute_outputs(self.module, self.target) if is_c else self.module
+        return self._kernel_module
 
     @property
     def kernel_bindings(self) -> KernelBindings:
