@@ -63,51 +63,42 @@ def test_a_reduction_along_columns_is_computed_before_a_gather_picks_them(axis: 
     assert [Opcode.GATHER in k for k in sums] == [together]
 
 
+ALONG_COLUMNS = "s = f32[1024] reduce(x, zero), dimensions={0}, to_apply=add"
+ALONG_ROWS = "r = f32[1024] reduce(x, zero), dimensions={1}, to_apply=add"
+PICK = """f32[1024] gather(s, i), offset_dims={}, collapsed_slice_dims={0}, start_index_map={0},
+            index_vector_dim=1, slice_sizes={1}"""
+
+
+def _of_square(statements: str, shape: str) -> HloInstruction:
+    """Return a fusion of a square array `x` and indices `i` with the given statements and shape."""
+    module = parse(f"""
+        HloModule m
+        {ADD}
+        f {{
+          x = f32[1024,1024] parameter(0)
+          i = s32[1024,1] parameter(1)
+          zero = f32[] constant(0)
+          {statements}
+        }}
+        ENTRY main {{
+          x = f32[1024,1024] parameter(0)
+          i = s32[1024,1] parameter(1)
+          ROOT y = {shape} fusion(x, i), kind=kInput, calls=f
+        }}
+    """)
+    return module.entry.root
+
+
 def test_columns_that_a_gather_picks_are_read_by_lines() -> None:
-    module = parse(f"""
-        HloModule m
-        {ADD}
-        f {{
-          x = f32[1024,1024] parameter(0)
-          i = s32[1024,1] parameter(1)
-          zero = f32[] constant(0)
-          s = f32[1024] reduce(x, zero), dimensions={{0}}, to_apply=add
-          ROOT g = f32[1024] gather(s, i), offset_dims={{}}, collapsed_slice_dims={{0}}, start_index_map={{0}},
-            index_vector_dim=1, slice_sizes={{1}}
-        }}
-        ENTRY main {{
-          x = f32[1024,1024] parameter(0)
-          i = s32[1024,1] parameter(1)
-          ROOT y = f32[1024] fusion(x, i), kind=kInput, calls=f
-        }}
-    """)
-    assert summarize(module.entry.root).bytes_read == 64 * 1024**2 + 4096
+    fusion = _of_square(f"{ALONG_COLUMNS}\n ROOT g = {PICK}", "f32[1024]")
+    assert summarize(fusion).bytes_read == 64 * 1024**2 + 4096
 
 
-@pytest.mark.parametrize("rows_first", [False, True])
-def test_picked_columns_are_read_by_lines_beside_rows_of_a_square(rows_first: bool) -> None:
-    rows = "r = f32[1024] reduce(x, zero), dimensions={1}, to_apply=add"
-    columns = "s = f32[1024] reduce(x, zero), dimensions={0}, to_apply=add"
-    module = parse(f"""
-        HloModule m
-        {ADD}
-        f {{
-          x = f32[1024,1024] parameter(0)
-          i = s32[1024,1] parameter(1)
-          zero = f32[] constant(0)
-          {rows if rows_first else columns}
-          {columns if rows_first else rows}
-          g = f32[1024] gather(s, i), offset_dims={{}}, collapsed_slice_dims={{0}}, start_index_map={{0}},
-            index_vector_dim=1, slice_sizes={{1}}
-          ROOT t = (f32[1024], f32[1024]) tuple(g, r)
-        }}
-        ENTRY main {{
-          x = f32[1024,1024] parameter(0)
-          i = s32[1024,1] parameter(1)
-          ROOT y = (f32[1024], f32[1024]) fusion(x, i), kind=kInput, calls=f
-        }}
-    """)
-    assert summarize(module.entry.root).bytes_read >= 64 * 1024**2
+@pytest.mark.parametrize("reductions", [(ALONG_COLUMNS, ALONG_ROWS), (ALONG_ROWS, ALONG_COLUMNS)])
+def test_picked_columns_are_read_by_lines_beside_rows_of_a_square(reductions: tuple[str, str]) -> None:
+    both = "(f32[1024], f32[1024])"
+    fusion = _of_square("\n".join((*reductions, f"g = {PICK}", f"ROOT t = {both} tuple(g, r)")), both)
+    assert summarize(fusion).bytes_read >= 64 * 1024**2
 
 
 CENTRED = """
