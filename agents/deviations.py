@@ -34,7 +34,6 @@ MOST_INSTRUCTIONS = 4000
 """Larger modules, such as those of loops that are fully unrolled, take minutes to fuse."""
 KEPT_SESSIONS = 16
 """Number of compilations that are kept, by their decisions up to the loops and up to fusion."""
-
 KEPT_PROGRAMS = 10_000
 """Number of sequences of passes whose results are known by their fingerprints."""
 

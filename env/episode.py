@@ -14,6 +14,7 @@ from compiler.default_fusion import fuse_by_default
 from compiler.errors import HlogymError
 from compiler.expansions import ExpansionSite
 from compiler.fusion.actions import FusionAction
+from compiler.ir import HloModule
 from compiler.learned.features.candidates import (
     CANDIDATE_FEATURES,
     MAX_CANDIDATES,
@@ -470,11 +471,14 @@ class Episode:
     def _when_fused(self) -> _Unchanged | None:
         """Return what stays as it is while kernels are decided, which does not change the module; None before."""
         if self._fused is None and self._kernels is not None:
-            self._fused = _Unchanged(ModuleFeatures(self.session.kernel_module(), self._cost_model, self._rows))
+            self._fused = _Unchanged(self._features_of(self.session.kernel_module()))
         return self._fused
 
     def _module_features(self) -> ModuleFeatures:
-        return ModuleFeatures(self.session.module, self._cost_model, self._rows)
+        return self._features_of(self.session.module)
+
+    def _features_of(self, module: HloModule) -> ModuleFeatures:
+        return ModuleFeatures(module, self._cost_model, self._rows)
 
     # ---- the result
 
