@@ -145,10 +145,16 @@ def run_search(
         space.tried.update(proposed)
         measured: Iterator[tuple[CompilationPlan, Measurement]]
         if service is None:
-            plans = ((p.plan, text in again) for text, p in proposed.items())
-            measured = ((plan, measurer.measure(program, plan, remeasure=known)) for plan, known in plans)
+            measured = ((p.plan, _measure(measurer, program, p.plan, text in again)) for text, p in proposed.items())
         else:
             measured = service.plans(program, [p.plan for p in proposed.values()])
         for plan, found in measured:
             search.note(proposed[plan.to_json()], note(plan, found))
     return run
+
+
+def _measure(measurer: Measurer, program: Program, plan: CompilationPlan, again: bool) -> Measurement:
+    """Measure a plan; for a second time in a fresh process, because where code and arrays lie may have been luck."""
+    if again:
+        measurer.restart()
+    return measurer.measure(program, plan, remeasure=again)

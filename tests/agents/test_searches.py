@@ -271,6 +271,24 @@ def test_guided_search_measures_what_seems_to_be_the_fastest_again(columns: _Tim
     assert all(plans[n + 1] == plans[n] and run.trials[n + 1].relative == pytest.approx(1.0) for n in fast)
 
 
+def test_a_plan_is_measured_again_in_a_fresh_process(
+    columns: _Timed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended: list[int] = []
+    monkeypatch.setattr(columns, "restart", lambda: ended.append(len(columns.plans)))
+    columns.times = lambda k: 0.5 if "vector" in k else 1.0
+    run = _run(make_search("guided{groups=kernels}", 0), columns, tmp_path, Budget(20))
+    plans = [t.plan.to_json() for t in run.trials]
+    again = [n for n, text in enumerate(plans) if text in plans[:n]]
+    assert ended == again != []
+
+
+def test_guided_search_goes_on_at_random_where_nothing_is_expected_to_gain(columns: _Timed, tmp_path: Path) -> None:
+    run = _run(make_search("guided{groups=expansions+kernels}", 0), columns, tmp_path, Budget(300))
+    assert run.measurements == 300
+    assert max(len(_schedule(t.plan)) for t in run.trials[-20:]) > 1
+
+
 def test_guided_search_fuses_what_is_expected_to_gain(tmp_path: Path) -> None:
     program, measurer = _program(tmp_path, CHAIN), _Timed(CHAIN, lambda _: 1.0)
     builder = PlanBuilder(parse(CHAIN), "cpu", lambda _: Policy("none", fusion=NoFusion()))
