@@ -177,7 +177,7 @@ def tune(
             help="random, greedy, local, beam, annealing, evolution or guided, with options in braces: "
             "'local{groups=kernels+fusion}', 'evolution{population=8,model=analytic}'."
         ),
-    ] = "greedy",
+    ] = "guided",
     backend: Backend = "auto",
     policy: Annotated[
         str | None,
