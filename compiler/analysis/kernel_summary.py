@@ -22,6 +22,7 @@ from compiler.analysis.element_work import (
     needs_loop,
     reduced_elements,
 )
+from compiler.analysis.index_moves import STATIC, evaluation_share, index_move, long_dimensions
 from compiler.analysis.library_work import TEMPLATE_OPS, library_flops, operand_reads, product_time, scans_rows
 from compiler.analysis.post_operations import epilogue_of, suits_call
 from compiler.errors import UnsupportedError
@@ -162,7 +163,7 @@ def summary_key(instruction: HloInstruction) -> Hashable:
     """Return a key of the kernel of a single, unfused instruction; equal keys imply equal summaries."""
     i, operands = instruction, instruction.operands
     same = tuple(map(operands.index, operands)) if len(operands) > 1 else ()
-    static = tuple([i.attributes.get(a) for a in _STATIC]) if i.attributes else ()
+    static = tuple([i.attributes.get(a) for a in STATIC]) if i.attributes else ()
     called = flops_per_element(i) if i.opcode in SPECIFIC else 0.0
     in_place = i.opcode is Opcode.DYNAMIC_UPDATE_SLICE and _may_be_overwritten(operands[0])
     return i.opcode, i.shape, tuple([o.shape for o in operands]), same, static, called, in_place
@@ -210,7 +211,7 @@ def _extent(reduce: HloInstruction) -> tuple[int, tuple[int, ...], tuple[int, ..
     """Return the number of elements that are reduced, their dimensions, and those that are kept."""
     dims = reduce.operands[0].shape.dimensions
     kept = [n for d, n in enumerate(dims) if d not in reduce.dimensions]
-    return math.prod(dims), tuple(_long(dims)), tuple(_long(kept))
+    return math.prod(dims), tuple(long_dimensions(dims)), tuple(long_dimensions(kept))
 
 
 def _is_by_rows(reduce: HloInstruction) -> bool:
@@ -461,7 +462,7 @@ class _Walk:
         domains = {_extent(i)[1:] for i in self.looped}
         for dims, kept in domains:
             sizes -= {math.prod(dims), math.prod(kept)}
-        shapes = {tuple(_long(o.shape.dimensions)) for o in self.outputs if o.shape.is_array}
+        shapes = {tuple(long_dimensions(o.shape.dimensions)) for o in self.outputs if o.shape.is_array}
         transposed = {s for s in shapes for dims, _ in domains if s != dims and sorted(s) == sorted(dims)}
         return max(1, len(sizes) + len(domains) + len(transposed))
 
@@ -537,7 +538,7 @@ class _Walk:
             self._need(start, SCALAR, Use(1, 1))
 
     def _move(self, i: HloInstruction, n: int, o: HloInstruction, contexts: Contexts) -> None:
-        size, share, moves = float(o.shape.num_elements), _share(i, n, o), _moves(i, n)
+        size, share, moves = float(o.shape.num_elements), evaluation_share(i, n, o), index_move(i, n)
         repeats = i.opcode is Opcode.BROADCAST and self.hero is not None
         for context, use in contexts.items():
             if repeats and self._from_row(i, o, context):
@@ -556,12 +557,13 @@ class _Walk:
     def _move_reduce(self, i: HloInstruction, o: HloInstruction, context: int, use: Use) -> None:
         if i in self.looped:
             n, dims = o.shape.num_elements, o.shape.dimensions
-            self._need(o, self._row_of(i) if _long(dims) == _long(self.full) else hash((_ROW, dims)), Use(n, n, 1))
+            is_row = long_dimensions(dims) == long_dimensions(self.full)
+            self._need(o, self._row_of(i) if is_row else hash((_ROW, dims)), Use(n, n, 1))
             return
         times = reduced_elements(i)
         size = o.shape.num_elements
         use = Use(use.evaluations * times, min(float(size), use.distinct * times), use.copies * times)
-        self._need(o, hash((context, _moves(i, 0))), use)
+        self._need(o, hash((context, index_move(i, 0))), use)
 
 
 def _is_half(output: HloInstruction) -> bool:
@@ -570,55 +572,6 @@ def _is_half(output: HloInstruction) -> bool:
 
 def _may_be_overwritten(base: HloInstruction) -> bool:
     return base.opcode is not Opcode.PARAMETER or len(base.users) == 1
-
-
-def _share(i: HloInstruction, n: int, o: HloInstruction) -> float:
-    """Return the evaluations of operand `n` per evaluation of the result."""
-    result, size = max(1, i.shape.num_elements), o.shape.num_elements
-    match i.opcode:
-        case Opcode.BROADCAST:
-            return _broadcast_share(i)
-        case Opcode.CONCATENATE | Opcode.PAD:
-            return min(1.0, size / result)
-        case Opcode.DYNAMIC_UPDATE_SLICE:
-            update = i.operands[1].shape.num_elements
-            return update / result if n == 1 else max(0.0, 1.0 - update / result) if n == 0 else 0.0
-        case Opcode.GATHER if n == 1:
-            return min(1.0, size / result)
-        case _:
-            return 1.0
-
-
-def _broadcast_share(i: HloInstruction) -> float:
-    """Return the share of a broadcast; a value constant along the minor dimensions is computed outside their loops."""
-    kept = set(i.dimensions)
-    repeated = 1
-    for d in range(i.shape.rank - 1, -1, -1):
-        if d in kept:
-            break
-        repeated *= i.shape.dimensions[d]
-    return 1.0 / max(1, repeated)
-
-
-_STATIC = ("dimensions", "slice", "padding")
-
-
-def _moves(i: HloInstruction, n: int) -> int | None:
-    """Return a number of the index arithmetic for operand `n`, equal for equal ones; None if it keeps the index."""
-    what: Hashable
-    if i.opcode in (Opcode.RESHAPE, Opcode.BITCAST):
-        own, read = i.shape.dimensions, i.operands[n].shape.dimensions
-        # Otherwise only dimensions of size 1 are added or removed.
-        return None if _long(own) == _long(read) else hash((Opcode.RESHAPE, own, read))
-    if i.opcode in (Opcode.GATHER, Opcode.DYNAMIC_SLICE, Opcode.DYNAMIC_UPDATE_SLICE):
-        what = id(i)
-    else:
-        what = tuple([i.attributes.get(a) for a in _STATIC])
-    return hash((i.opcode, i.shape.dimensions, what, n))
-
-
-def _long(dimensions: Sequence[int]) -> list[int]:
-    return [n for n in dimensions if n != 1]
 
 
 def _unrolled(i: HloInstruction) -> int:
