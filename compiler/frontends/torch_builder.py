@@ -135,7 +135,9 @@ class TorchBuilder:
     def constant(self, array: Any, t: PrimitiveType) -> HloInstruction:
         """Add a constant array of this type."""
         value = np.asarray(array)
-        return self.entry.add_constant(Literal.from_array(value.astype(t.dtype), Shape(t, value.shape)))
+        with np.errstate(over="ignore"):  # a number that is too large is infinite
+            cast = value.astype(t.dtype)
+        return self.entry.add_constant(Literal.from_array(cast, Shape(t, value.shape)))
 
     def literal(self, array: NDArray[Any]) -> HloInstruction:
         """Add a constant with the values and the type of an array."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
-from compiler.frontends.torch_builder import Lowerings, T, TorchBuilder, in_single_precision
+from compiler.frontends.torch_builder import Lowerings, T, TorchBuilder, broadcast_dims, in_single_precision
 from compiler.ir import HloInstruction, Opcode
 
 LOWERINGS = Lowerings()
@@ -44,6 +45,20 @@ def _binary(opcode: Opcode) -> Any:
     return lambda b, x, y: b.binary(opcode, x, y)
 
 
+def _by_numbers(lowering: Callable[..., H]) -> Callable[..., H]:
+    """Return a lowering that computes with Python numbers, and tensors of one element, in float32 at least.
+
+    PyTorch's kernels for multiplication and division do not round such an operand to the half type of the other one.
+    """
+    wide = in_single_precision(lowering)
+
+    def chosen(b: TorchBuilder, x: Any, y: Any, **options: Any) -> H:
+        numbers = any(not isinstance(v, H) or not v.shape.rank for v in (x, y))
+        return (wide if numbers else lowering)(b, x, y, **options)
+
+    return chosen
+
+
 def _compare(direction: str) -> Any:
     return lambda b, x, y: b.compare(x, y, direction)
 
@@ -54,6 +69,7 @@ def _logical(opcode: Opcode) -> Any:
 
 LOWERINGS.update({name: _unary(opcode) for name, opcode in _UNARY.items()})
 LOWERINGS.update({name: _binary(opcode) for name, opcode in _BINARY.items()})
+LOWERINGS["mul"] = _by_numbers(LOWERINGS["mul"])
 LOWERINGS.update({name: _compare(direction) for name, direction in _COMPARE.items()})
 LOWERINGS.update({name: _logical(opcode) for name, opcode in _LOGICAL.items()})
 
@@ -74,24 +90,34 @@ def _to_copy(b: TorchBuilder, x: H, *_: Any, **__: Any) -> H:
     return b.convert(x, b.out.element_type)
 
 
-def _scaled(b: TorchBuilder, x: Any, alpha: Any) -> Any:
-    return x if alpha == 1 else b.binary(Opcode.MULTIPLY, x, alpha) if isinstance(x, H) else x * alpha
-
-
 @LOWERINGS.op("add")
 def _add(b: TorchBuilder, x: Any, y: Any, alpha: Any = 1) -> H:
-    opcode = Opcode.OR if b.out.element_type is T.PRED else Opcode.ADD
-    return b.binary(opcode, x, _scaled(b, y, alpha))
+    return _scaled_sum(b, Opcode.OR if b.out.element_type is T.PRED else Opcode.ADD, x, y, alpha)
 
 
 @LOWERINGS.op("sub")
 def _sub(b: TorchBuilder, x: Any, y: Any, alpha: Any = 1) -> H:
-    return b.binary(Opcode.SUBTRACT, x, _scaled(b, y, alpha))
+    return _scaled_sum(b, Opcode.SUBTRACT, x, y, alpha)
 
 
 @LOWERINGS.op("rsub")
 def _rsub(b: TorchBuilder, x: Any, y: Any, alpha: Any = 1) -> H:
-    return b.binary(Opcode.SUBTRACT, y, _scaled(b, x, alpha))
+    return _scaled_sum(b, Opcode.SUBTRACT, y, x, alpha)
+
+
+def _scaled(b: TorchBuilder, x: Any, factor: Any) -> Any:
+    return x if factor == 1 else b.binary(Opcode.MULTIPLY, x, factor) if isinstance(x, H) else x * factor
+
+
+def _scaled_sum(b: TorchBuilder, opcode: Opcode, x: Any, y: Any, alpha: Any) -> H:
+    """Add or subtract `alpha` times `y`; PyTorch rounds `alpha` to the type of the result, but not the product."""
+    if alpha == 1:
+        return b.binary(opcode, x, y)
+    t = b.out.element_type
+    if t not in (T.F16, T.BF16):
+        return b.binary(opcode, x, _scaled(b, y, alpha))
+    x, y, alpha = (b.operand(v, t, broadcast_dims(v)) for v in (x, y, alpha))
+    return b.convert(b.binary(opcode, x, b.binary(Opcode.MULTIPLY, y, alpha, T.F32), T.F32), t)
 
 
 def trunc(b: TorchBuilder, x: H) -> H:
@@ -106,6 +132,7 @@ LOWERINGS["trunc"] = trunc
 
 
 @LOWERINGS.op("div")
+@_by_numbers
 def _div(b: TorchBuilder, x: Any, y: Any, rounding_mode: str | None = None) -> H:
     if rounding_mode == "floor" and b.out.element_type.is_integer:
         return _floor_divide(b, x, y)

@@ -31,6 +31,23 @@ def test_half_precision_activations_round_once_and_do_not_overflow() -> None:
         np.testing.assert_allclose(got.astype(np.float32), want.float().numpy(), rtol=2e-3, atol=1e-6)
 
 
+@pytest.mark.parametrize("half", [torch.float16, torch.bfloat16])
+def test_half_precision_tensors_are_scaled_by_numbers_that_are_not_rounded(half: torch.dtype) -> None:
+    values = torch.cat([torch.linspace(-60000, 60000, 96), torch.linspace(-1, 1, 160)]).to(half)  # no rest of a vector
+
+    def check(program: Any, *args: Any) -> None:
+        got, want = found(program, *args), program(*args).float().numpy()
+        np.testing.assert_array_equal(got.astype(np.float32), want)
+
+    for number in (0.1, 1e6, 1e-6, 65536.0):
+        check(lambda v, n=number: v * n, values)
+        check(lambda v, n=number: n * v, values)
+        check(lambda v, n=number: v / n, values)
+        check(lambda v, n=torch.tensor(number): v * n, values)
+    check(lambda v: torch.add(v, v.flip(0), alpha=0.1), values)
+    check(lambda v: torch.sub(v, v.flip(0), alpha=0.3), values)
+
+
 def test_floor_division_of_floats_is_that_of_the_remainder() -> None:
     a, b = torch.tensor([1.0, -1.0, 7.0, 0.3, 5.0, -5.0, 0.0]), torch.tensor([0.1, 0.1, -2.0, 0.1, 0.0, 3.0, 2.0])
     same(lambda u, v: torch.div(u, v, rounding_mode="floor"), a, b)

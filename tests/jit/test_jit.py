@@ -447,3 +447,11 @@ except hlogym.HlogymError as e:
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True)
     assert "hlogym[jax]" in done.stdout
+
+
+def test_subnormal_numbers_are_kept_in_the_threads_of_xla() -> None:
+    small = np.array([6e-5, 6e-8, 1e-7, 3e-6, 1e-5], np.float32)
+    halves = jit(lambda x: x.astype(jnp.float16))(jnp.asarray(small))
+    np.testing.assert_array_equal(halves, small.astype(np.float16))
+    doubled = jit(lambda x: x * 2)(jnp.full(5, 1e-40, jnp.float32))
+    np.testing.assert_array_equal(doubled, np.full(5, 1e-40, np.float32) * 2)

@@ -107,14 +107,20 @@ static uint32_t flush_denormals(void) {
 #endif
 }
 
-/* Let subnormal numbers count in this thread: a new thread starts with the register of the thread that made it. */
-static void keep_denormals(void) {
+/* Let subnormal numbers count in this thread, and return the register as it was: a new thread starts with that of the
+   thread that made it, and a caller such as XLA flushes them in its own. */
+static uint32_t keep_denormals(void) {
 #if defined(__x86_64__) || defined(__i386__)
-  __builtin_ia32_ldmxcsr(__builtin_ia32_stmxcsr() & ~0x8040u);
+  const uint32_t before = __builtin_ia32_stmxcsr();
+  if (before & 0x8040u) __builtin_ia32_ldmxcsr(before & ~0x8040u);
+  return before;
 #elif defined(__aarch64__)
   uint64_t before;
   __asm__ volatile("mrs %0, fpcr" : "=r"(before));
-  __asm__ volatile("msr fpcr, %0" : : "r"(before & ~(uint64_t)(1u << 24)));
+  if (before & 1u << 24) __asm__ volatile("msr fpcr, %0" : : "r"(before & ~(uint64_t)(1u << 24)));
+  return (uint32_t)before;
+#else
+  return 0;
 #endif
 }
 
@@ -135,11 +141,11 @@ EXPORT void hlogym_begin(struct hlogym_call *call) {
   call->has_guests = 0;
   call->outer = current; /* a host op may call another program */
   current = call;
-  if (call->flush_denormals) call->control = flush_denormals();
+  call->control = call->flush_denormals ? flush_denormals() : keep_denormals();
 }
 
 EXPORT void hlogym_end(struct hlogym_call *call) {
   if (call->has_guests) dismiss_guests();
-  if (call->flush_denormals) restore_control(call->control);
+  restore_control(call->control);
   current = call->outer;
 }
