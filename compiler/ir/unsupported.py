@@ -43,7 +43,7 @@ NOT_EMITTED: dict[Opcode, str] = {
         ),
         _SEQUENCE,
     ),
-    Opcode.REDUCE_PRECISION: "has no scalar expression yet; runs in the interpreter",
+    Opcode.REDUCE_PRECISION: "is computed on the bits of its operand, by integer ops",
     **dict.fromkeys(
         (Opcode.DYNAMIC_RESHAPE, Opcode.GET_DIMENSION_SIZE, Opcode.SET_DIMENSION_SIZE),
         "sizes known only at run time are supported by the interpreter only",

@@ -7,12 +7,14 @@ from functools import cache
 from compiler.ir import HloModule
 from compiler.passes.algebra.compared_values import ComparedValues
 from compiler.passes.dots.attention_fusion import AttentionFusion
+from compiler.passes.dots.boolean_dots import BooleanDots
 from compiler.passes.dots.convolution_reversal import ConvolutionReversal
 from compiler.passes.dots.features_last import FeaturesLast
 from compiler.passes.dots.product_fusion import ProductFusion
 from compiler.passes.dots.tile_product_fusion import TileProductFusion
 from compiler.passes.expanders.complex_expander import ComplexExpander
 from compiler.passes.expanders.fft_to_dot import FftToDot
+from compiler.passes.expanders.reduce_precision_expander import ReducePrecisionExpander
 from compiler.passes.infrastructure.base import HloPass
 from compiler.passes.infrastructure.pipeline import FixedPoint, PassPipeline, PipelineRun
 from compiler.passes.infrastructure.registry import make_pass
@@ -196,7 +198,8 @@ def group_tile_products(module: HloModule) -> bool:
 def _lowering() -> tuple[PassPipeline, PassPipeline]:
     """Build the pipelines once: every session lowers, and parsing the specs takes longer than a small module."""
     tidying = passes("tuple-simplifier", "constant-folding", "cse", "dce")
-    lowering = PassPipeline("lowering", (*passes(*LOWERING), ComparedValues()))
+    expanders = BooleanDots(), ReducePrecisionExpander(), *passes(*LOWERING)
+    lowering = PassPipeline("lowering", (*expanders, ComparedValues()))
     return lowering, PassPipeline("after-lowering", tidying)
 
 

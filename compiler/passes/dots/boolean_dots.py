@@ -1,0 +1,33 @@
+"""Products of booleans, as products of floats."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from compiler.ir import HloInstruction, Opcode, PrimitiveType
+from compiler.passes.infrastructure.base import InstructionPass
+from compiler.passes.infrastructure.builder import Builder
+
+
+@dataclass(frozen=True)
+class BooleanDots(InstructionPass):
+    """Replace a dot of booleans, a disjunction of conjunctions, by where the dot of their numbers is not 0.
+
+    Kernels and libraries compute products of floats; no sum of ones is rounded to 0.
+    """
+
+    name: ClassVar[str] = "boolean-dots"
+
+    def visit(self, instruction: HloInstruction) -> bool:
+        """Rewrite one dot; return whether it changed."""
+        i, boolean, number = instruction, PrimitiveType.PRED, PrimitiveType.F32
+        if i.opcode is not Opcode.DOT or i.parent is None or i.control_predecessors or i.shape.is_dynamic:
+            return False
+        if any(s.element_type is not boolean for s in (i.shape, *(o.shape for o in i.operands))):
+            return False
+        b = Builder(i.parent)
+        operands = [b.convert(o, number) for o in i.operands]
+        dot = b.with_operands(i, operands, i.shape.with_type(number))
+        i.parent.replace(i, b.compare(dot, b.splat(0, dot.shape), "NE"))
+        return True

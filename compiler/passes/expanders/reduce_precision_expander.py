@@ -1,0 +1,65 @@
+"""Reduced precision, as integer arithmetic on the bits of floats."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from compiler.ir import HloInstruction, Opcode, PrimitiveType, Shape
+from compiler.passes.infrastructure.base import InstructionPass
+from compiler.passes.infrastructure.builder import Builder
+
+T = PrimitiveType
+_BITS = {T.F32: T.U32, T.F64: T.U64}
+_MANTISSA = {T.F32: 23, T.F64: 52}
+
+
+@dataclass(frozen=True)
+class ReducePrecisionExpander(InstructionPass):
+    """Replace reduce-precision by integer ops on the bits of its operand, which kernels compute.
+
+    Ties are rounded to even, overflow is infinite, and what would be subnormal in the smaller format is 0; NaN stays.
+    """
+
+    name: ClassVar[str] = "reduce-precision-expander"
+
+    def visit(self, instruction: HloInstruction) -> bool:
+        """Expand one instruction; return whether it changed."""
+        i = instruction
+        if i.opcode is not Opcode.REDUCE_PRECISION or i.parent is None or i.control_predecessors or i.shape.is_dynamic:
+            return False
+        t = i.shape.element_type
+        if not t.is_float or t.bits < 16:
+            return False
+        b = Builder(i.parent)
+        x = b.convert(i.operand(0), t if t in _BITS else T.F32)
+        reduced = _reduced(b, x, i.attr("exponent_bits"), i.attr("mantissa_bits"))
+        i.parent.replace(i, b.convert(reduced, t))
+        return True
+
+
+def _reduced(b: Builder, x: HloInstruction, exponent_bits: int, mantissa_bits: int) -> HloInstruction:
+    t = x.shape.element_type
+    integer, mantissa = _BITS[t], _MANTISSA[t]
+    shape = Shape(integer, x.shape.dimensions)
+    exponent = t.bits - 1 - mantissa
+
+    def number(value: int) -> HloInstruction:
+        return b.splat(value, shape)
+
+    bits = b.add(Opcode.BITCAST_CONVERT, x, shape=shape)
+    if (dropped := mantissa - mantissa_bits) > 0:
+        last = b.add(Opcode.AND, b.add(Opcode.SHIFT_RIGHT_LOGICAL, bits, number(dropped)), number(1))
+        bits = b.add(Opcode.ADD, bits, b.add(Opcode.ADD, last, number((1 << (dropped - 1)) - 1)))
+        bits = b.add(Opcode.AND, bits, number((1 << t.bits) - (1 << dropped)))
+    if exponent_bits < exponent:
+        field = ((1 << exponent) - 1) << mantissa
+        bias, smaller = (1 << (exponent - 1)) - 1, (1 << (exponent_bits - 1)) - 1
+        size = b.add(Opcode.AND, bits, number(field))
+        sign = b.add(Opcode.AND, bits, number(1 << (t.bits - 1)))
+        is_over = b.compare(size, number((bias + smaller) << mantissa), "GT")
+        is_under = b.compare(size, number((bias - smaller) << mantissa), "LE")
+        bits = b.add(Opcode.SELECT, is_under, sign, bits)
+        bits = b.add(Opcode.SELECT, is_over, b.add(Opcode.OR, sign, number(field)), bits)
+    rounded = b.add(Opcode.BITCAST_CONVERT, bits, shape=Shape(t, x.shape.dimensions))
+    return b.add(Opcode.SELECT, b.compare(x, x, "NE"), x, rounded)
