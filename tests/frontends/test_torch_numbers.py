@@ -43,7 +43,7 @@ def test_half_precision_tensors_are_scaled_by_numbers_that_are_not_rounded(half:
         check(lambda v, n=number: v * n, values)
         check(lambda v, n=number: n * v, values)
         check(lambda v, n=number: v / n, values)
-        check(lambda v, n=torch.tensor(number): v * n, values)
+        check(lambda v, n: v * n, values, torch.tensor(number))
     check(lambda v: torch.add(v, v.flip(0), alpha=0.1), values)
     check(lambda v: torch.sub(v, v.flip(0), alpha=0.3), values)
 
