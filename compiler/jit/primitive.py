@@ -28,6 +28,7 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import func
 
 from compiler.backends.cpu import xla_call
+from compiler.backends.cpu.executable import CpuExecutable
 from compiler.backends.xla.executable import XlaExecutable
 from compiler.backends.xla.library import xla
 from compiler.frontends.inlining import is_inlining
@@ -39,6 +40,11 @@ __all__ = ["call", "call_p", "compiled"]
 call_p = jex.Primitive("hlogym_call")
 call_p.multiple_results = True
 
+_BYTES = {
+    **{np.dtype(t): np.dtype(np.int8) for t in (jnp.int2, jnp.int4)},
+    **{np.dtype(t): np.dtype(np.uint8) for t in (jnp.uint2, jnp.uint4)},
+}
+"""Types of which XLA packs several elements into a byte, and those as which programs hold them."""
 _CACHED = 4096
 """Number of derived jaxprs that are kept."""
 
@@ -277,9 +283,29 @@ def _lower(ctx: Any, *operands: Any, jaxpr: Any, settings: Settings, donated: tu
     _register_handler()
     xla_call.register(executable, program.key)
     _CALLED_BY_XLA[program.key] = program
-    aliases = {source: n for n, source in enumerate(xla_call.donors(executable)) if source >= 0}
-    rule = jax.ffi.ffi_lowering(xla_call.TARGET, operand_output_aliases=aliases)
+    if any(a.dtype in _BYTES for a in (*jaxpr.in_avals, *jaxpr.out_avals)):
+        unpacking = functools.partial(_call_unpacked, program, jaxpr)
+        return mlir.lower_fun(unpacking, multiple_results=True)(ctx, *operands)
+    rule = jax.ffi.ffi_lowering(xla_call.TARGET, operand_output_aliases=_aliases(executable))
     return rule(ctx, *operands, key=np.int64(program.key))
+
+
+def _aliases(executable: CpuExecutable) -> dict[int, int]:
+    return {source: n for n, source in enumerate(xla_call.donors(executable)) if source >= 0}
+
+
+def _unpacked(a: Any) -> Any:
+    """Return the type as which a program holds the elements of an array: small integers have a byte each."""
+    return _BYTES.get(np.dtype(a.dtype), a.dtype)
+
+
+def _call_unpacked(program: Program, jaxpr: Any, *args: Any) -> Any:
+    """Call a program whose arguments or results XLA would pack, several elements into a byte."""
+    results = [jax.ShapeDtypeStruct(a.shape, _unpacked(a)) for a in jaxpr.out_avals]  # type: ignore[no-untyped-call]
+    assert isinstance(program.executable, CpuExecutable)  # noqa: S101 - it has a handler
+    call_handler = jax.ffi.ffi_call(xla_call.TARGET, results, input_output_aliases=_aliases(program.executable))
+    found = call_handler(*(jax.lax.convert_element_type(a, _unpacked(a)) for a in args), key=np.int64(program.key))
+    return [jax.lax.convert_element_type(x, a.dtype) for x, a in zip(found, jaxpr.out_avals, strict=True)]
 
 
 def _lower_hlo(ctx: Any, text: str, *operands: Any) -> Any:

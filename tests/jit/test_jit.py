@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -455,3 +456,27 @@ def test_subnormal_numbers_are_kept_in_the_threads_of_xla() -> None:
     np.testing.assert_array_equal(halves, small.astype(np.float16))
     doubled = jit(lambda x: x * 2)(jnp.full(5, 1e-40, jnp.float32))
     np.testing.assert_array_equal(doubled, np.full(5, 1e-40, np.float32) * 2)
+
+
+PACKED: list[Callable[..., Any]] = [
+    lambda s, _: s[::-1],
+    lambda s, u: (s + s, u * jnp.uint4(3)),
+    lambda s, _: s.astype(jnp.int2),
+    lambda _, u: (u.astype(jnp.int32) + 100).astype(jnp.uint4),
+    lambda s, u: s.astype(jnp.float32) * 0.5 + u.astype(jnp.float32),
+]
+
+
+@pytest.mark.parametrize("function", PACKED)
+def test_integers_that_xla_packs_need_no_call_through_python(
+    function: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def called(*_: Any, **__: Any) -> None:
+        pytest.fail("called through Python")
+
+    monkeypatch.setattr(jax, "pure_callback", called)
+    signed, unsigned = jnp.arange(-8, 8).astype(jnp.int4), jnp.arange(16).astype(jnp.uint4)
+    got, want = (jax.tree.leaves(make(function)(signed, unsigned)) for make in (jit, jax.jit))
+    assert [x.dtype for x in got] == [x.dtype for x in want]
+    for x, y in zip(got, want, strict=True):
+        np.testing.assert_array_equal(np.asarray(x).astype(np.float32), np.asarray(y).astype(np.float32))

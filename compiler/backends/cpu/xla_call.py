@@ -93,8 +93,9 @@ def why_not_callable(executable: CpuExecutable) -> str | None:
     if host:
         return f"%{host[0].name} is evaluated in Python"
     program = executable.program
-    packed = next((b.shape for b in (*program.parameters, *program.results) if b.shape.element_type.bits < 8), None)
-    return None if packed is None else f"XLA packs the elements of {packed}"
+    packed = (b.shape for b in (*program.parameters, *program.results) if b.shape.element_type.bits < 8)
+    refused = next((shape for shape in packed if not shape.element_type.is_integer), None)
+    return None if refused is None else f"XLA packs the elements of {refused}"
 
 
 def donors(executable: CpuExecutable) -> list[int]:
