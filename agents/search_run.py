@@ -154,7 +154,7 @@ def run_search(
 
 
 def _measure(measurer: Measurer, program: Program, plan: CompilationPlan, again: bool) -> Measurement:
-    """Measure a plan; for a second time in a fresh process, because where code and arrays lie may have been luck."""
+    """Measure a plan; again in a fresh process, because the addresses of code and arrays affect times."""
     if again:
         measurer.restart()
     return measurer.measure(program, plan, remeasure=again)

@@ -6,9 +6,9 @@ from collections.abc import Hashable, Sequence
 
 from compiler.ir import HloInstruction, Opcode
 
-__all__ = ["STATIC", "evaluation_share", "index_move", "long_dimensions"]
+__all__ = ["INDEX_ATTRIBUTES", "evaluation_share", "index_move", "long_dimensions"]
 
-STATIC = ("dimensions", "slice", "padding")
+INDEX_ATTRIBUTES = ("dimensions", "slice", "padding")
 """Attributes that tell which elements of its operands an instruction reads."""
 
 
@@ -50,7 +50,7 @@ def index_move(i: HloInstruction, n: int) -> int | None:
     if i.opcode in (Opcode.GATHER, Opcode.DYNAMIC_SLICE, Opcode.DYNAMIC_UPDATE_SLICE):
         what = id(i)
     else:
-        what = tuple([i.attributes.get(a) for a in STATIC])
+        what = tuple([i.attributes.get(a) for a in INDEX_ATTRIBUTES])
     return hash((i.opcode, i.shape.dimensions, what, n))
 
 

@@ -22,7 +22,7 @@ from compiler.analysis.element_work import (
     needs_loop,
     reduced_elements,
 )
-from compiler.analysis.index_moves import STATIC, evaluation_share, index_move, long_dimensions
+from compiler.analysis.index_moves import INDEX_ATTRIBUTES, evaluation_share, index_move, long_dimensions
 from compiler.analysis.library_work import TEMPLATE_OPS, library_flops, operand_reads, product_time, scans_rows
 from compiler.analysis.post_operations import epilogue_of, suits_call
 from compiler.errors import UnsupportedError
@@ -163,7 +163,7 @@ def summary_key(instruction: HloInstruction) -> Hashable:
     """Return a key of the kernel of a single, unfused instruction; equal keys imply equal summaries."""
     i, operands = instruction, instruction.operands
     same = tuple(map(operands.index, operands)) if len(operands) > 1 else ()
-    static = tuple([i.attributes.get(a) for a in STATIC]) if i.attributes else ()
+    static = tuple([i.attributes.get(a) for a in INDEX_ATTRIBUTES]) if i.attributes else ()
     called = flops_per_element(i) if i.opcode in SPECIFIC else 0.0
     in_place = i.opcode is Opcode.DYNAMIC_UPDATE_SLICE and _may_be_overwritten(operands[0])
     return i.opcode, i.shape, tuple([o.shape for o in operands]), same, static, called, in_place

@@ -46,7 +46,7 @@ def _binary(opcode: Opcode) -> Any:
 
 
 def _by_numbers(lowering: Callable[..., H]) -> Callable[..., H]:
-    """Return a lowering that computes with Python numbers, and tensors of one element, in float32 at least.
+    """Return a lowering that computes half-precision results in float32 if an operand is a number or has no dimensions.
 
     PyTorch's kernels for multiplication and division do not round such an operand to the half type of the other one.
     """

@@ -12,9 +12,10 @@ from compiler.passes.infrastructure.builder import Builder
 
 @dataclass(frozen=True)
 class BooleanDots(InstructionPass):
-    """Replace a dot of booleans, a disjunction of conjunctions, by where the dot of their numbers is not 0.
+    """Replace a dot of booleans by a dot of floats, 0 and 1, whose result is compared with 0.
 
-    Kernels and libraries compute products of floats; no sum of ones is rounded to 0.
+    Kernels and libraries compute dots of floats. A dot of booleans is true where any product of two elements is true,
+    which is where the sum of the products of floats is not 0; no such sum is rounded to 0.
     """
 
     name: ClassVar[str] = "boolean-dots"

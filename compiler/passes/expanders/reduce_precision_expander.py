@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
+
 from compiler.ir import HloInstruction, Opcode, PrimitiveType, Shape
+from compiler.passes.expanders.bitcast_width import UNSIGNED
 from compiler.passes.infrastructure.base import InstructionPass
 from compiler.passes.infrastructure.builder import Builder
 
 T = PrimitiveType
-_BITS = {T.F32: T.U32, T.F64: T.U64}
-_MANTISSA = {T.F32: 23, T.F64: 52}
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class ReducePrecisionExpander(InstructionPass):
         if not t.is_float or t.bits < 16:
             return False
         b = Builder(i.parent)
-        x = b.convert(i.operand(0), t if t in _BITS else T.F32)
+        x = b.convert(i.operand(0), t if t is T.F64 else T.F32)
         reduced = _reduced(b, x, i.attr("exponent_bits"), i.attr("mantissa_bits"))
         i.parent.replace(i, b.convert(reduced, t))
         return True
@@ -40,9 +41,9 @@ class ReducePrecisionExpander(InstructionPass):
 
 def _reduced(b: Builder, x: HloInstruction, exponent_bits: int, mantissa_bits: int) -> HloInstruction:
     t = x.shape.element_type
-    integer, mantissa = _BITS[t], _MANTISSA[t]
-    shape = Shape(integer, x.shape.dimensions)
-    exponent = t.bits - 1 - mantissa
+    info = np.finfo(t.dtype)
+    mantissa, exponent = int(info.nmant), int(info.nexp)
+    shape = Shape(UNSIGNED[t.bits], x.shape.dimensions)
 
     def number(value: int) -> HloInstruction:
         return b.splat(value, shape)
