@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any
@@ -14,9 +15,10 @@ from compiler.codegen.languages import C, default_schedule, find_language
 from compiler.codegen.lowering.lower import SCHEDULED_KINDS, lower, roots_of
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.chains import chain_of
+from compiler.codegen.schedules.bind_c import DIVIDING_STAGES, divided_bytes_bound
 from compiler.codegen.schedules.local_memory import local_bytes_bound
 from compiler.codegen.schedules.observed import ObservedSchedule, StageMemo, bind_in_stages
-from compiler.codegen.schedules.schedule import COMPILER_FLAGS, LOCAL_BYTES, Schedule
+from compiler.codegen.schedules.schedule import COMPILER_FLAGS, FIELD_RANGES, LOCAL_BYTES, Schedule
 from compiler.codegen.templates.loop_state import default_loop_schedule
 from compiler.errors import UnsupportedError
 from compiler.ir.computation import HloComputation
@@ -162,16 +164,21 @@ class KernelVariants:
 
     Args:
         kernel: the nest.
+        preset: the schedule that `is_change_refused` changes; None: that of the language.
     """
 
-    def __init__(self, kernel: LoweredKernel) -> None:
+    def __init__(self, kernel: LoweredKernel, preset: Schedule | None = None) -> None:
         self._kernel = kernel
+        self._preset = preset or _default_schedule(kernel.fused, kernel.language)
         bind = find_language(kernel.language).bind
         self._lower = StageMemo(partial(_lower, language=kernel.language))
         self._stages = [StageMemo(s) for s in find_language(kernel.language).stages or (bind,)]
         self._bytes_bound = StageMemo(local_bytes_bound)
+        self._divided_bytes_bound = StageMemo(divided_bytes_bound)
         self._printed: dict[int, KernelSpec] = {}
         self._nests: list[lir.Kernel] = []  # kept, so that their ids stay theirs
+        # Changes that are not refused: by the fields that were read, the values of those of them that are changed.
+        self._accepted: dict[frozenset[str], set[tuple[tuple[str, int], ...]]] = {}
 
     def __call__(self, schedule: Schedule) -> KernelSpec:
         """Return the kernel with a schedule, as `LoweredKernel.bind` does."""
@@ -184,14 +191,35 @@ class KernelVariants:
         return found
 
     def is_refused(self, schedule: Schedule) -> bool:
-        """Check whether there is no kernel with a schedule. One in C that can be bound can be printed, so it is not."""
+        """Check whether there is no kernel with a schedule.
+
+        One in C that can be bound can be printed, so it is not, and it is bound only if `check_binding` would bind it.
+        """
         try:
             if self._kernel.language != C.name:
                 self(schedule)
             elif self._bytes_bound(nest := self._nest(schedule), schedule) > LOCAL_BYTES:
-                bind_in_stages(self._stages, nest, schedule)
+                first, others = self._stages[: len(DIVIDING_STAGES)], self._stages[len(DIVIDING_STAGES) :]
+                divided = bind_in_stages(first, nest, schedule)
+                if self._divided_bytes_bound(divided, schedule) > LOCAL_BYTES:
+                    bind_in_stages(others, divided, schedule)
         except UnsupportedError:
             return True
+        return False
+
+    def is_change_refused(self, changes: Mapping[str, int]) -> bool:
+        """Return `is_refused` for the preset with other values of some fields, given in a fixed order.
+
+        Most changes agree with another one in all that decides it, so that not even their schedule is made.
+        """
+        for fields, accepted in self._accepted.items():
+            if tuple([c for c in changes.items() if c[0] in fields]) in accepted:
+                return False
+        observed = ObservedSchedule.of(self._preset.with_values(changes))
+        if self.is_refused(observed):
+            return True  # it is not noted what a stage read that raised an error
+        fields = frozenset(name for name in FIELD_RANGES if name.partition(".")[0] in observed.reads)
+        self._accepted.setdefault(fields, set()).add(tuple([c for c in changes.items() if c[0] in fields]))
         return False
 
     def _nest(self, schedule: Schedule) -> lir.Kernel:

@@ -16,13 +16,19 @@ from compiler.codegen.schedules.schedule import Schedule
 from compiler.codegen.schedules.schedule_space import ScheduleSpace, schedule_space
 from compiler.codegen.templates.loop_kernel import LoopKernel, bound_loop_nest
 from compiler.errors import PlanError, UnsupportedError
-from compiler.ir import HloComputation, HloInstruction, HloModule
+from compiler.ir import HloComputation, HloInstruction, HloModule, Opcode
 from compiler.ir.module import is_control_flow
 from compiler.runtime import complex_parts as complex_parts  # registers itself
 from compiler.runtime import key_parts as key_parts  # registers itself
 from compiler.runtime import separate_products as separate_products  # registers itself
 from compiler.runtime.implementations import IMPLEMENTATIONS, KernelImplementation, implementations_of
-from compiler.runtime.instruction_kernels import GenerateKernel, default_kernel_schedule, kernel_code, kernel_generator
+from compiler.runtime.instruction_kernels import (
+    GenerateKernel,
+    default_kernel_schedule,
+    emit_kernel,
+    kernel_code,
+    kernel_generator,
+)
 from compiler.runtime.kernel_features import kernel_features
 from compiler.runtime.kernel_modules import kernel_module
 from compiler.support.lru_dict import LruDict
@@ -208,7 +214,10 @@ class KernelSite:
     def spec(self) -> KernelSpec | None:
         """The generated kernel with the default schedule; None when the instruction has no generated kernel."""
         try:
-            kernel = self._generate(self.default_schedule)
+            if self.instruction.opcode is Opcode.WHILE:
+                kernel = self._generate(self.default_schedule)
+            else:  # equal kernels are generated once
+                kernel = emit_kernel(self.instruction, self.target.language, self.default_schedule)
         except UnsupportedError:
             return None
         return kernel.spec if isinstance(kernel, LoopKernel) else kernel
@@ -270,7 +279,8 @@ class KernelSite:
     @cached_property
     def _variants(self) -> KernelVariants | None:
         """The generated kernels with many schedules; None for loops, of which each is made by itself."""
-        return KernelVariants(self._generate) if isinstance(self._generate, LoweredKernel) else None
+        generate = self._generate
+        return KernelVariants(generate, self.default_schedule) if isinstance(generate, LoweredKernel) else None
 
     @cached_property
     def fingerprint(self) -> str:
@@ -296,27 +306,30 @@ class KernelSite:
         key = *kernel, tuple(self.choices.options.items()), limit
         found = _OFFERED.get(key)
         if found is None:
-            found = _OFFERED[key] = OfferedChoices([self.choices[n] for n in self._offered_positions(limit, kernel)])
+            found = _OFFERED[key] = OfferedChoices(self._offered_choices(limit, kernel))
         self.__dict__.pop("_variants", None)  # many nests, which are rarely asked for again
         self._offered = found
         return found
 
-    def _offered_positions(self, limit: int, kernel: Hashable) -> list[int]:
-        near = self.choices.nearest
+    def _offered_choices(self, limit: int, kernel: Hashable) -> list[KernelChoice]:
+        choices = self.choices
+        near = choices.nearest
         found = [0, *_spread(1, near, limit - 1)]
-        others = _spread(near, self.choices.size, limit - len(found))
+        others = _spread(near, choices.size, limit - len(found))
+        sample = [choices[n] for n in others]
         if others:
-            key = kernel, tuple(self.choices.options), tuple(others)
+            key = kernel, tuple(choices.options), tuple(others)
             refused = _REFUSED.get(key)
             if refused is None:
-                refused = _REFUSED[key] = tuple(n for n in others if self.is_refused(self.choices[n]))
-            others = [n for n in others if n not in refused]
-        return [*found, *others]
+                refused = tuple(n for n, c in zip(others, sample, strict=True) if self.is_refused(c))
+                _REFUSED[key] = refused
+            sample = [c for n, c in zip(others, sample, strict=True) if n not in refused]
+        return [*(choices[n] for n in found), *sample]
 
     def is_refused(self, choice: KernelChoice) -> bool:
         """Check whether `check` has a reason; faster for generated kernels."""
         if choice.implementation == GENERATED and self._variants is not None:
-            return self._variants.is_refused(self.default_schedule.with_values(choice.schedule))
+            return self._variants.is_change_refused(choice.schedule)
         return self.check(choice) is not None
 
     def neighbours(self, choice: KernelChoice) -> list[KernelChoice]:

@@ -64,3 +64,22 @@ def test_fields_that_one_kernel_reads_are_noted_whatever_was_made_before() -> No
     variants(Schedule(vector=256))
     assert variants(Schedule(vector=512)).source == kernel.bind(Schedule(vector=512)).source
     assert variants(Schedule(vector=256)).source == kernel.bind(Schedule(vector=256)).source
+
+
+@pytest.mark.parametrize("language", ["c", "cuda"])
+def test_changes_of_one_schedule_are_refused_as_the_changed_schedules_are(language: str) -> None:
+    """Also narrow columns and long rows, which need more local memory than there is."""
+    met = set()
+    preset = default_schedule(language)
+    for seed in range(10):
+        kernel, rng = _kernel(seed, language), np.random.default_rng(seed)
+        if kernel is None:
+            continue
+        variants = KernelVariants(kernel, preset)
+        for _ in range(40):
+            names = sorted({str(n) for n in rng.choice(["columns", "stages", "block", "grain", "cache", "unroll"], 3)})
+            changes = {n: int(rng.choice([*typical_values(n, preset.value(n)), FIELD_RANGES[n][-1]])) for n in names}
+            refused = _spec(kernel, preset.with_values(changes)) is None
+            assert variants.is_change_refused(changes) == refused
+            met.add(refused)
+    assert False in met

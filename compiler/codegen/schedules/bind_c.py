@@ -240,7 +240,8 @@ def divided_bytes_bound(divided: lir.Kernel, schedule: Schedule) -> float:
 
     Unlike that of the nest before, it is finite where rare work was separated.
     """
-    return local_bytes_bound(divided, replace(schedule, rare=0, hoist=0, cache=0, tile=0, edges=0))
+    rewritten = ("rare", "hoist", "cache", "tile", "edges")
+    return local_bytes_bound(divided, schedule.with_values(dict.fromkeys(rewritten, 0)))
 
 
 def check_local_bytes(body: Body) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, Generic, TypeAlias, TypeVar
 
@@ -30,6 +30,12 @@ class ObservedSchedule(Schedule):
             slot.__set__(observed, slot.__get__(schedule))
         object.__setattr__(observed, "reads", set())
         return observed
+
+    def with_values(self, values: Mapping[str, int]) -> Schedule:
+        """Return the schedule with some fields changed; reads of these and of the others count for this one, too."""
+        made = ObservedSchedule.of(super().with_values(values))
+        object.__setattr__(made, "reads", self.reads)
+        return made
 
     def __getattribute__(self, name: str) -> Any:
         if name in _FIELDS:
