@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
 
 from compiler.analysis.library_work import library_flops
 from compiler.analysis.loop_marks import packed_loop
 from compiler.analysis.trip_count import trip_count_of
-from compiler.codegen.languages import C, default_schedule, find_language
+from compiler.codegen.languages import C, PrintedKernel, default_schedule, find_language
 from compiler.codegen.lowering.lower import SCHEDULED_KINDS, lower, roots_of
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.chains import chain_of
@@ -177,6 +177,7 @@ class KernelVariants:
         self._divided_bytes_bound = StageMemo(divided_bytes_bound)
         self._printed: dict[int, KernelSpec] = {}
         self._nests: list[lir.Kernel] = []  # kept, so that their ids stay theirs
+        self._sources: dict[int, list[tuple[lir.Kernel, PrintedKernel]]] = {}  # by the id of the body
         # Changes that are not refused: by the fields that were read, the values of those of them that are changed.
         self._accepted: dict[frozenset[str], set[tuple[tuple[str, int], ...]]] = {}
 
@@ -185,9 +186,18 @@ class KernelVariants:
         k, nest = self._kernel, bind_in_stages(self._stages, self._nest(schedule), schedule)
         found = self._printed.get(id(nest))
         if found is None:
-            found = print_spec(k.name, nest, k.language, k.inputs, k.outputs, k.flops)
+            found = _spec_of(k.name, nest, self._source(nest), k.language, k.inputs, k.outputs, k.flops)
             self._printed[id(nest)] = found
             self._nests.append(nest)
+        return found
+
+    def _source(self, nest: lir.Kernel) -> PrintedKernel:
+        """Return a nest in its language; nests that differ in the flags of their compiler alone are printed once."""
+        printed = self._sources.setdefault(id(nest.body), [])
+        found = next((source for other, source in printed if replace(other, flags=nest.flags) == nest), None)
+        if found is None:
+            found = find_language(self._kernel.language).print_kernel(nest, _PLACEHOLDER)
+            printed.append((nest, found))
         return found
 
     def is_refused(self, schedule: Schedule) -> bool:
@@ -295,6 +305,19 @@ def print_spec(
 ) -> KernelSpec:
     """Print a bound kernel and return its specification, whose symbol is a hash of source and flags."""
     printed = find_language(language).print_kernel(kernel, _PLACEHOLDER)
+    return _spec_of(name, kernel, printed, language, inputs, outputs, flops)
+
+
+def _spec_of(
+    name: str,
+    kernel: lir.Kernel,
+    printed: PrintedKernel,
+    language: str,
+    inputs: tuple[Shape, ...],
+    outputs: tuple[Shape, ...],
+    flops: int,
+) -> KernelSpec:
+    """Return the specification of a bound kernel, given what is printed for it under the name _PLACEHOLDER."""
     identity = "\n".join([printed.source, *COMPILER_FLAGS[kernel.flags]])
     symbol = kernel_symbol(identity)
     return KernelSpec(

@@ -40,7 +40,11 @@ def nests_of(inside: Sequence[HloInstruction], roots: Sequence[HloInstruction]) 
     reductions = looped_reductions(inside)
     if not reductions and len({_long(r) for r in roots}) == 1:
         return everything
-    domains = dict.fromkeys(Domain.of(h) for h in reductions)
+    domains = dict.fromkeys([Domain.of(h) for h in reductions])
+    if len(domains) == 1:
+        sizes = _sizes(next(iter(domains)))
+        if all(r.shape.num_elements in sizes for r in roots):
+            return everything  # whatever they need of the reductions
     computed = frozenset(inside)
     cones = [_cone(r, computed) for r in roots]
     needs = [next((Domain.of(h) for h in reductions if h in cone), None) for cone in cones]

@@ -35,7 +35,11 @@ from compiler.ir import HloInstruction, Opcode
 
 _Labels: TypeAlias = tuple[int, ...]
 """An index: for each dimension the loop that it runs over, -1 for one of size 1, or -2 - k for the number k."""
-_MOVING = frozenset({Opcode.PARAMETER, Opcode.CONSTANT, Opcode.BROADCAST, Opcode.RESHAPE})
+_ELEMENTWISE = frozenset(op for op in Opcode if op.is_elementwise)
+_PLAIN = _ELEMENTWISE - {Opcode.MAP} | {Opcode.PARAMETER, Opcode.CONSTANT, Opcode.BROADCAST, Opcode.RESHAPE}
+_WORK = _ELEMENTWISE | {Opcode.REDUCE}
+"""Opcodes of what is more than a load or a constant."""
+_LONG = frozenset(op for op in _ELEMENTWISE if is_long(op))
 _DEFAULT = Schedule()
 
 
@@ -119,16 +123,19 @@ def _bytes_between(nests: Sequence[_Nest]) -> int:
 def _levels(inside: Sequence[HloInstruction], looped: frozenset[HloInstruction]) -> dict[HloInstruction, int]:
     """Return the number of looped reductions on the longest chain down from each instruction, itself included."""
     level: dict[HloInstruction, int] = {}
+    known = level.get
     for i in inside:
-        if not i.shape.is_array or 0 in i.shape.dimensions:
+        if not i.shape.num_elements:  # of no array, or of an empty one
             raise _UncertainError
-        level[i] = max([level.get(o, 0) for o in i.operands], default=0) + (i in looped)
-        if i.opcode is Opcode.REDUCE:
-            if len(i.operands) != 2 or combiner_of(i.attributes["to_apply"]) is None:
-                raise _UncertainError
-            if not is_supported_type(i.shape.element_type) or 0 in i.operands[0].shape.dimensions:
-                raise _UncertainError
-        elif i.opcode not in _MOVING and not (i.opcode.is_elementwise and i.opcode is not Opcode.MAP):
+        below = 0
+        for o in i.operands:
+            below = max(below, known(o, 0))
+        level[i] = below + (i in looped)
+        if i.opcode in _PLAIN:
+            continue
+        if i.opcode is not Opcode.REDUCE or len(i.operands) != 2 or combiner_of(i.attributes["to_apply"]) is None:
+            raise _UncertainError
+        if not is_supported_type(i.shape.element_type) or not i.operands[0].shape.num_elements:
             raise _UncertainError
     return level
 
@@ -215,14 +222,14 @@ class _Nest:
 
     def _need(self, stage: int, start: HloInstruction, labels: _Labels) -> None:
         """Walk from an instruction at an index to all that it is computed from, up to reductions."""
-        work, met = [(start, labels)], self.met
+        work, met, heroes, reduced = [(start, labels)], self.met, self.heroes, self.reduced
         while work:
             i, at = work.pop()
-            if i in self.heroes:
+            if i in heroes:
                 if tuple([k for k, n in zip(at, i.shape.dimensions, strict=True) if n != 1]) != self.kept:
                     raise _UncertainError  # it may be computed more than once
                 continue
-            key = (stage if any(k in self.reduced for k in at) else 0, i, at)
+            key = (0 if not stage or reduced.isdisjoint(at) else stage, i, at)
             if key in met:
                 continue
             met.add(key)
@@ -248,9 +255,10 @@ class _Nest:
             else:
                 dims = i.shape.dimensions
                 for o in i.operands:
-                    if o.shape.dimensions == dims:
+                    shape = o.shape
+                    if shape.dimensions == dims:
                         work.append((o, at))
-                    elif o.shape.is_scalar:
+                    elif shape.is_scalar:
                         work.append((o, ()))
                     else:
                         raise _UncertainError
@@ -286,8 +294,8 @@ class _Nest:
     @cached_property
     def _shared_indices(self) -> set[frozenset[int]]:
         outer = self.kept[0] if self.kept else 0
-        found = (frozenset(k for k in at if k >= 0) for _, i, at in self.met if _takes_work(i))
-        return {loops for loops in found if loops and outer not in loops}
+        found = {at for _, i, at in self.met if i.opcode in _WORK and outer not in at}
+        return {loops for at in found if (loops := frozenset([k for k in at if k >= 0]))}
 
     @property
     def top_loops(self) -> int:
@@ -350,7 +358,7 @@ class _Nest:
     @cached_property
     def _held_bytes(self) -> int:
         """The bytes of the values that are computed once for each result."""
-        held = sum(_bytes_of(i) for _, i, at in self.met if at and self.reduced.isdisjoint(at))
+        held = sum([_bytes_of(i) for _, i, at in self.met if at and self.reduced.isdisjoint(at)])
         return held + sum(map(sum, self._by_level.values()))
 
     @property
@@ -378,10 +386,10 @@ class _Nest:
 
     def _stage_bytes(self) -> int:
         """Return a bound of what the stages of all loops pass on, which only chains of expensive operations have."""
-        long = sum(i.opcode.is_elementwise and is_long(i.opcode) for _, i, _ in self.met)
-        if long < 2:
+        long = [i for _, i, _ in self.met if i.opcode in _LONG]
+        if len(long) < 2:
             return 0
-        widest = sorted(_bytes_of(i) for _, i, _ in self.met)[-MAX_ARRAYS:]
+        widest = sorted([_bytes_of(i) for _, i, _ in self.met])[-MAX_ARRAYS:]
         return (self._sweeps + 1) * BLOCK * sum(widest)
 
 
@@ -390,11 +398,6 @@ _BYTES = SCALAR_BYTES.values()
 
 def _bytes_of(i: HloInstruction) -> int:
     return SCALAR_BYTES[i.shape.element_type]
-
-
-def _takes_work(i: HloInstruction) -> bool:
-    """Check for what is more than a load or a constant."""
-    return i.opcode.is_elementwise or i.opcode is Opcode.REDUCE
 
 
 def _long(i: HloInstruction) -> tuple[int, ...]:

@@ -175,8 +175,12 @@ def _with_vectors(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
         body = split_tails(body, schedule.vector // 8 // LANE_BYTES, narrow)
     has_vectors = any(s.kind.is_vector if isinstance(s, For) else isinstance(s, lir.MatrixProduct) for s in walk(body))
     bits = _vector_bits(body, schedule) if has_vectors else 0
-    flags = schedule.flags if has_loop(body) else 0  # a few scalars are not worth a choice
-    return replace(kernel, body=body, vector_bits=bits, flags=flags)
+    return replace(kernel, body=body, vector_bits=bits)
+
+
+def _with_flags(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
+    """Return the nest with the flags of its compiler: a stage of its own, so that all flags have one body."""
+    return replace(kernel, flags=schedule.flags if has_loop(kernel.body) else 0)  # not for a few scalars
 
 
 DIVIDING_STAGES: tuple[BindStage, ...] = (
@@ -193,6 +197,7 @@ BIND_STAGES: tuple[BindStage, ...] = (
     _with_loop_kinds,
     _with_rewritten_loops,
     _with_vectors,
+    _with_flags,
 )
 """The stages of `bind_c`, in order. A stage depends on the nest before it and on the fields that it reads."""
 
