@@ -27,7 +27,7 @@ def gc_paused() -> Iterator[None]:
         gc.enable()
 
 
-OFTEN = 10_000
+OFTEN = 50_000
 """New objects between two collections of the youngest ones that `gc_less_often` demands at least."""
 
 
