@@ -341,13 +341,16 @@ class ActionTable:
             made: keys of rows that were just made.
         """
         nodes, watching, rows = self._sequence.nodes.values, self._watching, self._rows
-        producers, keys = self._sequence.producers, dict[int, None]()
-        for sources in (dict.fromkeys(near, ALL_BITS), self._moved):
-            for i, bits in sources.items():
-                for n in (i, *producers(i)) if i in nodes else (i,):
-                    for k in watching.get(n, ()):
-                        if bits & rows[k].ends and k not in made:
-                            keys[k] = None
+        producers, keys, changed = self._sequence.producers, dict[int, None](), self._moved
+        changed.update(dict.fromkeys(near, ALL_BITS))
+        bits_at = {i: bits for i, bits in changed.items() if i in watching}
+        for i, bits in changed.items():
+            if i in nodes:
+                for p in producers(i):
+                    if p in watching:
+                        bits_at[p] = bits_at.get(p, 0) | bits
+        for n, bits in bits_at.items():
+            keys.update(dict.fromkeys([k for k in watching[n] if bits & rows[k].ends and k not in made]))
         self._moved.clear()
         for key in keys:
             self._judge_again(key, rows[key])

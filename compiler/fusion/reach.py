@@ -35,7 +35,8 @@ class Reach:
     def __init__(self, nodes: Nodes, order: TopologicalOrder, producers: Neighbors, consumers: Neighbors) -> None:
         self._nodes, self._order, self._producers, self._consumers = nodes, order, producers, consumers
         self._bits: dict[int, int] = {}  # by revision, so that a node that comes back has its own again
-        self._below: dict[HloInstruction, tuple[int, int]] = {}  # the bits of each node, and those that depend on it
+        # Of each node its own bits, those of all that depends on it, and of these what also depends on a reader of it.
+        self._below: dict[HloInstruction, tuple[int, int, int]] = {}
         self._changed: dict[HloInstruction, None] = dict.fromkeys(nodes.values)
         self._listeners: list[dict[HloInstruction, int]] = []
         self._next = 0
@@ -45,23 +46,10 @@ class Reach:
         below = self._masks()
         return first is last or bool(below[first][1] & below[last][0])
 
-    def has_path_around(
-        self, first: HloInstruction, last: HloInstruction, users: Sequence[HloInstruction] | None = None
-    ) -> bool:
-        """Check whether a path other than the direct edge leads from `first` to `last`.
-
-        Args:
-            first: a node.
-            last: a node.
-            users: the nodes that read `first`, if they are known.
-        """
+    def has_path_around(self, first: HloInstruction, last: HloInstruction) -> bool:
+        """Check whether a path other than the direct edge leads from one node to another."""
         below = self._masks()
-        wanted = below[last][0]
-        if users is None:
-            users = self._consumers(first)
-        if extra := self._order.control_users(first):
-            users = (*users, *extra)
-        return bool([u for u in users if below[u][1] & wanted and u is not last])
+        return bool(below[first][2] & below[last][0])
 
     def bits(self, node: HloInstruction) -> int:
         """Return the bits of a node."""
@@ -97,7 +85,7 @@ class Reach:
         self._listeners.append(found)
         return found
 
-    def _masks(self) -> dict[HloInstruction, tuple[int, int]]:
+    def _masks(self) -> dict[HloInstruction, tuple[int, int, int]]:
         if self._changed:
             self.update()
         return self._below
@@ -123,11 +111,13 @@ class Reach:
         count = len(heap)
         while heap:
             i = heappop(heap)[2]
-            mask = self._mask(i)
-            now, before = (self.bits(i), mask), below.get(i)
+            mask, beyond = self._mask(i)
+            now, before = (self.bits(i), mask, beyond), below.get(i)
             if before == now:
                 continue
             below[i] = now
+            if before is not None and before[:2] == now[:2]:
+                continue  # nothing follows for what it reads
             moved[i] = ALL_BITS if before is None or before[0] != now[0] else before[1] ^ mask
             for p in (*producers(i), *i.control_predecessors) if i.control_predecessors else producers(i):
                 if p not in todo:
@@ -138,12 +128,14 @@ class Reach:
             for i, bits in moved.items():
                 listener[i] = listener.get(i, 0) | bits
 
-    def _mask(self, i: HloInstruction) -> int:
-        below, mask = self._below, 0
-        for u in self._consumers(i):
-            bits, further = below[u]
-            mask |= bits | further
-        for u in self._order.control_users(i):
-            bits, further = below[u]
-            mask |= bits | further
-        return mask
+    def _mask(self, i: HloInstruction) -> tuple[int, int]:
+        """Return the bits of what depends on a node, and of what depends on a node that reads it."""
+        below, mask, beyond = self._below, 0, 0
+        users: Iterable[HloInstruction] = self._consumers(i)
+        if extra := self._order.control_users(i):
+            users = (*users, *extra)
+        for u in users:
+            bits, further, _ = below[u]
+            mask |= bits
+            beyond |= further
+        return mask | beyond, beyond

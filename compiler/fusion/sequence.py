@@ -274,7 +274,7 @@ class SequenceState:
         """Check whether a path other than the direct edge leads from one node to another."""
         if self.reach is None:
             return self.order.has_path_around(first, last)
-        return self.reach.has_path_around(first, last, self.consumers(first))
+        return self.reach.has_path_around(first, last)
 
     def depends(self, first: HloInstruction, last: HloInstruction) -> bool:
         """Check whether `last` depends on `first`, directly or indirectly."""
