@@ -34,9 +34,9 @@ LEAST_TOTAL = 16
 """Least number of rows for which blocks are worth their loops."""
 LEAST_CHAIN = 2
 """Least number of reductions that follow from each other: rows with one overlap well enough."""
-DIVIDED_CHAIN = 3
-"""The same for long rows of quotients, as of values that are quantised several times: of these the processor overlaps
-few."""
+DIVIDED_CHAIN = 1
+"""The same for rows that are divided by what their reductions give, such as their norm: the division by one value is
+prepared by a chain of some fifty cycles, often after a root, which is more than the processor overlaps."""
 TASKS, TASK_WORK = 16, 50_000
 """Least number of blocks of a long loop, which threads share, and statements of a block of a shorter one."""
 
@@ -48,7 +48,7 @@ def block_rows(body: Body) -> Body:
 
 def blocks_bound(s: For) -> int:
     """Return an upper bound of the local memory that the blocks of one loop need besides that of one row."""
-    if sum(isinstance(x, Reduce) for x in s.body) < LEAST_CHAIN:
+    if not any(isinstance(x, Reduce) for x in s.body):
         return 0
     types = [x.type for x in s.body if isinstance(x, lir.Let)]
     types += [r.type for x in s.body if isinstance(x, Reduce) for r in x.reductions]
@@ -79,18 +79,32 @@ def _is_movable(s: lir.Stmt) -> bool:
 def _least_chain(s: For) -> int:
     """Return the least number of reductions that follow from each other for which blocks are worthwhile, or 0.
 
-    There must be enough rows, whose reductions are of few elements, of functions that take long, or of quotients.
+    There must be enough rows, whose reductions are of few elements or of functions that take long, or which are divided
+    by what their reductions give.
     """
     reductions = [x for x in s.body if isinstance(x, Reduce)]
     if s.var.extent < LEAST_TOTAL:
         return 0
+    if _divides_by_result(s):
+        return DIVIDED_CHAIN
     if all(math.prod(v.extent for v in x.vars) < CHEAP_ROW for x in reductions):
         return LEAST_CHAIN
     lets = [y for x in reductions for y in walk(x.body) if isinstance(y, lir.Let)]
-    if any(map(is_long_value, lets)):
-        return LEAST_CHAIN
-    has_quotients = any(isinstance(y.value, lir.Apply) and y.value.op.opcode is Opcode.DIVIDE for y in lets)
-    return DIVIDED_CHAIN if has_quotients else 0
+    return LEAST_CHAIN if any(map(is_long_value, lets)) else 0
+
+
+def _divides_by_result(s: For) -> bool:
+    """Check whether the elements of a row are divided by a value that follows from the reductions before."""
+    results: set[str] = set()
+    for x in s.body:
+        if isinstance(x, lir.Let):
+            results |= {x.name} if not results.isdisjoint(names_used((x,))) else set()
+        elif isinstance(x, For | Reduce):
+            lets = (y.value for y in walk(x.body) if isinstance(y, lir.Let))
+            if any(isinstance(y, lir.Apply) and y.op.opcode is Opcode.DIVIDE and y.args[1] in results for y in lets):
+                return True
+            results |= {r.name for r in x.reductions} if isinstance(x, Reduce) else set()
+    return False
 
 
 def _rows_of_block(s: For) -> int:
