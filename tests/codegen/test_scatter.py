@@ -123,3 +123,33 @@ def test_an_update_may_read_the_array_that_it_updates(policy: str) -> None:
     wanted = evaluate(parse(text), args)
     for got, want in zip(compile(text, pipeline=[], fusion_policy=policy)(*args), wanted, strict=True):
         np.testing.assert_array_equal(got, want)
+
+
+EXTREMES = """HloModule m
+f {{ a = {t}[] parameter(0) b = {t}[] parameter(1) ROOT r = {t}[] {extreme}(a, b) }}
+ENTRY e {{
+  x = {t}[3] parameter(0)
+  i = s32[{n},1] parameter(1)
+  u = {t}[{n}] parameter(2)
+  v = {t}[{n}] {value}
+  ROOT s = {t}[3] scatter(x, i, v), update_window_dims={{}}, inserted_window_dims={{0}},
+    scatter_dims_to_operand_dims={{0}}, index_vector_dim=1, to_apply=f
+}}"""
+
+
+@pytest.mark.parametrize("extreme", ["maximum", "minimum"])
+@pytest.mark.parametrize("t", ["f32", "f64", "bf16", "s32", "u8"])
+@pytest.mark.parametrize("value", ["negate(u)", "remainder(u, u)"])
+@pytest.mark.parametrize("n", [8, 1000])
+@pytest.mark.parametrize("splits", [0, 2])
+def test_many_updates_by_an_extreme(extreme: str, t: str, value: str, n: int, splits: int) -> None:
+    module = parse(EXTREMES.format(t=t, extreme=extreme, n=n, value=value))
+    rng = np.random.default_rng(n)
+    x, i, u = (rng.integers(0, 200, s.dimensions).astype(s.dtype) for s in module.entry.parameter_shapes)
+    i = (i % 5 - 1).astype(i.dtype)  # some are out of range
+    if t.startswith(("f", "bf")):
+        x[1], u[5:8] = np.nan, [np.nan, np.inf, -np.inf]
+    made = running.case_of(module.entry, [x, i, u], "c", Schedule(splits=splits))
+    assert ("_changes" in made.spec.source) == (n == 1000)
+    (found,) = running.run_c([made])
+    assert running.problem(found, made) is None

@@ -47,6 +47,7 @@ from compiler.codegen.schedules.row_blocks import block_rows
 from compiler.codegen.schedules.row_cache import cache_rows
 from compiler.codegen.schedules.row_stages import stage_rows
 from compiler.codegen.schedules.scans import expand_scans
+from compiler.codegen.schedules.scatter_extremes import store_changes
 from compiler.codegen.schedules.scatter_parts import split_scatters
 from compiler.codegen.schedules.schedule import FIELD_RANGES, LOCAL_BYTES, Schedule
 from compiler.codegen.schedules.selected_offsets import select_offsets
@@ -128,7 +129,7 @@ def _with_divided_reductions(kernel: lir.Kernel, schedule: Schedule) -> lir.Kern
     body = merge_narrow_columns(body, schedule.short) if schedule.vector else body
     tiled = tile_columns(body, schedule, in_vectors=True)
     body = body if tiled == body else branch_on_tiles(tests_of_tiles(tiled))
-    return replace(kernel, body=split_scatters(expand_scans(body, schedule), schedule))
+    return store_changes(replace(kernel, body=split_scatters(expand_scans(body, schedule), schedule)))
 
 
 def _with_tiles(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
