@@ -50,6 +50,21 @@ def test_few_columns_and_a_handful_of_rows_need_no_tiles() -> None:
     assert checked(100, 6) == "loop"
 
 
+@pytest.mark.parametrize("t", ["f32", "f64", "bf16", "s8"])
+def test_few_columns(t: str) -> None:
+    for m, n in ((16, 300), (32, 40), (48, 100)):
+        assert checked(m, n, t) == ("loop" if t == "f64" else "transpose")
+    for m in (17, 24, 40, 48, 63):  # the rows are a multiple of a power of two apart in memory
+        for n in (4096, 4100):
+            assert checked(m, n, t) == ("transpose" if n == 4096 or (m == 48 and t != "f64") else "loop")
+
+
+def test_few_columns_in_tiles_of_any_edges() -> None:
+    for tile, across in ((8, 8), (16, 0), (64, 8), (64, 24), (48, 64)):
+        for m, n in ((24, 2048), (48, 50), (90, 4096)):
+            checked(m, n, schedule=Schedule(tile=tile, across=across))
+
+
 @pytest.mark.parametrize("t", ["f32", "f64"])
 def test_large_arrays(t: str) -> None:
     n = 40

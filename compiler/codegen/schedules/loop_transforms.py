@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -29,6 +30,10 @@ MAX_STAGED = 8
 """Maximum number of arrays whose tiles one nest transposes."""
 BLOCK = 16
 """Edge of the blocks that are transposed in registers."""
+LINES, WAY_BYTES, LINE_BYTES = 8, 4096, 64
+"""Lines that a first-level cache holds of those that are a multiple of so many bytes apart, and the bytes of a line."""
+LANE_BYTES = 4
+"""Bytes of the elements of which BLOCK fill a vector."""
 LARGE_BYTES = 16 << 20
 """Size of the arrays of a nest from which on its tiles are larger."""
 MOST_ROW_WORK = 16
@@ -167,14 +172,14 @@ class Tiling:
     stage: bool = False
     array_bytes: Mapping[str, int] = field(default_factory=dict)
 
-    def edges(self, body: Body, rows: int, columns: int) -> tuple[int, int] | None:
+    def edges(self, inner: For, rows: int) -> tuple[int, int] | None:
         """Return the edges of a tile along the outer and the inner loop, or None if the loops need no tiles.
 
         Args:
-            body: the statements of the inner loop.
+            inner: the inner loop.
             rows: extent of the outer loop.
-            columns: extent of the inner loop.
         """
+        body, columns = inner.body, inner.var.extent
         height, width = self.across or self.size, self.size
         if not self.stage:
             return (height, width) if rows >= 2 * height and columns >= 2 * width else None
@@ -183,11 +188,13 @@ class Tiling:
         while width > self.size and columns < 2 * width:
             width //= 2
         if columns < 2 * width:
-            return None  # few lines at a time are read, which stay in the first-level cache
+            if columns < BLOCK or not _gains_from_narrow_tiles(inner):
+                return None
+            width = columns
         least = BLOCK if rows > BLOCK // 2 else BLOCK // 2
         while height > least and rows < 2 * height:
             height //= 2
-        if height < rows < 2 * height:
+        if height < rows < 2 * height and width <= self.size:
             height = rows
         return (height, width) if rows >= height else None
 
@@ -202,6 +209,19 @@ class Tiling:
         read = [s.value.buffer for s in walk(body) if isinstance(s, lir.Let) and isinstance(s.value, lir.Load)]
         written = {s.buffer for s in walk(body) if isinstance(s, lir.Store)}
         return len(read) <= MAX_LARGE and sum(self.array_bytes.get(n, 0) for n in {*read, *written}) >= LARGE_BYTES
+
+
+def _gains_from_narrow_tiles(loop: For) -> bool:
+    """Check whether a loop that reads few lines along another one gains from transpositions in registers.
+
+    Those of whole vectors are faster than single elements, if not of 64 bits. Others are where the lines evict each
+    other from the first-level cache, because they are a multiple of a power of two apart.
+    """
+    loads = [(s.type, s.value.offset) for s in loop.body if isinstance(s, lir.Let) and isinstance(s.value, lir.Load)]
+    strides = [abs(at.coefficient(loop.var)) * SCALAR_BYTES[t] for t, at in loads]
+    if any(loop.var.extent > LINES * WAY_BYTES // math.gcd(n, WAY_BYTES) for n in strides if n > LINE_BYTES):
+        return True
+    return loop.var.extent % BLOCK == 0 and max((SCALAR_BYTES[t] for t, _ in loads), default=0) <= LANE_BYTES
 
 
 def tile_transposes(body: Body, tiling: Tiling) -> Body:
@@ -225,7 +245,7 @@ def _tile(s: lir.Stmt, tiling: Tiling) -> lir.Stmt:
     # Strip-mine the outer loop and the lanes, and move the loops over tiles outward. Within a tile, the cache lines
     # that the strided accesses touch are reused before they are evicted.
     outer = next((f for f in nest[:-1] if is_transposed(lane.body, f.var, lane.var)), None)
-    edges = None if outer is None else tiling.edges(lane.body, outer.var.extent, lane.var.extent)
+    edges = None if outer is None else tiling.edges(lane, outer.var.extent)
     if outer is None or edges is None or work_of(lets) > MOST_ROW_WORK:
         return s
     height, width = edges
