@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -278,8 +279,14 @@ def _knob_row(knobs: Knobs) -> list[float]:
     """Return for each knob how much greater it is than its default, as a logarithm."""
     row = [0.0] * MAX_KNOBS
     for slot, default, value in knobs:
-        row[slot] = log_size(value, 8) - log_size(default, 8)
+        row[slot] = _steps_from(default, value)
     return row
+
+
+@lru_cache(maxsize=4096)
+def _steps_from(default: int, value: int) -> float:
+    """Return the logarithm of how much greater a value of a knob is than its default; knobs have few values."""
+    return log_size(value, 8) - log_size(default, 8)
 
 
 def _same_dimensions(c: Candidate) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from weakref import WeakKeyDictionary
 
@@ -31,18 +31,19 @@ def kernel_candidates(site: KernelSite, choices: Sequence[KernelChoice]) -> Alik
 
 
 def _candidates(site: KernelSite, choices: Sequence[KernelChoice]) -> AlikeCandidates:
+    default, preset = site.default, site.default_schedule
+    presets = {name: preset.value(name) for name in _SLOTS}
     return alike_kernels(
         site.instruction,
-        keeps=[c == site.default for c in choices],
+        keeps=[c == default for c in choices],
         generated=[c.implementation == GENERATED for c in choices],
-        knobs=[_knobs(site, c) for c in choices],
+        knobs=[_knobs(site, c, presets) for c in choices],
     )
 
 
-def _knobs(site: KernelSite, choice: KernelChoice) -> Knobs:
+def _knobs(site: KernelSite, choice: KernelChoice, presets: Mapping[str, int]) -> Knobs:
     """Return slot, default and value of the knobs that differ; knobs of a library share the slots by their order."""
     if choice.implementation == GENERATED:
-        preset = site.default_schedule
-        return tuple((_SLOTS[k], preset.value(k), v) for k, v in choice.schedule.items() if k in _SLOTS)
+        return tuple([(_SLOTS[k], presets[k], v) for k, v in choice.schedule.items() if k in _SLOTS])
     knobs = site.choices.options[choice.implementation].knobs[:MAX_KNOBS]
     return tuple((n, k.default, choice.schedule[k.name]) for n, k in enumerate(knobs) if k.name in choice.schedule)
