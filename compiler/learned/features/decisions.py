@@ -27,6 +27,7 @@ from compiler.learned.features.programs import (
     NODE_FEATURES,
     EndpointNumbers,
     NodeFacts,
+    Row,
     log_size,
     signed_log,
 )
@@ -152,7 +153,7 @@ def _total(facts: NodeFacts) -> float:
     return max(facts.total_seconds(), 1e-12)
 
 
-def _matrix(rows: list[list[float]], width: int) -> npt.NDArray[np.float16]:
+def _matrix(rows: Sequence[Row], width: int) -> npt.NDArray[np.float16]:
     return halved(np.array(rows, dtype=np.float32).reshape(len(rows), width))
 
 

@@ -9,6 +9,9 @@ import math
 from collections.abc import Hashable, Sequence
 from typing import Protocol, TypeAlias
 
+import numpy as np
+import numpy.typing as npt
+
 from compiler.analysis.cost_model import CostModel, is_priced_as_kernel
 from compiler.analysis.kernel_summary import KernelSummary, summary_key
 from compiler.fusion.rewriting import consumers_of, is_multi_output
@@ -25,6 +28,7 @@ __all__ = [
     "ModuleFeatures",
     "NodeFacts",
     "NodeRows",
+    "Row",
     "log_size",
     "node_row",
     "signed_log",
@@ -58,6 +62,10 @@ USERS_NUMBER = 5
 """The place in `EndpointNumbers.of` that changes with the number of consumers."""
 
 
+Row: TypeAlias = "Sequence[float] | npt.NDArray[np.float32]"
+"""The features of an instruction."""
+
+
 class NodeFacts(Protocol):
     """Source of the numbers of instructions."""
 
@@ -81,12 +89,12 @@ class NodeFacts(Protocol):
         """Return the number of instructions in all sequences, and the number of kernels among them."""
         ...
 
-    def row(self, node: HloInstruction, total: float) -> list[float]:
+    def row(self, node: HloInstruction, total: float) -> Row:
         """Return `node_row`, perhaps from a cache."""
         ...
 
 
-NodeRows: TypeAlias = dict[Hashable, list[float]]
+NodeRows: TypeAlias = dict[Hashable, npt.NDArray[np.float32]]
 """Rows of single instructions of any modules; `ModuleFeatures` bounds their number."""
 MAX_ROWS = 20_000
 """Number of rows of single instructions that are kept."""
@@ -109,7 +117,7 @@ class ModuleFeatures:
         self._seconds: dict[HloInstruction, float] = {}
         self._total: float | None = None
         self._kernels: int | None = None
-        self._shown: dict[tuple[HloInstruction, float], list[float]] = {}
+        self._shown: dict[tuple[HloInstruction, float], Row] = {}
 
     def seconds(self, node: HloInstruction) -> float:
         """Return the estimated time of one execution."""
@@ -131,14 +139,14 @@ class ModuleFeatures:
             self._total = math.fsum(self.seconds(i) * self.weight(i) for i in self._instructions)
         return self._total
 
-    def row(self, node: HloInstruction, total: float) -> list[float]:
-        """Return `node_row`, from the cache if there is an equal instruction in it; the list must not be changed."""
+    def row(self, node: HloInstruction, total: float) -> Row:
+        """Return `node_row`, from the cache if there is an equal instruction in it; it must not be changed."""
         found = self._shown.get((node, total))
         if found is None:
             found = self._shown[node, total] = self._row(node, total)
         return found
 
-    def _row(self, node: HloInstruction, total: float) -> list[float]:
+    def _row(self, node: HloInstruction, total: float) -> Row:
         if node.opcode is Opcode.FUSION:
             return node_row(node, self, total)
         key = summary_key(node), len(consumers_of(node)), node.is_root, self.weight(node)
@@ -146,8 +154,9 @@ class ModuleFeatures:
         if known is None:
             if len(self._rows) >= MAX_ROWS:
                 self._rows.clear()
-            known = self._rows[key] = node_row(node, self, 1.0)
-        found = list(known)
+            # Many rows together become a matrix: from arrays much faster than from lists of numbers.
+            known = self._rows[key] = np.array(node_row(node, self, 1.0), np.float32)
+        found = known.copy()
         found[SHARE_COLUMN] = math.sqrt(self.seconds(node) * self.weight(node) / total)
         return found
 
