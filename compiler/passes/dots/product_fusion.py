@@ -25,6 +25,9 @@ FEW_ROWS = 8
 MIN_COLUMNS = 64
 """Columns of results from which on the left operand is computed in the product: its elements are computed one by one,
 and used for all columns."""
+SHORT_ROWS, SHORT_FACTOR = 32, 4
+"""Rows up to which a product may have so many times the multiplications, unless the right operand is transposed: a
+library copies it into blocks first, for few uses of each element."""
 MAX_DEPTH = 2048
 """Maximum number of contracted elements: a packed panel of them stays in the L2 cache. Half as many for f64."""
 
@@ -37,7 +40,7 @@ class ProductFusion(ComputationPass):
     are worth it. The defaults are measured, see results/kernels/products.md.
 
     Attributes:
-        max_products: maximum number of multiplications per matrix.
+        max_products: maximum number of multiplications per matrix, unless it has few rows.
     """
 
     name: ClassVar[str] = "product-fusion"
@@ -88,8 +91,10 @@ class ProductFusion(ComputationPass):
         sizes = ProductSizes.of(dot)
         if 0 in (sizes.batch, sizes.m, sizes.n, sizes.k) or sizes.k * dot.shape.element_type.byte_size > MAX_DEPTH * 4:
             return False
+        is_short = sizes.m <= SHORT_ROWS and not _is_right_transposed(dot)
+        most = self.max_products * (SHORT_FACTOR if is_short else 1)
         # A product with a vector is as fast as memory delivers the matrix, which BLAS reads along its rows.
-        return min(sizes.m, sizes.n) > 1 and sizes.m * sizes.n * sizes.k <= self.max_products
+        return min(sizes.m, sizes.n) > 1 and sizes.m * sizes.n * sizes.k <= most
 
 
 @dataclass(frozen=True)
