@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, KeysView, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from compiler.ir.instruction import CALLEE_NAMES, HloInstruction, infer_shape
@@ -48,6 +48,7 @@ class HloComputation:
         self._next_place = 0
         self._in_places = True  # False after `restore`, until the order is asked for
         self._notable: dict[HloInstruction, None] = {}
+        self._opcodes: dict[Opcode, int] = {}  # with the number of instructions of each
         self._parameters: dict[HloInstruction, None] = {}
         self._by_name: dict[str, HloInstruction] = {}
         self._next_suffix: dict[str, int] = {}
@@ -173,6 +174,17 @@ class HloComputation:
                 done.add(node)
                 order.append(node)
 
+    @property
+    def opcodes(self) -> KeysView[Opcode]:
+        """The opcodes of the instructions: passes need not look for instructions of others."""
+        return self._opcodes.keys()
+
+    def of_opcode(self, *opcodes: Opcode) -> list[HloInstruction]:
+        """Return the instructions with one of these opcodes in post order; it costs little if there is none."""
+        if self._opcodes.keys().isdisjoint(opcodes):
+            return []
+        return [i for i in self.post_order() if i.opcode in opcodes]
+
     def called_computations(self) -> list[HloComputation]:
         """Return the computations called directly from this one, without duplicates, in order of the calls."""
         if not self._notable:
@@ -210,6 +222,7 @@ class HloComputation:
         self._post_order = None
         self._instructions[instruction] = self._next_place
         self._next_place += 1
+        self._opcodes[instruction.opcode] = self._opcodes.get(instruction.opcode, 0) + 1
         if instruction.opcode is Opcode.PARAMETER:
             self._parameters[instruction] = None
         elif instruction.opcode in _NOTABLE:
@@ -311,6 +324,11 @@ class HloComputation:
         del self._instructions[instruction]
         self._parameters.pop(instruction, None)
         self._notable.pop(instruction, None)
+        left = self._opcodes[instruction.opcode] - 1
+        if left:
+            self._opcodes[instruction.opcode] = left
+        else:
+            del self._opcodes[instruction.opcode]
         del self._by_name[instruction.name]
         instruction.parent = None
 
@@ -326,6 +344,7 @@ class HloComputation:
         """
         instruction.parent = self
         self._instructions[instruction] = place
+        self._opcodes[instruction.opcode] = self._opcodes.get(instruction.opcode, 0) + 1
         if instruction.opcode is Opcode.PARAMETER:
             self._parameters[instruction] = None
         elif instruction.opcode in _NOTABLE:
@@ -398,7 +417,7 @@ class HloComputation:
         """
         for i in self._instructions:
             i.users, i.operands, i.parent = {}, (), None
-        self._instructions, self._notable, self._parameters, self._by_name = {}, {}, {}, {}
+        self._instructions, self._notable, self._parameters, self._by_name, self._opcodes = {}, {}, {}, {}, {}
         self._root = self._successors = self._post_order = None
 
     def reorder(self) -> None:
@@ -460,6 +479,7 @@ class HloComputation:
         copy._next_place = self._next_place
         copy._parameters = dict.fromkeys(map(image, self._parameters))
         copy._notable = dict.fromkeys(map(image, self._notable))
+        copy._opcodes = dict(self._opcodes)
         copy._order_is_known = self._order_is_known
         copy.may_have_control_edges = self.may_have_control_edges
         copy._by_name = {i.name: i for i in copy._instructions}
@@ -486,6 +506,8 @@ def is_removable(instruction: HloInstruction) -> bool:
 
 def has_side_effect(instruction: HloInstruction) -> bool:
     """Check whether running an instruction has an effect other than its result."""
+    if instruction.opcode not in _NOTABLE:
+        return False
     if instruction.opcode in SIDE_EFFECT_OPCODES:
         return True
     if not instruction.attributes:

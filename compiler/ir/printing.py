@@ -168,18 +168,27 @@ def canonical_order(computation: HloComputation) -> list[HloInstruction]:
     """
     order: dict[HloInstruction, None] = dict.fromkeys(computation.parameters)
     ends = (i for i in computation.instructions if not i.users)
+    edges = computation.may_have_control_edges
     for start in (computation.root, *ends, *computation.instructions):
         if start in order:
             continue
-        stack = [(start, iter(_needs(start)))]
+        stack = [(start, iter(_needs(start) if edges else start.operands))]
         path = {start}
         while stack:
             node, pending = stack[-1]
             for following in pending:
-                if following not in order and following not in path:
-                    path.add(following)
-                    stack.append((following, iter(_needs(following))))
-                    break
+                if following in order or following in path:
+                    continue
+                needs = _needs(following) if edges else following.operands
+                for need in needs:
+                    if need not in order:
+                        break
+                else:  # most have been visited after their operands
+                    order[following] = None
+                    continue
+                path.add(following)
+                stack.append((following, iter(needs)))
+                break
             else:
                 stack.pop()
                 order[node] = None
@@ -187,8 +196,7 @@ def canonical_order(computation: HloComputation) -> list[HloInstruction]:
 
 
 def _needs(i: HloInstruction) -> tuple[HloInstruction, ...]:
-    predecessors = i.control_predecessors if i.attributes else ()
-    return (*i.operands, *predecessors) if predecessors else i.operands
+    return (*i.operands, *i.control_predecessors)
 
 
 def canonical_computations(entry: HloComputation) -> dict[HloComputation, list[HloInstruction]]:
@@ -259,8 +267,15 @@ def _canonical_lines(
 
 def _canonical_attributes(i: HloInstruction, names: _Names) -> list[str]:
     attributes = i.attributes
-    if len(attributes) == 1 and "dimensions" in attributes and i.opcode is not Opcode.MAP and attributes["dimensions"]:
-        return [f", dimensions={{{','.join(map(str, attributes['dimensions']))}}}"]  # the most frequent case
+    printed = [name for name in attributes if name not in _CARRIED]
+    if not printed:
+        return []
+    if len(printed) == 1:  # the most frequent cases
+        (name,) = printed
+        if name == "dimensions" and i.opcode is not Opcode.MAP and attributes[name]:
+            return [f", dimensions={{{','.join(map(str, attributes[name]))}}}"]
+        if name == "index":
+            return [f", index={attributes[name]}"]
     found = []
     if i.opcode is Opcode.CUSTOM_CALL and "to_apply" in attributes:
         attributes = {**attributes, "called_computations": (attributes["to_apply"],)}

@@ -6,6 +6,7 @@ import dataclasses
 import math
 import re
 from collections.abc import Collection
+from functools import cache
 from typing import Any, get_args, get_type_hints
 
 from compiler.errors import OptionError
@@ -18,6 +19,7 @@ _FLOAT = re.compile(r"[+-]?[0-9]{1,18}(\.[0-9]{0,18})?(e[+-]?[0-9]{1,3})?", re.I
 _KINDS = (bool, int, float, str)
 
 
+@cache
 def option_fields(cls: type[Any]) -> dict[dataclasses.Field[Any], type]:
     """Return the fields of a dataclass that can be given as text, with their types; None beside a type is dropped."""
     if not dataclasses.is_dataclass(cls):

@@ -31,18 +31,19 @@ class ConvertMover(ComputationPass):
 
     def run_on(self, computation: HloComputation) -> bool:
         """Rewrite one computation; return whether it changed."""
-        order = computation.post_order()
-        if not any(i.opcode is Opcode.CONVERT for i in order):
+        if Opcode.CONVERT not in computation.opcodes:
             return False
         fixed = pinned(computation)
         changed = False
-        for op in reversed(order):
+        for op in reversed(computation.post_order()):
             if op.parent is computation and op not in fixed and not op.is_root and op.users:
                 changed |= _move(op, computation, fixed)
         return changed
 
 
 def _move(op: HloInstruction, computation: HloComputation, fixed: set[HloInstruction]) -> bool:
+    if next(iter(op.users)).opcode is not Opcode.CONVERT:
+        return False
     users = list(op.users)
     if any(u.opcode is not Opcode.CONVERT or u in fixed for u in users) or op.shape.is_dynamic:
         return False

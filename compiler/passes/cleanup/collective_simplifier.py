@@ -19,6 +19,7 @@ _IDENTITIES = frozenset(
     }
 )  # fmt: skip
 _NUMBERS = (Opcode.REPLICA_ID, Opcode.PARTITION_ID)
+_SIMPLIFIED = (*_IDENTITIES, *_NUMBERS, Opcode.CUSTOM_CALL)
 
 
 @register
@@ -36,7 +37,7 @@ class CollectiveSimplifier:
         """Run the pass; return whether the module changed."""
         changed = False
         for computation in treatable(module):
-            found = [i for i in computation.instructions if _is_trivial(i, module)]
+            found = [i for i in computation.of_opcode(*_SIMPLIFIED) if _is_trivial(i, module)]
             fixed = pinned(computation) if found else set()
             for i in found:
                 changed |= i not in fixed and _simplify(i)

@@ -23,7 +23,7 @@ class TupleSimplifier(ComputationPass):
 
     def run_on(self, computation: HloComputation) -> bool:
         """Rewrite one computation; return whether it changed."""
-        candidates = [i for i in computation.post_order() if i.opcode in (Opcode.GET_TUPLE_ELEMENT, Opcode.TUPLE)]
+        candidates = computation.of_opcode(Opcode.GET_TUPLE_ELEMENT, Opcode.TUPLE)
         if not candidates:
             return False
         fixed = pinned(computation)

@@ -38,7 +38,7 @@ class AsyncExpander(ComputationPass):
 
     def run_on(self, computation: HloComputation) -> bool:
         """Rewrite one computation; return whether it changed."""
-        dones = [i for i in computation.post_order() if i.opcode in _DONES]
+        dones = computation.of_opcode(*_DONES)
         fixed = pinned(computation) if dones else set()
         return sum(_expand(i, computation, fixed) for i in dones) > 0
 

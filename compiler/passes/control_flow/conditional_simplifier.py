@@ -45,7 +45,7 @@ class ConditionalSimplifier(Options):
         for computation in module.control_flow_computations():
             if computation not in treated:
                 continue
-            found = [i for i in computation.post_order() if i.opcode is Opcode.CONDITIONAL]
+            found = computation.of_opcode(Opcode.CONDITIONAL)
             if not found:
                 continue
             looping = _in_loops(module) if looping is None else looping

@@ -19,11 +19,12 @@ class BooleanDots(InstructionPass):
     """
 
     name: ClassVar[str] = "boolean-dots"
+    opcodes: ClassVar[frozenset[Opcode] | None] = frozenset({Opcode.DOT})
 
     def visit(self, instruction: HloInstruction) -> bool:
         """Rewrite one dot; return whether it changed."""
         i, boolean, number = instruction, PrimitiveType.PRED, PrimitiveType.F32
-        if i.opcode is not Opcode.DOT or i.parent is None or i.control_predecessors or i.shape.is_dynamic:
+        if i.parent is None or i.control_predecessors or i.shape.is_dynamic:
             return False
         if any(s.element_type is not boolean for s in (i.shape, *(o.shape for o in i.operands))):
             return False

@@ -28,7 +28,7 @@ class DotSlicing(ComputationPass):
     def run_on(self, computation: HloComputation) -> bool:
         """Rewrite one computation; return whether it changed."""
         changed = False
-        for i in computation.post_order():
+        for i in computation.of_opcode(Opcode.DOT):
             if i.parent is computation and is_plain_dot(i) and not i.is_root and i.users:
                 changed |= _slice_operands(computation, i)
         return changed

@@ -26,7 +26,7 @@ class MatrixChain(ComputationPass):
     def run_on(self, computation: HloComputation) -> bool:
         """Rewrite one computation; return whether it changed."""
         changed = False
-        for i in reversed(computation.post_order()):
+        for i in reversed(computation.of_opcode(Opcode.DOT)):
             if i.parent is computation and is_matrix_product(i) and not i.is_dead and not _within_chain(i):
                 changed |= _reorder(computation, i)
         return changed

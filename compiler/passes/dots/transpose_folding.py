@@ -92,7 +92,7 @@ class TransposedDotCse(ComputationPass):
         """Rewrite one computation; return whether it changed."""
         known: dict[Hashable, HloInstruction] = {}
         changed = False
-        for i in computation.post_order():
+        for i in computation.of_opcode(Opcode.DOT):
             if not is_uniform_dot(i) or i.control_predecessors:
                 continue
             dims = DotDims.of(i)

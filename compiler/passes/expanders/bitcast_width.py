@@ -25,11 +25,12 @@ class BitcastWidth(InstructionPass):
     """
 
     name: ClassVar[str] = "bitcast-width"
+    opcodes: ClassVar[frozenset[Opcode] | None] = frozenset({Opcode.BITCAST_CONVERT})
 
     def visit(self, instruction: HloInstruction) -> bool:
         """Expand one bit cast; return whether it changed."""
         i = instruction
-        if i.opcode is not Opcode.BITCAST_CONVERT or i.parent is None or i.control_predecessors or i.shape.is_dynamic:
+        if i.parent is None or i.control_predecessors or i.shape.is_dynamic:
             return False
         x = i.operand(0)
         wide, narrow = (_unsigned(s.element_type) for s in (x.shape, i.shape))

@@ -37,12 +37,13 @@ class FftToDot(InstructionPass):
     """
 
     name: ClassVar[str] = "fft-to-dot"
+    opcodes: ClassVar[frozenset[Opcode] | None] = frozenset({Opcode.FFT})
     max_prime: int = number_option(512, 2, 4096)
 
     def visit(self, instruction: HloInstruction) -> bool:
         """Rewrite a transform; return whether it was replaced."""
         i = instruction
-        if i.opcode is not Opcode.FFT or i.parent is None or i.shape.is_dynamic or i.control_predecessors:
+        if i.parent is None or i.shape.is_dynamic or i.control_predecessors:
             return False
         x, lengths, kind = i.operand(0), tuple(i.attributes["fft_length"]), i.attributes["fft_type"]
         whole = (i if kind == "IRFFT" else x).shape.dimensions

@@ -23,11 +23,12 @@ class ReducePrecisionExpander(InstructionPass):
     """
 
     name: ClassVar[str] = "reduce-precision-expander"
+    opcodes: ClassVar[frozenset[Opcode] | None] = frozenset({Opcode.REDUCE_PRECISION})
 
     def visit(self, instruction: HloInstruction) -> bool:
         """Expand one instruction; return whether it changed."""
         i = instruction
-        if i.opcode is not Opcode.REDUCE_PRECISION or i.parent is None or i.control_predecessors or i.shape.is_dynamic:
+        if i.parent is None or i.control_predecessors or i.shape.is_dynamic:
             return False
         t = i.shape.element_type
         if not t.is_float or t.bits < 16:

@@ -23,6 +23,7 @@ class RngExpander(InstructionPass):
     """
 
     name: ClassVar[str] = "rng-expander"
+    opcodes: ClassVar[frozenset[Opcode] | None] = frozenset({Opcode.RNG_BIT_GENERATOR, Opcode.CUSTOM_CALL})
 
     def visit(self, instruction: HloInstruction) -> bool:
         """Expand one instruction; return whether it changed."""
@@ -32,10 +33,8 @@ class RngExpander(InstructionPass):
         b = Builder(computation)
         if instruction.opcode is Opcode.RNG_BIT_GENERATOR:
             new = _generated(instruction, b)
-        elif instruction.opcode is Opcode.CUSTOM_CALL:
-            new = _called(instruction, b)
         else:
-            return False
+            new = _called(instruction, b)
         if new is None:
             computation.remove_dead(b.made)
             return False

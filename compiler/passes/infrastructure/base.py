@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields
 from typing import ClassVar, Protocol, TypeGuard, runtime_checkable
 
 from compiler.errors import OptionError
-from compiler.ir import HloComputation, HloInstruction, HloModule
+from compiler.ir import HloComputation, HloInstruction, HloModule, Opcode
 from compiler.passes.infrastructure.rewrite_limits import treatable
 from compiler.support.untrusted import as_integer, short_repr
 
@@ -136,7 +136,16 @@ class InstructionPass(ComputationPass):
 
     `visit` does the whole rewrite, including removal of replaced instructions. Instructions that it creates are not
     visited in the same run.
+
+    Attributes:
+        opcodes: those of the instructions that it may rewrite; others are not visited. None: of all.
     """
+
+    opcodes: ClassVar[frozenset[Opcode] | None] = None
+
+    def visited(self, computation: HloComputation) -> list[HloInstruction]:
+        """Return the instructions that a run visits, operands first."""
+        return computation.post_order() if self.opcodes is None else computation.of_opcode(*self.opcodes)
 
     @abstractmethod
     def visit(self, instruction: HloInstruction) -> bool:
@@ -145,7 +154,7 @@ class InstructionPass(ComputationPass):
     def run_on(self, computation: HloComputation) -> bool:
         """Visit every instruction that has not been removed in the meantime."""
         changed = False
-        for instruction in computation.post_order():
+        for instruction in self.visited(computation):
             if instruction.parent is computation:
                 changed |= self.visit(instruction)
         return changed

@@ -13,7 +13,6 @@ from typing import ClassVar
 
 from compiler.ir import HloComputation, HloInstruction, HloModule, Opcode, Trait
 from compiler.ir.computation import has_side_effect
-from compiler.ir.opcodes import SIDE_EFFECT_OPCODES
 from compiler.ir.shape import default_layout
 from compiler.passes.infrastructure.base import ComputationPass
 from compiler.passes.infrastructure.builder import Builder
@@ -101,10 +100,11 @@ def _rounds(computation: HloComputation, rules_of: RulesOf, limit: int, revisit:
 
 
 def _round(computation: HloComputation, rules_of: RulesOf, revisit: bool) -> bool:
-    order = computation.post_order()
-    work = [i for i in reversed(order) if rules_of(i.opcode)]
-    if not work:
+    by_opcode = {opcode: rules_of(opcode) for opcode in computation.opcodes}
+    if not any(by_opcode.values()):
         return False
+    order = computation.post_order()
+    work = [i for i in reversed(order) if by_opcode[i.opcode]]
     fixed = pinned(computation)
     # The budget bounds a round in case that rules keep creating new matches.
     budget = 20 * len(order) + 1000
@@ -112,7 +112,9 @@ def _round(computation: HloComputation, rules_of: RulesOf, revisit: bool) -> boo
     builder = Builder(computation)
     while work and budget:
         i = work.pop()
-        rules = rules_of(i.opcode)
+        rules = by_opcode.get(i.opcode)
+        if rules is None:
+            rules = by_opcode[i.opcode] = rules_of(i.opcode)
         if not rules or i.parent is not computation or i in fixed or i.is_dead or _untouchable(i):
             continue
         if not _apply(i, rules, builder):
@@ -169,9 +171,9 @@ def _same_layout(a: HloInstruction, b: HloInstruction) -> bool:
 
 
 def _untouchable(i: HloInstruction) -> bool:
-    if i.shape.dynamic or i.opcode in SIDE_EFFECT_OPCODES:
+    if i.shape.dynamic:
         return True
     for o in i.operands:
         if o.shape.dynamic:
             return True
-    return bool(i.attributes) and has_side_effect(i)
+    return has_side_effect(i)

@@ -70,7 +70,7 @@ class SparingVisits(_SparingPass):
     def rewrite(self, computation: HloComputation) -> bool:
         """Visit each instruction once, operands first; return whether the computation changed."""
         changed = False
-        for i in computation.post_order():
+        for i in self.within.visited(computation):
             if i.parent is computation and not (i.opcode in KEPT_OPCODES and self.keeps(i)):
                 changed |= self.within.visit(i)
         return changed

@@ -33,7 +33,7 @@ class Loops:
         for computation in self.module.control_flow_computations():
             if computation not in treated:
                 continue
-            loops = [i for i in computation.post_order() if i.opcode is Opcode.WHILE]
+            loops = computation.of_opcode(Opcode.WHILE)
             fixed = pinned(computation) if loops else set()
             for loop in loops:
                 if loop.parent is not computation or loop in fixed or not _is_read(loop):

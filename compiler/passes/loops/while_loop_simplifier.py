@@ -47,7 +47,7 @@ class WhileLoopSimplifier:
 
 
 def _make_all_explicit(module: HloModule) -> bool:
-    loops = [i for c in module.control_flow_computations() for i in c.instructions if i.opcode is Opcode.WHILE]
+    loops = [i for c in module.control_flow_computations() for i in c.notable if i.opcode is Opcode.WHILE]
     arrays = [i for i in loops if i.shape.is_array and not i.attributes.keys() & {"sharding", "origin"}]
     counts = caller_counts(module) if arrays else {}
     arrays = [i for i in arrays if all(counts[c] == 1 for c in (i.attributes["body"], i.attributes["condition"]))]
@@ -104,7 +104,7 @@ def replace_loop(view: LoopView, values: list[HloInstruction]) -> None:
 
 
 def _effects(computation: HloComputation) -> bool:
-    return any(has_side_effect(i) for i in computation.instructions)
+    return computation.has_side_effect
 
 
 def _forward_invariants(view: LoopView) -> bool:
@@ -197,7 +197,7 @@ def _needed(view: LoopView) -> list[int]:
 
 
 def _with_effects(computation: HloComputation) -> list[HloInstruction]:
-    return [i for i in computation.instructions if has_side_effect(i)]
+    return [i for i in computation.notable if has_side_effect(i)]
 
 
 def _reads_behind(view: LoopView, roots: list[HloInstruction], seen: set[HloInstruction]) -> set[int]:

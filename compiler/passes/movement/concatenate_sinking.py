@@ -34,7 +34,7 @@ class ConcatenateSinking(ComputationPass):
 
     def run_on(self, computation: HloComputation) -> bool:
         """Rewrite one computation; return whether it changed."""
-        found = [i for i in computation.post_order() if i.opcode is Opcode.CONCATENATE]
+        found = computation.of_opcode(Opcode.CONCATENATE)
         fixed = pinned(computation) if found else set()
         changed = False
         for i in found:

@@ -40,13 +40,12 @@ class SliceMovement(ComputationPass):
 
     def run_on_some(self, computation: HloComputation, splittable: Container[HloInstruction] | None) -> bool:
         """Run like `run_on`, but split ops that slices use completely only if they are in `splittable`."""
-        order = computation.post_order()
-        if not any(i.opcode is Opcode.SLICE for i in order):
+        if Opcode.SLICE not in computation.opcodes:
             return False
         fixed = pinned(computation)
         changed = False
-        for op in reversed(order):
-            if op.parent is not computation or all(u.opcode is not Opcode.SLICE for u in op.users):
+        for op in reversed(computation.post_order()):
+            if op.parent is not computation or not _is_sliced(op):
                 continue
             if op not in fixed and not _untouchable(op):
                 split = self.split and (splittable is None or op in splittable)
@@ -77,6 +76,13 @@ class SliceMovement(ComputationPass):
         if taken < whole and len(specs) <= self.max_pieces:
             return True
         return split and taken <= whole and len(specs) <= self.max_pieces
+
+
+def _is_sliced(op: HloInstruction) -> bool:
+    for user in op.users:
+        if user.opcode is Opcode.SLICE:
+            return True
+    return False
 
 
 _RESOLVED = frozenset({Opcode.BROADCAST, Opcode.IOTA, Opcode.CONCATENATE, Opcode.PAD, Opcode.SLICE})

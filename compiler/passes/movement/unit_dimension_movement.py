@@ -32,21 +32,20 @@ class UnitDimensionMovement(ComputationPass):
 
     def run_on(self, computation: HloComputation) -> bool:
         """Rewrite one computation; return whether it changed."""
-        order = computation.post_order()
-        if not any(i.opcode is Opcode.RESHAPE for i in order):
+        if Opcode.RESHAPE not in computation.opcodes:
             return False
         fixed = pinned(computation)
         changed = False
-        for op in reversed(order):
+        for op in reversed(computation.post_order()):
             if op.parent is computation and op not in fixed and not op.is_root:
                 changed |= _move(op, computation, fixed)
         return changed
 
 
 def _move(op: HloInstruction, computation: HloComputation, fixed: set[HloInstruction]) -> bool:
-    users = list(op.users)
-    if not users or users[0].opcode is not Opcode.RESHAPE:
+    if not op.users or next(iter(op.users)).opcode is not Opcode.RESHAPE:
         return False
+    users = list(op.users)
     if not op.shape.is_array or any(u.opcode is not Opcode.RESHAPE or u in fixed for u in users):
         return False
     wanted = users[0].shape.dimensions

@@ -45,12 +45,13 @@ class ReduceStages(InstructionPass):
     """
 
     name: ClassVar[str] = "reduce-stages"
+    opcodes: ClassVar[frozenset[Opcode] | None] = frozenset({Opcode.REDUCE})
     units: int = number_option(132, 1, 4096)
 
     def visit(self, instruction: HloInstruction) -> bool:
         """Split a reduction; return whether anything changed."""
         i = instruction
-        if i.opcode is not Opcode.REDUCE or len(i.operands) != 2 or i.parent is None or i.shape.is_dynamic:
+        if len(i.operands) != 2 or i.parent is None or i.shape.is_dynamic:
             return False
         if i.control_predecessors or not i.dimensions or i.shape.element_type is not i.operand(0).shape.element_type:
             return False

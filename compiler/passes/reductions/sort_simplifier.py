@@ -30,7 +30,7 @@ class SortSimplifier:
         """Run the pass; return whether the module changed."""
         changed = False
         for computation in treatable(module):
-            sorts = [i for i in computation.post_order() if i.opcode is Opcode.SORT]
+            sorts = computation.of_opcode(Opcode.SORT)
             fixed = pinned(computation) if sorts else set()
             for i in sorts:
                 if i in fixed or i.shape.is_dynamic or i.is_dead:

@@ -34,12 +34,13 @@ class TopkStages(InstructionPass):
     """
 
     name: ClassVar[str] = "topk-stages"
+    opcodes: ClassVar[frozenset[Opcode] | None] = frozenset({Opcode.TOPK})
     units: int = number_option(132, 1, 4096)
 
     def visit(self, instruction: HloInstruction) -> bool:
         """Split a topk; return whether anything changed."""
         i = instruction
-        if i.opcode is not Opcode.TOPK or i.parent is None or i.control_predecessors:
+        if i.parent is None or i.control_predecessors:
             return False
         x, k = i.operand(0), int(i.attributes["k"])
         if x.shape.is_dynamic or 0 in x.shape.dimensions or not k or x.shape.num_elements >= MOST_ELEMENTS:
