@@ -11,7 +11,7 @@ _ATTRIBUTE = "frontend_attributes"
 def mark(i: HloInstruction, name: str, value: str) -> None:
     """Give an instruction a mark; both are identifiers of this project, not names from programs."""
     present = str(i.attr(_ATTRIBUTE, "{}"))[1:-1].strip()
-    i.attributes[_ATTRIBUTE] = Raw("{" + ",".join(filter(None, [present, _text(name, value)])) + "}")
+    i.set_attribute(_ATTRIBUTE, Raw("{" + ",".join(filter(None, [present, _text(name, value)])) + "}"))
 
 
 def is_marked(i: HloInstruction, name: str, value: str) -> bool:

@@ -39,7 +39,7 @@ def annotate(loop: HloInstruction) -> bool:
     if count is None:
         return False
     text = json.dumps({**config, "known_trip_count": {"n": str(count)}}, separators=(",", ":"))
-    loop.attributes["backend_config"] = Raw(text)
+    loop.set_attribute("backend_config", Raw(text))
     return True
 
 

@@ -25,7 +25,7 @@ def argument_names(module: HloModule) -> dict[int, str]:
 
 def set_argument_name(parameter: HloInstruction, name: str) -> None:
     """Store the name of an entry parameter for `argument_names`."""
-    parameter.attributes["metadata"] = Raw(f"{{op_name={quote(name)}}}")
+    parameter.set_attribute("metadata", Raw(f"{{op_name={quote(name)}}}"))
 
 
 def result_names(module: HloModule) -> dict[int, str]:
@@ -41,7 +41,7 @@ def result_names(module: HloModule) -> dict[int, str]:
 
 def set_result_names(root: HloInstruction, names: Sequence[str]) -> None:
     """Store the names of the elements of the result with the root for `result_names`."""
-    root.attributes["frontend_attributes"] = Raw(f"{{result_names={quote(','.join(names))}}}")
+    root.set_attribute("frontend_attributes", Raw(f"{{result_names={quote(','.join(names))}}}"))
 
 
 def _name(parameter: HloInstruction) -> str:

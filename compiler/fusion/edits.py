@@ -68,8 +68,8 @@ class Edits:
     def set_parameter_number(self, parameter: HloInstruction, number: int) -> None:
         """Give a parameter another number."""
         if parameter.parameter_number != number:
-            self._inverses.append((setattr, (parameter, "parameter_number", parameter.parameter_number)))
-            parameter.parameter_number = number
+            self._inverses.append((parameter.set_parameter_number, (parameter.parameter_number,)))
+            parameter.set_parameter_number(number)
 
     def _naming(self, base: str) -> tuple[str, int | None] | None:
         """Return what an instruction named like this changes for later names; None if the name is free."""
@@ -126,13 +126,13 @@ class Edits:
 
     def set_attributes(self, instruction: HloInstruction, **changed: Any) -> None:
         """Set attributes; the others stay."""
-        self._inverses.append((setattr, (instruction, "attributes", instruction.attributes)))
-        instruction.attributes = {**instruction.attributes, **changed}
+        self._inverses.append((instruction.set_attributes, (instruction.attributes,)))
+        instruction.set_attributes({**instruction.attributes, **changed})
 
     def set_shape(self, instruction: HloInstruction, shape: Shape) -> None:
         """Set the shape of an instruction."""
-        self._inverses.append((setattr, (instruction, "shape", instruction.shape)))
-        instruction.shape = shape
+        self._inverses.append((instruction.set_shape, (instruction.shape,)))
+        instruction.set_shape(shape)
 
     # ---- fused computations
 

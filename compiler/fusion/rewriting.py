@@ -367,7 +367,7 @@ def write_back(rewriter: FusionRewriter, instruction: HloInstruction, edits: Edi
         attributes["metadata"] = instruction.attributes["metadata"]
     name = body.name.replace(FUSED_COMPUTATION, "fusion", 1)  # with the same suffix, so unique in the whole module
     fusion = edits.add(Opcode.FUSION, rewriter.operands, name=name, attributes=attributes)
-    fusion.shape = rewriter.body.root.shape
+    fusion.set_shape(rewriter.body.root.shape)
     return fusion
 
 

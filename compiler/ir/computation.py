@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Iterable, Iterator, KeysView, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, KeysView, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from compiler.ir.instruction import CALLEE_NAMES, HloInstruction, infer_shape
@@ -14,6 +15,7 @@ from compiler.ir.shape import Shape
 if TYPE_CHECKING:
     from compiler.ir.module import HloModule
 
+_STAMPS = itertools.count(1)
 _SUFFIX = re.compile(r"\.\d+$")
 _NOTABLE = frozenset(
     op
@@ -54,6 +56,8 @@ class HloComputation:
         self._next_suffix: dict[str, int] = {}
         self._successors: dict[HloInstruction, list[HloInstruction]] | None = None
         self._root: HloInstruction | None = None
+        self._stamp: int | None = None  # None after a change, until it is asked for
+        self._facts: dict[Hashable, Any] = {}
 
     def __repr__(self) -> str:
         return f"<HloComputation %{self.name}, {len(self)} instructions>"
@@ -76,6 +80,26 @@ class HloComputation:
         self._order_is_known, self._post_order = known, None
 
     @property
+    def stamp(self) -> int:
+        """A number that only clones share, and only until one changes; after a change it is greater than all others."""
+        if self._stamp is None:
+            self._stamp, self._facts = next(_STAMPS), {}
+        return self._stamp
+
+    @property
+    def facts(self) -> dict[Hashable, Any]:
+        """What users have found out about the computation and noted here, until it changes; clones share it.
+
+        Facts must not refer to instructions or computations. Those that depend on called computations, too, are valid
+        as long as no stamp among these is greater than the greatest when they were noted.
+        """
+        return self._facts if self.stamp else {}
+
+    def note_change(self) -> None:
+        """Note a change of an instruction that its methods do not note, so that the stamp and the facts are new ones."""
+        self._stamp = None
+
+    @property
     def instructions(self) -> list[HloInstruction]:
         """Return a snapshot in insertion order, so that the computation may be changed while iterating over it."""
         return list(self._listed())
@@ -92,6 +116,7 @@ class HloComputation:
         if instruction.parent is not self:
             raise ValueError(f"%{instruction.name} is not in computation %{self.name}")
         self._root = instruction
+        self._stamp = None
 
     @property
     def last(self) -> HloInstruction:
@@ -219,7 +244,7 @@ class HloComputation:
         """Add an existing instruction (the parser makes its own); its name is made unique."""
         instruction.name = self.unique_name(instruction.name)
         instruction.parent = self
-        self._post_order = None
+        self._post_order = self._stamp = None
         self._instructions[instruction] = self._next_place
         self._next_place += 1
         self._opcodes[instruction.opcode] = self._opcodes.get(instruction.opcode, 0) + 1
@@ -320,7 +345,7 @@ class HloComputation:
             self._forward_control_edges(instruction)
         for o in instruction.operands:
             o.users.pop(instruction, None)
-        self._post_order = None
+        self._post_order = self._stamp = None
         del self._instructions[instruction]
         self._parameters.pop(instruction, None)
         self._notable.pop(instruction, None)
@@ -352,7 +377,7 @@ class HloComputation:
         self._by_name[instruction.name] = instruction
         for o in instruction.operands:
             o.users[instruction] = None
-        self._in_places, self.order_is_known = False, False
+        self._in_places, self.order_is_known, self._stamp = False, False, None
 
     def next_suffix(self, base: str) -> int | None:
         """Return the suffix that `unique_name` tries first if a name is taken; None if there was no such name."""
@@ -378,6 +403,7 @@ class HloComputation:
     def control_edges_changed(self) -> None:
         """Reset what is cached about order and control edges; called when control predecessors change."""
         self.order_is_known, self.may_have_control_edges, self._successors = False, True, None
+        self._stamp = None
 
     def _forward_control_edges(self, gone: HloInstruction) -> None:
         """Connect the control predecessors of an instruction that is removed to its control successors."""
@@ -418,12 +444,13 @@ class HloComputation:
         for i in self._instructions:
             i.users, i.operands, i.parent = {}, (), None
         self._instructions, self._notable, self._parameters, self._by_name, self._opcodes = {}, {}, {}, {}, {}
-        self._root = self._successors = self._post_order = None
+        self._root = self._successors = self._post_order = self._stamp = None
 
     def reorder(self) -> None:
         """Sort the stored instructions into post order."""
         if self.order_is_known:
             return
+        self._stamp = None
         self._instructions = {i: n for n, i in enumerate(self.post_order())}
         self._next_place = len(self._instructions)
         self._notable = dict.fromkeys(i for i in self._instructions if i in self._notable)
@@ -486,6 +513,7 @@ class HloComputation:
         copy._next_suffix = dict(self._next_suffix)
         if self._root is not None:
             copy._root = mapping[self._root]
+        copy._stamp, copy._facts = self.stamp, self.facts
         return copy, mapping
 
 

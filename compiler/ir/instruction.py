@@ -41,10 +41,11 @@ class HloInstruction:
     Attributes:
         name: unique within its computation.
         opcode: the operation.
-        shape: the shape of its result.
+        shape: the shape of its result; to change it once it is in a computation, call `set_shape`.
         operands: a tuple; to change it, call `replace_operand` or `set_operands`.
         users: the distinct users, in the order in which they were added.
-        attributes: values by attribute name in HLO text; their types are those of `ir.attributes`.
+        attributes: values by attribute name in HLO text; their types are those of `ir.attributes`. To change one, call
+            `set_attribute`.
         literal: the value of a constant, else None.
         parameter_number: the position of a parameter, else None.
         parent: the computation it is in; None after removal.
@@ -134,6 +135,7 @@ class HloInstruction:
                 self.attributes[name] = tuple(mapping.get(c, c) for c in value)
             elif value is not None:
                 self.attributes[name] = mapping.get(value, value)
+        self._note_change()
 
     def replace_operand(self, i: int, new: HloInstruction) -> None:
         """Make `new` the i-th operand; shapes are checked by the verifier only."""
@@ -204,9 +206,34 @@ class HloInstruction:
         if self.parent is not None and (predecessors or self.parent.may_have_control_edges):
             self.parent.control_edges_changed()
 
+    def set_attribute(self, name: str, value: Any) -> None:
+        """Set an attribute other than control predecessors."""
+        self.attributes[name] = value
+        self._note_change()
+
+    def set_attributes(self, attributes: dict[str, Any]) -> None:
+        """Set all attributes; control predecessors stay the same."""
+        self.attributes = attributes
+        self._note_change()
+
+    def set_shape(self, shape: Shape) -> None:
+        """Set the shape of the result, which the verifier checks."""
+        self.shape = shape
+        self._note_change()
+
+    def set_parameter_number(self, number: int) -> None:
+        """Give a parameter another position."""
+        self.parameter_number = number
+        self._note_change()
+
+    def _note_change(self) -> None:
+        if self.parent is not None:
+            self.parent.note_change()
+
     def _forget_order(self) -> None:
         if self.parent is not None:
             self.parent.order_is_known = False
+            self.parent.note_change()
 
     @property
     def is_root(self) -> bool:

@@ -110,7 +110,7 @@ def _grow(body: HloComputation, inputs: Sequence[Shape], result: Shape) -> None:
     new = [body.add_parameter(i, s, "async_param") for i, s in enumerate(inputs[have:], have)]
     body.root.set_operands([*body.root.operands, *new])
     if is_prefix(body.root.shape, result):
-        body.root.shape = result
+        body.root.set_shape(result)
 
 
 def inherit(

@@ -85,7 +85,7 @@ def module_for_xla(module: HloModule, refusal: Callable[[HloInstruction], str | 
                 _permute_dot_operands(computation, i)
         for i in list(computation.instructions):
             if i.opcode is Opcode.TRANSPOSE or _is_transposing(i):
-                outline(computation, [i], "transpose").attributes["kind"] = "kLoop"
+                outline(computation, [i], "transpose").set_attribute("kind", "kLoop")
         for i in computation.instructions:
             if i.opcode is Opcode.FUSION:
                 _adapt(i.attributes["calls"])
@@ -107,8 +107,8 @@ def _permute_dot_operands(computation: HloComputation, dot: HloInstruction) -> N
         shape = operand.shape.with_dimensions(tuple(operand.shape.dimensions[d] for d in order))
         moved = computation.add(Opcode.TRANSPOSE, [operand], shape, dimensions=order)
         dot.replace_operand(number, moved)
-        dot.attributes[f"{side}_batch_dims"] = tuple(order.index(d) for d in batch)
-        dot.attributes[f"{side}_contracting_dims"] = tuple(order.index(d) for d in contracted)
+        dot.set_attribute(f"{side}_batch_dims", tuple(order.index(d) for d in batch))
+        dot.set_attribute(f"{side}_contracting_dims", tuple(order.index(d) for d in contracted))
 
 
 def _is_transposing(i: HloInstruction) -> bool:

@@ -121,7 +121,7 @@ def _trimmed_function(
     for p in copy.parameters:
         number = p.parameter_number or 0
         if number in numbers:
-            p.parameter_number = numbers[number]
+            p.set_parameter_number(numbers[number])
         else:
             copy.remove(p)
     return module.add(copy)

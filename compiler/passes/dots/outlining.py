@@ -63,7 +63,7 @@ class Outline:
         if "metadata" in self.outputs[-1].attributes:
             attributes["metadata"] = self.outputs[-1].attributes["metadata"]
         fusion = computation.add(Opcode.FUSION, self.operands, name=f"{name}_fusion", attributes=attributes)
-        fusion.shape = self.body.root.shape
+        fusion.set_shape(self.body.root.shape)
         alone = len(self.outputs) == 1
         for n, old in enumerate(self.outputs):
             new = fusion if alone else computation.add(Opcode.GET_TUPLE_ELEMENT, [fusion], index=n)

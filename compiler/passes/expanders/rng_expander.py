@@ -31,10 +31,7 @@ class RngExpander(InstructionPass):
         if computation is None or instruction.control_predecessors or instruction.is_dead:
             return False
         b = Builder(computation)
-        if instruction.opcode is Opcode.RNG_BIT_GENERATOR:
-            new = _generated(instruction, b)
-        else:
-            new = _called(instruction, b)
+        new = (_generated if instruction.opcode is Opcode.RNG_BIT_GENERATOR else _called)(instruction, b)
         if new is None:
             computation.remove_dead(b.made)
             return False

@@ -45,6 +45,7 @@ def separate_fusions(module: HloModule) -> None:
                 continue
             body: HloComputation = i.attributes["calls"]
             if body in owned:
-                body = i.attributes["calls"] = module.add(body.clone())
+                body = module.add(body.clone())
+                i.set_attribute("calls", body)
                 work.append(body)
             owned.add(body)

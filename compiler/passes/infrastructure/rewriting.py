@@ -153,9 +153,9 @@ def substitute(old: HloInstruction, new: HloInstruction, fresh: bool) -> bool:
         raise ValueError(f"%{new.name} of shape {new.shape} cannot replace %{old.name} of shape {old.shape}")
     if fresh:
         if new.shape is not old.shape and not _same_layout(new, old):
-            new.shape = replace(new.shape, layout=old.shape.layout)
+            new.set_shape(replace(new.shape, layout=old.shape.layout))
         if "metadata" in old.attributes and "metadata" not in new.attributes:
-            new.attributes["metadata"] = old.attributes["metadata"]
+            new.set_attribute("metadata", old.attributes["metadata"])
     elif not _same_layout(new, old):
         return False
     computation.replace_uses(old, new)

@@ -54,7 +54,7 @@ class Loops:
             copy = self.module.add(callee.clone())
             counts[copy] = 1
             self.note_copies(copy.instructions)
-            loop.attributes[name] = copy
+            loop.set_attribute(name, copy)
             copied = True
         again = view_loop(loop) if copied else view
         assert again is not None  # noqa: S101 - a clone has the same form
@@ -67,7 +67,8 @@ class Loops:
             if not i.attributes:
                 continue
             if i.opcode is Opcode.FUSION and counts[i.attributes["calls"]]:
-                body = i.attributes["calls"] = self.module.add(i.attributes["calls"].clone())
+                body = self.module.add(i.attributes["calls"].clone())
+                i.set_attribute("calls", body)
                 self.note_copies(body.instructions)
             counts.update(i.called_computations())
 
@@ -119,7 +120,7 @@ def carry_as_tuple(loop: HloInstruction) -> None:
 def _read_only_element(computation: HloComputation, value: HloInstruction, carried: Shape) -> None:
     """Make a value the tuple `carried`, and its users use its only element."""
     users, was_root = list(value.users), value.is_root
-    value.shape = carried
+    value.set_shape(carried)
     element = computation.add(Opcode.GET_TUPLE_ELEMENT, [value], index=0)
     for user in users:
         user.replace_operands(value, element)
@@ -167,11 +168,11 @@ class LoopEdit:
         """Start carrying `init`; `new_index` maps the old index of each kept element to the new one."""
         carried = tuple_shape(*(i.shape for i in init))
         for computation, reads in ((view.body, view.body_reads), (view.condition, view.condition_reads)):
-            computation.parameters[0].shape = carried
+            computation.parameters[0].set_shape(carried)
             for old, gtes in enumerate(reads):
                 for gte in gtes:
                     # Reads of dropped elements get an index out of range, so that the verifier finds any that are left.
-                    gte.attributes["index"] = new_index.get(old, len(init) + old)
+                    gte.set_attribute("index", new_index.get(old, len(init) + old))
         return LoopEdit(view, tuple(init), new_index)
 
     def body_read(self, index: int) -> HloInstruction:
@@ -201,7 +202,7 @@ class LoopEdit:
             for gte in gtes:
                 if n in self.new_index:
                     gte.replace_operand(0, loop)
-                    gte.attributes["index"] = self.new_index[n]
+                    gte.set_attribute("index", self.new_index[n])
         return loop
 
     def discard(self) -> None:
@@ -293,7 +294,7 @@ def replace_computations(
     loops.note_copies(body.instructions)
     if condition is None:
         condition = loops.owned(view).condition
-        condition.parameters[0].shape = body.parameters[0].shape
+        condition.parameters[0].set_shape(body.parameters[0].shape)
     else:
         loops.module.add(condition)
         loops.note_copies(condition.instructions)

@@ -61,7 +61,7 @@ def _widen(view: ScanView, factor: int, computation: HloComputation, module: Hlo
     inputs = [_in_blocks(x, view.axis, first, blocks, factor, b) for x in view.inputs]
     function = module.add(_wide(view, factor, inputs))
     found = add_scan(b, function, inputs, view.init, view.axis, view.reverse)
-    found[0].operand(0).attributes["frontend_attributes"] = unroll_mark(view.instruction, factor)
+    found[0].operand(0).set_attribute("frontend_attributes", unroll_mark(view.instruction, factor))
     count = len(view.outputs)
     carries = found[count:]
     parts = [[_flat(y, view.axis, b)] for y in found[:count]]

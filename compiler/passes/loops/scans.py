@@ -106,5 +106,5 @@ def inline_step(function: HloComputation, values: Sequence[HloInstruction], b: B
     root = b.computation.inline(function, values)
     for i in b.computation.notable:
         if i.opcode is Opcode.FUSION and i not in before and function.parent is not None:
-            i.attributes["calls"] = function.parent.add(i.attributes["calls"].clone())
+            i.set_attribute("calls", function.parent.add(i.attributes["calls"].clone()))
     return list(root.operands) if root.opcode is Opcode.TUPLE else [root]

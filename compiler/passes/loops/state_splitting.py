@@ -168,7 +168,7 @@ def _read_parts(
     """Make a body or condition read the parts and join them instead of reading the whole; return the joined array."""
     parameter = computation.parameters[0]
     before = [u for u in parameter.users if u.attributes.get("index") == n]
-    parameter.shape = carried
+    parameter.set_shape(carried)
     b = Builder(computation)
     reads = [b.add(Opcode.GET_TUPLE_ELEMENT, parameter, index=k) for k in numbers]
     whole = _join(reads, dims, cut, b)

@@ -96,7 +96,7 @@ def _sink(view: LoopView, found: list[int]) -> None:
     b = Builder(view.body)
     for n, value in values.items():
         for gte in view.body_reads[n]:
-            gte.shape = value.operand(0).shape
+            gte.set_shape(value.operand(0).shape)
         for s in slices[n]:
             view.body.replace_uses(s, _sliced(b, s, value))
             view.body.remove(s)

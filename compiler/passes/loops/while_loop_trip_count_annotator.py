@@ -43,7 +43,7 @@ def _annotate(loop: HloInstruction, counter: Induction) -> bool:
     }
     if known == config:
         return False
-    loop.attributes["backend_config"] = Raw(json.dumps(known, separators=(",", ":")))
+    loop.set_attribute("backend_config", Raw(json.dumps(known, separators=(",", ":"))))
     return True
 
 

@@ -96,7 +96,7 @@ def _without(comparator: HloComputation, kept: list[int]) -> HloComputation:
         if n // 2 not in kept:
             copy.remove(mapping[p])
         else:
-            mapping[p].parameter_number = 2 * kept.index(n // 2) + n % 2
+            mapping[p].set_parameter_number(2 * kept.index(n // 2) + n % 2)
     return copy
 
 
