@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
 
-from compiler.analysis.cost_model import CostModel, module_cost
+from compiler.analysis.cost_model import CostModel, module_seconds
 from compiler.default_fusion import default_completion, fuse_by_default
 from compiler.ir import HloModule
 from compiler.learned.features.passes import LIMIT, Vector, observation_size
@@ -77,7 +77,7 @@ class _PassCompilation(Compilation):
     def seconds(self) -> float:
         notes = self.episode.state.notes
         if "seconds" not in notes:
-            notes["seconds"] = self.episode.state.read(lambda m: module_cost(m, self._cost_model).seconds)
+            notes["seconds"] = self.episode.state.read(lambda m: module_seconds(m, self._cost_model))
         seconds: float = notes["seconds"]
         return max(seconds, LEAST_ESTIMATE)
 

@@ -396,3 +396,18 @@ def module_cost(module: HloModule, on: DeviceModel | CostModel | None = None) ->
             if seconds:
                 by_instruction[computation.name, i.name] = seconds
     return Cost(math.fsum(by_instruction.values()), by_instruction)
+
+
+def module_seconds(module: HloModule, model: CostModel) -> float:
+    """Return the estimated seconds of `module_cost`; what takes time in a computation is found once until it changes."""
+    times: list[float] = []
+    stamps: dict[HloComputation, int] = {}
+    key = module_seconds, model
+    for computation, weight in model.weights(module).items():  # callees first
+        stamp = stamps[computation] = computation.stamp_with_callees(stamps)
+        known, seconds = computation.facts.get(key, (None, ()))
+        if known != stamp:
+            seconds = tuple(filter(None, map(model.instruction, computation.instructions)))
+            computation.facts[key] = stamp, seconds
+        times += [s * weight for s in seconds]
+    return math.fsum(times)

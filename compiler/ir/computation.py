@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Hashable, Iterable, Iterator, KeysView, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from compiler.ir.instruction import CALLEE_NAMES, HloInstruction, infer_shape
@@ -58,6 +58,7 @@ class HloComputation:
         self._root: HloInstruction | None = None
         self._stamp: int | None = None  # None after a change, until it is asked for
         self._facts: dict[Hashable, Any] = {}
+        self._called: tuple[int, list[HloComputation]] | None = None  # with the stamp for which it was found
 
     def __repr__(self) -> str:
         return f"<HloComputation %{self.name}, {len(self)} instructions>"
@@ -86,14 +87,33 @@ class HloComputation:
             self._stamp, self._facts = next(_STAMPS), {}
         return self._stamp
 
+    def stamp_with_callees(self, known: Mapping[HloComputation, int]) -> int:
+        """Return the greatest stamp of the computation and all that it calls: another one after a change of any of them.
+
+        Args:
+            known: what this returns for some of the computations that it calls.
+        """
+        found = self.stamp
+        for callee in self.called_computations():
+            stamp = known.get(callee)
+            found = max(found, callee.stamp_with_callees(known) if stamp is None else stamp)
+        return found
+
     @property
     def facts(self) -> dict[Hashable, Any]:
         """What users have found out about the computation and noted here, until it changes; clones share it.
 
-        Facts must not refer to instructions or computations. Those that depend on called computations, too, are valid
-        as long as no stamp among these is greater than the greatest when they were noted.
+        Facts must not refer to instructions or computations. One that depends on called computations, too, is valid as
+        long as `stamp_with_callees` is the same.
         """
-        return self._facts if self.stamp else {}
+        if self._stamp is None:
+            self._stamp, self._facts = next(_STAMPS), {}
+        return self._facts
+
+    def share_facts(self, original: HloComputation) -> None:
+        """Take over the stamp and the facts of a computation of which this is a copy."""
+        self._facts = original.facts
+        self._stamp = original.stamp
 
     def note_change(self) -> None:
         """Note a change of an instruction that its methods do not note, so that the stamp and the facts are new ones."""
@@ -200,9 +220,9 @@ class HloComputation:
                 order.append(node)
 
     @property
-    def opcodes(self) -> KeysView[Opcode]:
-        """The opcodes of the instructions: passes need not look for instructions of others."""
-        return self._opcodes.keys()
+    def opcodes(self) -> Mapping[Opcode, int]:
+        """The opcodes of the instructions, with the number of each: passes need not look for instructions of others."""
+        return self._opcodes
 
     def of_opcode(self, *opcodes: Opcode) -> list[HloInstruction]:
         """Return the instructions with one of these opcodes in post order; it costs little if there is none."""
@@ -214,7 +234,10 @@ class HloComputation:
         """Return the computations called directly from this one, without duplicates, in order of the calls."""
         if not self._notable:
             return []
-        return list(dict.fromkeys(c for i in self.notable for c in i.called_computations()))
+        if self._called is None or self._called[0] != self._stamp:
+            found = list(dict.fromkeys([c for i in self.notable for c in i.called_computations()]))
+            self._called = self.stamp, found
+        return list(self._called[1])
 
     @property
     def notable(self) -> list[HloInstruction]:
@@ -444,7 +467,7 @@ class HloComputation:
         for i in self._instructions:
             i.users, i.operands, i.parent = {}, (), None
         self._instructions, self._notable, self._parameters, self._by_name, self._opcodes = {}, {}, {}, {}, {}
-        self._root = self._successors = self._post_order = self._stamp = None
+        self._root = self._successors = self._post_order = self._stamp = self._called = None
 
     def reorder(self) -> None:
         """Sort the stored instructions into post order."""
@@ -513,7 +536,7 @@ class HloComputation:
         copy._next_suffix = dict(self._next_suffix)
         if self._root is not None:
             copy._root = mapping[self._root]
-        copy._stamp, copy._facts = self.stamp, self.facts
+        copy.share_facts(self)
         return copy, mapping
 
 

@@ -11,7 +11,7 @@ from compiler.ir.computation import HloComputation
 from compiler.ir.header import Aliases, Donors, EntryLayout
 from compiler.ir.instruction import HloInstruction
 from compiler.ir.opcodes import Opcode
-from compiler.ir.printing import PrintOptions, print_module
+from compiler.ir.printing import PrintOptions, canonical_key, print_module
 from compiler.ir.shape import Shape
 
 HeaderValue = Raw | EntryLayout | Aliases | Donors
@@ -178,9 +178,11 @@ class HloModule:
             new.parent = copy
             mapping[c] = new
             copy._computations[new.name] = new
-        for c in mapping.values():
+        originals = {new: c for c, new in mapping.items()}
+        for c in originals:
             for i in c.notable:
                 i.replace_called_computations(mapping)
+            c.share_facts(originals[c])
         if self._entry is not None:
             copy._entry = mapping[self._entry]
         return copy
@@ -199,6 +201,13 @@ class HloModule:
         """Return the SHA-256 of the canonical text, which has renumbered names, no metadata and no header."""
         text = print_module(self, PrintOptions.canonical())
         return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
+
+    def canonical_key(self) -> str:
+        """Return a hash that two modules share if they share their fingerprint, and only then.
+
+        It is not the fingerprint, but costs less: computations that have not changed since are not printed again.
+        """
+        return canonical_key(self)
 
 
 def is_control_flow(instruction: HloInstruction) -> bool:

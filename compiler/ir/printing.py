@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -214,6 +215,47 @@ def canonical_computations(entry: HloComputation) -> dict[HloComputation, list[H
         orders[following] = canonical_order(following)
         stack.append((following, _callees(orders[following])))
     return done
+
+
+def canonical_key(module: HloModule) -> str:
+    """Return a hash that is equal for modules whose canonical texts are; see `HloModule.canonical_key`."""
+    numbers: dict[HloComputation, int] = {}
+    found = hashlib.sha256()
+    met = {module.entry}
+    stack = [(module.entry, _calls(module.entry))]
+    while stack:
+        node, calls = stack[-1]
+        following = next((c for c in calls if c not in met), None)
+        if following is not None:
+            met.add(following)
+            stack.append((following, _calls(following)))
+            continue
+        stack.pop()
+        numbers[node] = len(numbers)
+        found.update(_canonical_part(node)[0])
+        found.update(f"{[numbers[c] for c in calls]}".encode())
+    return found.hexdigest()
+
+
+def _calls(computation: HloComputation) -> list[HloComputation]:
+    """Return the computations that another one calls, in canonical order of the calls."""
+    callers = map(computation.find, _canonical_part(computation)[1])
+    return [c for i in callers if i is not None for c in i.called_computations()]
+
+
+def _canonical_part(computation: HloComputation) -> tuple[bytes, tuple[str, ...]]:
+    """Return a hash of the canonical text of a computation, in which callees have numbers, and the names of callers."""
+    part: tuple[bytes, tuple[str, ...]] | None = computation.facts.get(_PART)
+    if part is None:
+        order = canonical_order(computation)
+        text = print_computation(computation, PrintOptions.canonical(), order=order)
+        callers = tuple(i.name for i in order if i.attributes and i.called_computations())
+        digest = hashlib.sha256(text.encode("utf-8", "surrogateescape")).digest()
+        part = computation.facts[_PART] = digest, callers
+    return part
+
+
+_PART = "canonical part"
 
 
 def _callees(order: Iterable[HloInstruction]) -> Iterator[HloComputation]:

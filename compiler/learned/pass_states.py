@@ -56,7 +56,7 @@ class PassState:
     """A program after some passes.
 
     Attributes:
-        key: hash of its text.
+        key: its `canonical_key`.
         ops: its `op_count`.
         notes: facts that users of the state have computed, by names of their choice.
     """
@@ -157,7 +157,7 @@ class PassGraph:
         self.actions = tuple(actions)
         self._passes: list[HloPass] = []  # those of the actions first, then others that were met
         self._whole: list[int] = []  # for each, the number of the pass without a limit of sweeps
-        self._numbers: dict[HloPass, int] = {}
+        self._numbers: dict[tuple[type[HloPass], HloPass], int] = {}  # all passes without options have the same hash
         self._add(*map(make_pass, self.actions))
         self._verified = verified
         self.runs, self.remembered = 0, 0
@@ -166,7 +166,7 @@ class PassGraph:
         self._number = next(_numbers)
         self._start = module.clone()
         self.lent = self._memory.modules.lent
-        self.root = PassState(self._start.fingerprint(), op_count(self._start), self)
+        self.root = PassState(self._start.canonical_key(), op_count(self._start), self)
 
     def apply(self, state: PassState, action: int) -> PassState:
         """Return the state after a pass; `state` itself when the pass changes nothing.
@@ -202,9 +202,10 @@ class PassGraph:
         return self.apply(state, self._number_of(hlo_pass))
 
     def _number_of(self, hlo_pass: HloPass) -> int:
-        if hlo_pass not in self._numbers:
+        key = type(hlo_pass), hlo_pass
+        if key not in self._numbers:
             self._add(hlo_pass)
-        return self._numbers[hlo_pass]
+        return self._numbers[key]
 
     def _add(self, *passes: HloPass) -> None:
         """Give each of some passes a number, in order, also where two of them are equal."""
@@ -212,7 +213,7 @@ class PassGraph:
         self._passes += passes
         self._whole += range(first, len(self._passes))
         for number, hlo_pass in enumerate(passes, first):
-            self._numbers.setdefault(hlo_pass, number)
+            self._numbers.setdefault((type(hlo_pass), hlo_pass), number)
         for number, hlo_pass in enumerate(passes, first):
             if isinstance(hlo_pass, Swept):
                 self._whole[number] = self._number_of(hlo_pass.within)
@@ -231,7 +232,7 @@ class PassGraph:
         module.reorder()  # as a pipeline does, so that plans replay to the same module
         if self._verified:
             reverify(module)
-        key = module.fingerprint()
+        key = module.canonical_key()
         known = self._known(state, key)
         if known is None:
             path = _Path(state._path, action, key)

@@ -17,7 +17,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -119,24 +119,42 @@ def _describe(module: HloModule, ops: int) -> Vector:
     inside = _inside_loops(module)
     counts: Counter[Opcode] = Counter()
     looped: Counter[Opcode] = Counter()
-    shared = elements = 0
+    shared = elements = longest = 0
     for computation in reachable:
-        instructions = computation.instructions
-        opcodes = [i.opcode for i in instructions]
-        counts.update(opcodes)
+        counts.update(computation.opcodes)
         if computation in inside:
-            looped.update(opcodes)
-        shared += sum([len(i.users) > 1 for i in instructions])
-        elements += sum([i.shape.num_elements for i in instructions])
+            looped.update(computation.opcodes)
+        sizes = _sizes(computation)
+        shared, elements, longest = shared + sizes.shared, elements + sizes.elements, max(longest, sizes.depth)
     total = counts.total()
     elementwise, movement = (sum([n for op, n in counts.items() if op in kind]) for kind in (_ELEMENTWISE, _MOVEMENT))
     facts = (
         math.log1p(ops), 0.0, math.log1p(total), math.log1p(len(reachable)),
-        math.log1p(max((_depth(c) for c in reachable), default=0)), 0.2 * math.log1p(module_flops(module)),
+        math.log1p(longest), 0.2 * math.log1p(module_flops(module)),
         0.2 * math.log1p(elements), elementwise / max(total, 1), movement / max(total, 1), shared / max(total, 1),
         counts[Opcode.CONSTANT] / max(total, 1), counts[Opcode.PARAMETER] / max(total, 1),
     )  # fmt: skip
     return np.concatenate([_logs(counts), _logs(looped), facts]).astype(np.float32)
+
+
+class _Sizes(NamedTuple):
+    """Instructions with several users, elements of all of them, and instructions on the longest path."""
+
+    shared: int
+    elements: int
+    depth: int
+
+
+def _sizes(computation: HloComputation) -> _Sizes:
+    found: _Sizes | None = computation.facts.get(_Sizes)
+    if found is None:
+        instructions = computation.instructions
+        found = computation.facts[_Sizes] = _Sizes(
+            sum([len(i.users) > 1 for i in instructions]),
+            sum([i.shape.num_elements for i in instructions]),
+            _depth(computation),
+        )
+    return found
 
 
 def _logs(counts: Counter[Opcode]) -> npt.NDArray[np.float64]:

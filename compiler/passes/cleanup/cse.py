@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
@@ -9,6 +10,7 @@ from typing import ClassVar, Protocol
 from compiler.analysis.structure import StructuralIds, is_commutative, may_merge
 from compiler.ir import HloComputation, HloInstruction, HloModule, Opcode
 from compiler.ir.computation import has_side_effect
+from compiler.passes.infrastructure.base import rewrite_each
 from compiler.passes.infrastructure.registry import register
 
 
@@ -27,7 +29,7 @@ class CommonSubexpressionElimination:
         """Run the pass; return whether the module changed."""
         # In post order, a computation has already been processed when its first caller numbers it.
         ids = StructuralIds()
-        return sum(merge_equal(c, ids) for c in module.post_order()) > 0
+        return rewrite_each(module.post_order(), self, lambda c: merge_equal(c, ids) > 0)
 
 
 class Rewrites(Protocol):
@@ -98,11 +100,10 @@ class ComputationDeduplication:
         first: dict[int, HloComputation] = {}
         mapping: dict[HloComputation, HloComputation] = {}
         order = module.post_order()
-        bodies = {
-            c for o in order for i in o.instructions if i.opcode is Opcode.FUSION for c in i.called_computations()
-        }
+        bodies = {c for o in order for i in o.notable if i.opcode is Opcode.FUSION for c in i.called_computations()}
+        alike = Counter(map(_opcode_counts, order))
         for computation in order:
-            if computation in bodies:
+            if computation in bodies or alike[_opcode_counts(computation)] == 1:
                 continue
             kept = first.setdefault(ids.of(computation), computation)
             if kept is not computation:
@@ -110,8 +111,12 @@ class ComputationDeduplication:
         if not mapping:
             return False
         for computation in module.computations:
-            for i in computation.instructions:
-                if i.attributes:
+            for i in computation.notable:
+                if not mapping.keys().isdisjoint(i.called_computations()):
                     i.replace_called_computations(mapping)
         module.remove_unreachable()
         return True
+
+
+def _opcode_counts(computation: HloComputation) -> Hashable:
+    return frozenset(computation.opcodes.items())

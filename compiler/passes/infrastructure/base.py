@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields
+from functools import lru_cache
 from typing import ClassVar, Protocol, TypeGuard, runtime_checkable
 
 from compiler.errors import OptionError
@@ -112,6 +114,45 @@ class Swept:
         return self.within.run(module)
 
 
+@lru_cache(maxsize=1000)
+def _key(kind: type[HloPass], hlo_pass: HloPass) -> object:
+    """Return what stands for a pass where it is looked up often: the hash of a pass takes longer than that of an object.
+
+    The type is a part of the key because all passes without options have the same hash.
+    """
+    del kind, hlo_pass
+    return object()
+
+
+def rewrite_each(
+    computations: Iterable[HloComputation], hlo_pass: HloPass, rewrite: Callable[[HloComputation], bool]
+) -> bool:
+    """Rewrite computations, callees first, except for those in which a pass is known to find nothing.
+
+    A pass finds nothing in a computation if it found nothing there before, and made nothing on trial, since it and what
+    it calls have changed last.
+
+    Args:
+        computations: all of them, callees before their callers.
+        hlo_pass: what is known is noted under this pass.
+        rewrite: rewrites a computation, of which nothing but the computation and those that it calls is read; returns
+            whether it changed.
+    """
+    key = _key(type(hlo_pass), hlo_pass)
+    changed = False
+    stamps: dict[HloComputation, int] = {}
+    for computation in computations:
+        before = stamps[computation] = computation.stamp_with_callees(stamps)
+        if computation.facts.get(key) == before:
+            continue
+        changed |= rewrite(computation)
+        # After a change, the stamp is another one, and also after an attempt that was taken back.
+        after = stamps[computation] = computation.stamp_with_callees(stamps)
+        if after == before:
+            computation.facts[key] = after
+    return changed
+
+
 @dataclass(frozen=True)
 class ComputationPass(Options, ABC):
     """A pass that rewrites each of the `treatable` computations by itself, callees first."""
@@ -120,14 +161,14 @@ class ComputationPass(Options, ABC):
 
     @abstractmethod
     def run_on(self, computation: HloComputation) -> bool:
-        """Rewrite one computation; return whether it changed."""
+        """Rewrite one computation; return whether it changed.
+
+        It depends on this computation and on those that it calls only, and changes no other one.
+        """
 
     def run(self, module: HloModule) -> bool:
         """Rewrite every computation, callees first; return whether any changed."""
-        changed = False
-        for computation in treatable(module):
-            changed |= self.run_on(computation)
-        return changed
+        return rewrite_each(treatable(module), self, self.run_on)
 
 
 @dataclass(frozen=True)
@@ -162,11 +203,7 @@ class InstructionPass(ComputationPass):
 
 def op_count(module: HloModule) -> int:
     """Count the reachable instructions, without parameters, constants and tuples; a fusion counts as its body."""
-    return sum(_counts(i) for c in module.post_order() for i in c.instructions)
+    return sum([n for c in module.post_order() for op, n in c.opcodes.items() if op not in _NOT_COUNTED])
 
 
-_NOT_COUNTED = frozenset({"parameter", "constant", "tuple", "get-tuple-element", "fusion"})
-
-
-def _counts(instruction: HloInstruction) -> bool:
-    return instruction.opcode.text not in _NOT_COUNTED
+_NOT_COUNTED = frozenset({Opcode.PARAMETER, Opcode.CONSTANT, Opcode.TUPLE, Opcode.GET_TUPLE_ELEMENT, Opcode.FUSION})

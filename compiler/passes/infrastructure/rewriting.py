@@ -14,7 +14,7 @@ from typing import ClassVar
 from compiler.ir import HloComputation, HloInstruction, HloModule, Opcode, Trait
 from compiler.ir.computation import has_side_effect
 from compiler.ir.shape import default_layout
-from compiler.passes.infrastructure.base import ComputationPass
+from compiler.passes.infrastructure.base import ComputationPass, rewrite_each
 from compiler.passes.infrastructure.builder import Builder
 from compiler.passes.infrastructure.rewrite_limits import pinned, treatable
 
@@ -65,11 +65,9 @@ class RewritePass(ComputationPass):
 
     def run_sweeps(self, module: HloModule, sweeps: int) -> bool:
         """Apply the rules in at most `sweeps` sweeps over each computation; return whether anything changed."""
+        # A pass that finds something finds it in the first sweep, so what is known holds for any number of them.
         rules_of = self.rules_of()
-        changed = False
-        for computation in treatable(module):
-            changed |= sweep(computation, rules_of, sweeps)
-        return changed
+        return rewrite_each(treatable(module), self, lambda c: sweep(c, rules_of, sweeps))
 
 
 def rewrite(computation: HloComputation, rules_of: RulesOf) -> bool:
@@ -100,9 +98,9 @@ def _rounds(computation: HloComputation, rules_of: RulesOf, limit: int, revisit:
 
 
 def _round(computation: HloComputation, rules_of: RulesOf, revisit: bool) -> bool:
-    by_opcode = {opcode: rules_of(opcode) for opcode in computation.opcodes}
-    if not any(by_opcode.values()):
+    if not any(map(rules_of, computation.opcodes)):
         return False
+    by_opcode = {opcode: rules_of(opcode) for opcode in computation.opcodes}
     order = computation.post_order()
     work = [i for i in reversed(order) if by_opcode[i.opcode]]
     fixed = pinned(computation)
