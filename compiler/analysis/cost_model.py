@@ -399,7 +399,7 @@ def module_cost(module: HloModule, on: DeviceModel | CostModel | None = None) ->
 
 
 def module_seconds(module: HloModule, model: CostModel) -> float:
-    """Return the estimated seconds of `module_cost`; what takes time in a computation is found once until it changes."""
+    """Return the seconds of `module_cost`; those of a computation's instructions are found once until it changes."""
     times: list[float] = []
     stamps: dict[HloComputation, int] = {}
     key = module_seconds, model

@@ -82,13 +82,13 @@ class HloComputation:
 
     @property
     def stamp(self) -> int:
-        """A number that only clones share, and only until one changes; after a change it is greater than all others."""
+        """A number that only clones share; after a change it is another one, greater than all there were."""
         if self._stamp is None:
             self._stamp, self._facts = next(_STAMPS), {}
         return self._stamp
 
     def stamp_with_callees(self, known: Mapping[HloComputation, int]) -> int:
-        """Return the greatest stamp of the computation and all that it calls: another one after a change of any of them.
+        """Return the greatest stamp of the computation and all that it calls: another one after any of them changes.
 
         Args:
             known: what this returns for some of the computations that it calls.
@@ -116,7 +116,7 @@ class HloComputation:
         self._stamp = original.stamp
 
     def note_change(self) -> None:
-        """Note a change of an instruction that its methods do not note, so that the stamp and the facts are new ones."""
+        """Make the stamp and the facts new ones; methods that change something call it themselves."""
         self._stamp = None
 
     @property

@@ -218,7 +218,7 @@ def canonical_computations(entry: HloComputation) -> dict[HloComputation, list[H
 
 
 def canonical_key(module: HloModule) -> str:
-    """Return a hash that is equal for modules whose canonical texts are; see `HloModule.canonical_key`."""
+    """Return a hash that is equal for modules with the same canonical text; see `HloModule.canonical_key`."""
     numbers: dict[HloComputation, int] = {}
     found = hashlib.sha256()
     met = {module.entry}

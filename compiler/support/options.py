@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Hashable
 from functools import cache
-from typing import Any, get_args, get_type_hints
+from typing import Any, cast, get_args, get_type_hints
 
 from compiler.errors import OptionError
 from compiler.support.untrusted import short_repr
@@ -19,11 +19,13 @@ _FLOAT = re.compile(r"[+-]?[0-9]{1,18}(\.[0-9]{0,18})?(e[+-]?[0-9]{1,3})?", re.I
 _KINDS = (bool, int, float, str)
 
 
-@cache
 def option_fields(cls: type[Any]) -> dict[dataclasses.Field[Any], type]:
     """Return the fields of a dataclass that can be given as text, with their types; None beside a type is dropped."""
-    if not dataclasses.is_dataclass(cls):
-        return {}
+    return _option_fields(cast("Hashable", cls)) if dataclasses.is_dataclass(cls) else {}
+
+
+@cache
+def _option_fields(cls: Any) -> dict[dataclasses.Field[Any], type]:
     hints = get_type_hints(cls)
     found: dict[dataclasses.Field[Any], type] = {}
     for f in dataclasses.fields(cls):

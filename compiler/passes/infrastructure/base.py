@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
-from typing import ClassVar, Protocol, TypeGuard, runtime_checkable
+from typing import ClassVar, Protocol, TypeGuard, cast, runtime_checkable
 
 from compiler.errors import OptionError
 from compiler.ir import HloComputation, HloInstruction, HloModule, Opcode
@@ -115,8 +115,8 @@ class Swept:
 
 
 @lru_cache(maxsize=1000)
-def _key(kind: type[HloPass], hlo_pass: HloPass) -> object:
-    """Return what stands for a pass where it is looked up often: the hash of a pass takes longer than that of an object.
+def _key(kind: Hashable, hlo_pass: Hashable) -> object:
+    """Return an object that stands for a pass where it is looked up often, because hashing a pass takes longer.
 
     The type is a part of the key because all passes without options have the same hash.
     """
@@ -138,7 +138,7 @@ def rewrite_each(
         rewrite: rewrites a computation, of which nothing but the computation and those that it calls is read; returns
             whether it changed.
     """
-    key = _key(type(hlo_pass), hlo_pass)
+    key = _key(type(hlo_pass), cast("Hashable", hlo_pass))
     changed = False
     stamps: dict[HloComputation, int] = {}
     for computation in computations:

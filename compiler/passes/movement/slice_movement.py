@@ -79,7 +79,7 @@ class SliceMovement(ComputationPass):
 
 
 def _is_sliced(op: HloInstruction) -> bool:
-    return any([user.opcode is Opcode.SLICE for user in op.users])
+    return any(user.opcode is Opcode.SLICE for user in op.users)
 
 
 _RESOLVED = frozenset({Opcode.BROADCAST, Opcode.IOTA, Opcode.CONCATENATE, Opcode.PAD, Opcode.SLICE})
