@@ -65,6 +65,7 @@ class Shape:
     is_array: bool = field(default=False, init=False, repr=False, compare=False)
     num_elements: int = field(default=0, init=False, repr=False, compare=False)
     _text: str = field(default="", init=False, repr=False, compare=False)  # with layout, once it was asked for
+    _hash: int = field(default=0, init=False, repr=False, compare=False)  # 0 until it is asked for
 
     def __post_init__(self) -> None:
         if self.element_type.bits > 0:
@@ -80,6 +81,16 @@ class Shape:
             if count > MAX_TUPLE_LEAVES:
                 raise ShapeError(f"a tuple has {count} leaves, more than {MAX_TUPLE_LEAVES}")
             object.__setattr__(self, "leaf_count", count)
+
+    def __hash__(self) -> int:
+        if not self._hash:
+            parts = self.element_type, self.dimensions, self.layout, self.dynamic, self.tuple_shapes
+            object.__setattr__(self, "_hash", hash(parts))
+        return self._hash
+
+    def __reduce__(self) -> tuple[type[Shape], tuple[Any, ...]]:
+        # What was found is left out: hashes of element types differ between processes.
+        return Shape, (self.element_type, self.dimensions, self.layout, self.dynamic, self.tuple_shapes)
 
     @property
     def rank(self) -> int:
