@@ -37,11 +37,17 @@ _SPECIAL = frozenset(
 class _Counter:
     def __init__(self) -> None:
         self._known: dict[HloComputation, int] = {}
+        self._stamps: dict[HloComputation, int] = {}
 
     def computation(self, c: HloComputation) -> int:
         found = self._known.get(c)
         if found is None:
-            found = self._known[c] = sum(self.instruction(i) for i in c.instructions)
+            stamp = self._stamps[c] = c.stamp_with_callees(self._stamps)
+            noted, found = c.facts.get(_Counter, (None, 0))
+            if noted != stamp:
+                found = sum([self.instruction(i) for i in c.instructions])
+                c.facts[_Counter] = stamp, found
+            self._known[c] = found
         return found
 
     def instruction(self, i: HloInstruction) -> int:

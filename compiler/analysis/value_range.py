@@ -47,7 +47,7 @@ def module_ranges(module: HloModule) -> dict[HloInstruction, Range]:
     order = module.control_flow_computations()
     conditions = set()
     for c in order:
-        for i in c.instructions:
+        for i in c.notable:
             for callee in i.called_computations():
                 callers[callee] = callers.get(callee, 0) + 1
             if i.opcode is Opcode.WHILE:
@@ -58,7 +58,7 @@ def module_ranges(module: HloModule) -> dict[HloInstruction, Range]:
         if c in conditions:
             continue
         computation_ranges(c, found, seeds.get(c, {}))
-        for i in c.instructions:
+        for i in c.notable:
             if i.opcode is Opcode.WHILE and callers[i.attributes["body"]] == 1:
                 seeds[i.attributes["body"]] = _carried_ranges(i, found)
     return found

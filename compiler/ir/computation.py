@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _STAMPS = itertools.count(1)
 _SUFFIX = re.compile(r"\.\d+$")
-_NOTABLE = frozenset(
+NOTABLE = frozenset(
     op
     for op in Opcode
     if op in SIDE_EFFECT_OPCODES
@@ -273,7 +273,7 @@ class HloComputation:
         self._opcodes[instruction.opcode] = self._opcodes.get(instruction.opcode, 0) + 1
         if instruction.opcode is Opcode.PARAMETER:
             self._parameters[instruction] = None
-        elif instruction.opcode in _NOTABLE:
+        elif instruction.opcode in NOTABLE:
             self._notable[instruction] = None
         self._by_name[instruction.name] = instruction
         for o in instruction.operands:
@@ -334,6 +334,8 @@ class HloComputation:
             original.parameter_number,
         )
         copy.line, copy.verified_facts = original.line, original.verified_facts
+        if shape is None:
+            copy.described = original.described
         return self.insert(copy)
 
     # ---- rewriting
@@ -395,7 +397,7 @@ class HloComputation:
         self._opcodes[instruction.opcode] = self._opcodes.get(instruction.opcode, 0) + 1
         if instruction.opcode is Opcode.PARAMETER:
             self._parameters[instruction] = None
-        elif instruction.opcode in _NOTABLE:
+        elif instruction.opcode in NOTABLE:
             self._notable[instruction] = None
         self._by_name[instruction.name] = instruction
         for o in instruction.operands:
@@ -522,7 +524,7 @@ class HloComputation:
                 attrs["control-predecessors"] = tuple(map(image, i.control_predecessors))
             operands = tuple(map(image, i.operands))
             new = HloInstruction(i.name, i.opcode, i.shape, operands, attrs, i.literal, i.parameter_number)
-            new.line, new.verified_facts = i.line, i.verified_facts
+            new.line, new.verified_facts, new.described = i.line, i.verified_facts, i.described
             new.parent = copy
             mapping[i] = new
         copy._instructions = {image(i): place for i, place in self._instructions.items()}
@@ -557,7 +559,7 @@ def is_removable(instruction: HloInstruction) -> bool:
 
 def has_side_effect(instruction: HloInstruction) -> bool:
     """Check whether running an instruction has an effect other than its result."""
-    if instruction.opcode not in _NOTABLE:
+    if instruction.opcode not in NOTABLE:
         return False
     if instruction.opcode in SIDE_EFFECT_OPCODES:
         return True

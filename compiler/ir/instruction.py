@@ -50,11 +50,12 @@ class HloInstruction:
         parameter_number: the position of a parameter, else None.
         parent: the computation it is in; None after removal.
         line: line number in the parsed source, copied by clones; 0 for instructions made by passes.
+        described: its canonical text as `ir.printing` keeps it, copied by clones; None after a change.
         verified_facts: what `ir.reverifier` last verified it with, copied by clones; no need to update it.
     """
 
     __slots__ = (
-        "_index", "attributes", "line", "literal", "name", "opcode", "operands", "parameter_number", "parent", "shape",
+        "_index", "attributes", "described", "line", "literal", "name", "opcode", "operands", "parameter_number", "parent", "shape",
         "users", "verified_facts",
     )  # fmt: skip
 
@@ -79,6 +80,7 @@ class HloInstruction:
         self.parent: HloComputation | None = None
         self.line = 0
         self.verified_facts: tuple[Any, ...] | None = None
+        self.described: str | None = None
         self._index: _OperandIndex | None = None
         for o in self.operands:
             o.users[self] = None
@@ -227,6 +229,7 @@ class HloInstruction:
         self._note_change()
 
     def _note_change(self) -> None:
+        self.described = None
         if self.parent is not None:
             self.parent.note_change()
 

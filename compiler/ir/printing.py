@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from compiler.ir.attributes import ATTRIBUTE_KINDS, AttrKind, ConvDimLabels, PadDim, Raw, SliceDim, Window
+from compiler.ir.computation import NOTABLE
 from compiler.ir.header import Aliases
 from compiler.ir.literal import Literal
 from compiler.ir.nan_bits import nan_text
@@ -244,18 +245,47 @@ def _calls(computation: HloComputation) -> list[HloComputation]:
 
 
 def _canonical_part(computation: HloComputation) -> tuple[bytes, tuple[str, ...]]:
-    """Return a hash of the canonical text of a computation, in which callees have numbers, and the names of callers."""
+    """Return a hash of what the canonical text of a computation says, except which its callees are, and its callers.
+
+    The callers are the names of the instructions that call others, in canonical order.
+    """
     part: tuple[bytes, tuple[str, ...]] | None = computation.facts.get(_PART)
     if part is None:
         order = canonical_order(computation)
-        text = print_computation(computation, PrintOptions.canonical(), order=order)
-        callers = tuple(i.name for i in order if i.attributes and i.called_computations())
-        digest = hashlib.sha256(text.encode("utf-8", "surrogateescape")).digest()
+        numbers = {i: n for n, i in enumerate(order)}
+        number = numbers.__getitem__
+        lines = [f"{numbers[computation.root]}"]
+        for i in order:
+            lines.append(f"{i.described or _describe(i)}{list(map(number, i.operands))}")
+            if i.attributes and (before := i.control_predecessors):
+                lines.append(f"after {sorted(map(number, before))}")
+        digest = hashlib.sha256("\n".join(lines).encode("utf-8", "surrogateescape")).digest()
+        callers = tuple([i.name for i in order if i.opcode in NOTABLE and i.called_computations()])
         part = computation.facts[_PART] = digest, callers
     return part
 
 
 _PART = "canonical part"
+_MOST_ELEMENTS = 64
+"""Largest constant of which an instruction keeps the text."""
+
+
+def _describe(i: HloInstruction) -> str:
+    """Return the canonical text of an instruction without names, operands and control predecessors.
+
+    The instruction keeps it, unless it is long or depends on more than the instruction.
+    """
+    names = _Names(True)  # callees are numbered for each instruction
+    own = i.opcode in (Opcode.PARAMETER, Opcode.CONSTANT)
+    value = _operand_text(i, PrintOptions.canonical(), names) if own else ""
+    attributes = _canonical_attributes(i, names, without=_PREDECESSORS) if i.attributes else ()
+    text = f"{i.shape.to_text()} {i.opcode.text}({value}){''.join(attributes)}"
+    if i.opcode not in NOTABLE and (i.opcode is not Opcode.CONSTANT or i.shape.num_elements <= _MOST_ELEMENTS):
+        i.described = text
+    return text
+
+
+_PREDECESSORS = "control-predecessors"
 
 
 def _callees(order: Iterable[HloInstruction]) -> Iterator[HloComputation]:
@@ -307,9 +337,9 @@ def _canonical_lines(
     return lines
 
 
-def _canonical_attributes(i: HloInstruction, names: _Names) -> list[str]:
+def _canonical_attributes(i: HloInstruction, names: _Names, without: str = "") -> list[str]:
     attributes = i.attributes
-    printed = [name for name in attributes if name not in _CARRIED]
+    printed = [name for name in attributes if name not in _CARRIED and name != without]
     if not printed:
         return []
     if len(printed) == 1:  # the most frequent cases
@@ -323,7 +353,7 @@ def _canonical_attributes(i: HloInstruction, names: _Names) -> list[str]:
         attributes = {**attributes, "called_computations": (attributes["to_apply"],)}
         del attributes["to_apply"]
     for name, value in sorted(attributes.items()):
-        if name in _CARRIED or (name, i.opcode) == ("dimensions", Opcode.MAP):
+        if name in _CARRIED or name == without or (name, i.opcode) == ("dimensions", Opcode.MAP):
             continue
         if name in _DEFAULTS and value in _DEFAULTS[name] and name not in i.opcode.row.required:
             continue
