@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from compiler.ir.shape import Shape, shape_of, tuple_shape
+
+_MOST_COMPARED = 1 << 16
+"""Largest array of which `common_value` compares the elements."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -21,6 +24,7 @@ class Literal:
     shape: Shape
     array: NDArray[Any] | None = None
     elements: tuple[Literal, ...] = ()
+    _common: tuple[Any] | None = field(default=None, init=False, repr=False)  # once it was asked for
 
     @staticmethod
     def from_array(array: Any, shape: Shape | None = None) -> Literal:
@@ -48,6 +52,20 @@ class Literal:
         if self.array is None:
             raise TypeError(f"literal of shape {self.shape} has no array")
         return self.array
+
+    @property
+    def common_value(self) -> Any | None:
+        """The numpy scalar that all elements of an array have, bit by bit; None if they differ or are very many."""
+        if self._common is None:
+            object.__setattr__(self, "_common", (self._find_common_value(),))
+        return None if self._common is None else self._common[0]
+
+    def _find_common_value(self) -> Any | None:
+        a = self.array
+        if a is None or a.size == 0 or a.size > _MOST_COMPARED:
+            return None
+        first = a.flat[0]
+        return first if a.size == 1 or a.tobytes() == first.tobytes() * a.size else None
 
     def is_all(self, number: complex) -> bool:
         """Check whether this is a non-empty array in which every element equals `number`."""

@@ -95,10 +95,10 @@ def test_a_pipeline_over_states_makes_what_it_makes_of_a_module() -> None:
                 make_pass(graph.actions[action]).run(module)
             end, effective = graph.run(state, default_pipeline())
             PipelineRun().run(default_pipeline(), module)
-            assert end.key == module.fingerprint()
+            assert end.key == module.canonical_key()
             session = CompilationSession(state.module)
             session.run_passes(effective)
-            assert session.module.fingerprint() == end.key
+            assert session.module.canonical_key() == end.key
         runs = graph.runs
         assert graph.run(state, default_pipeline()) == (end, effective)
         assert graph.runs == runs
@@ -138,7 +138,7 @@ def test_a_state_that_is_left_in_several_ways_has_its_module_each_time() -> None
         for action in order:
             state = graph.apply(state, action)
             make_pass(PASSES[action]).run(module)
-        assert state.read(lambda m: m.fingerprint()) == state.key == module.fingerprint()
+        assert state.read(lambda m: m.canonical_key()) == state.key == module.canonical_key()
 
 
 def text_of_a_loop() -> str:

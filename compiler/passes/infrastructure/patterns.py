@@ -13,8 +13,6 @@ from compiler.ir.types import PrimitiveType
 Scalar: TypeAlias = Any
 """A numpy (or ml_dtypes) scalar."""
 
-_SPLAT_LIMIT = 1 << 16
-
 
 def is_op(i: HloInstruction, *opcodes: Opcode) -> bool:
     """Check whether the instruction has one of these opcodes."""
@@ -28,20 +26,9 @@ def single_use(i: HloInstruction) -> bool:
 
 def splat_value(i: HloInstruction) -> Scalar | None:
     """Return the common value of all elements of a constant, or of a broadcast of one; None if unknown."""
-    while i.opcode in (Opcode.BROADCAST, Opcode.RESHAPE) and i.operands[0].opcode in _SPLAT_SOURCES:
+    while i.opcode is Opcode.BROADCAST or i.opcode is Opcode.RESHAPE:
         i = i.operands[0]
-    if i.opcode is not Opcode.CONSTANT or i.literal is None or i.literal.array is None:
-        return None
-    a = i.literal.array
-    if a.size == 1:
-        return a.reshape(())[()]
-    if a.size == 0 or a.size > _SPLAT_LIMIT:
-        return None
-    first = a.flat[0]
-    return first if a.tobytes() == first.tobytes() * a.size else None
-
-
-_SPLAT_SOURCES = (Opcode.CONSTANT, Opcode.BROADCAST, Opcode.RESHAPE)
+    return i.literal.common_value if i.opcode is Opcode.CONSTANT and i.literal is not None else None
 
 
 def is_splat(i: HloInstruction, value: complex) -> bool:
