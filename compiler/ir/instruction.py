@@ -55,8 +55,8 @@ class HloInstruction:
     """
 
     __slots__ = (
-        "_index", "attributes", "described", "line", "literal", "name", "opcode", "operands", "parameter_number", "parent",
-        "shape", "users", "verified_facts",
+        "_index", "attributes", "described", "line", "literal", "name", "opcode", "operands", "parameter_number",
+        "parent", "shape", "users", "verified_facts",
     )  # fmt: skip
 
     def __init__(
