@@ -151,12 +151,12 @@ class _Unchanged:
     Attributes:
         facts: of the module, or of one with the same text.
         shown: its nodes in numbers, if they were asked for without the candidates of kernels.
-        fingerprint: of the module, if it was asked for.
+        key: of the module, if it was asked for.
     """
 
     facts: ModuleFeatures
     shown: ShownNodes | None = None
-    fingerprint: str | None = None
+    key: str | None = None
 
 
 @dataclass(frozen=True)
@@ -251,18 +251,18 @@ class Episode:
         """What is equal for states that offer the same moves: the module up to names, and what is left to decide."""
         self._look()
         fusing = self._features is not None
-        module = "" if fusing else self._fingerprint()
+        module = "" if fusing else self._module_key()
         fused = self.session.fusion.fingerprint if fusing else ""
         return (self._left, self._idle_passes, module, fused, () if fusing else self._texts, self._kernel_texts)
 
-    def _fingerprint(self) -> str:
-        """Return the fingerprint of the module."""
+    def _module_key(self) -> str:
+        """Return the canonical key of the module."""
         known = self._unchanged or self._when_fused()
         if known is None:
-            return self.session.module.fingerprint()
-        if known.fingerprint is None:
-            known.fingerprint = self.session.module.fingerprint()
-        return known.fingerprint
+            return self.session.module.canonical_key()
+        if known.key is None:
+            known.key = self.session.module.canonical_key()
+        return known.key
 
     @property
     def done(self) -> bool:
