@@ -245,9 +245,9 @@ def _calls(computation: HloComputation) -> list[HloComputation]:
 
 
 def _canonical_part(computation: HloComputation) -> tuple[bytes, tuple[str, ...]]:
-    """Return a hash of what the canonical text of a computation says, except which its callees are, and its callers.
+    """Return a hash of a computation, and the names of its instructions that call others, in canonical order.
 
-    The callers are the names of the instructions that call others, in canonical order.
+    The hash is equal for computations whose canonical texts differ in nothing but the names of what they call.
     """
     part: tuple[bytes, tuple[str, ...]] | None = computation.facts.get(_PART)
     if part is None:
