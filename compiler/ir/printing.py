@@ -247,7 +247,7 @@ def _calls(computation: HloComputation) -> list[HloComputation]:
 def _canonical_part(computation: HloComputation) -> tuple[bytes, tuple[str, ...]]:
     """Return a hash of a computation, and the names of its instructions that call others, in canonical order.
 
-    The hash is equal for computations whose canonical texts differ in nothing but the names of what they call.
+    The hash is equal for computations that differ in nothing but names and what they call.
     """
     part: tuple[bytes, tuple[str, ...]] | None = computation.facts.get(_PART)
     if part is None:
