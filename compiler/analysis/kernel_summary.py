@@ -567,7 +567,7 @@ class _Walk:
 
 
 def _is_half(output: HloInstruction) -> bool:
-    return output.shape.is_array and output.shape.element_type in (T.BF16, T.F16)
+    return output.shape.is_array and output.shape.element_type.is_half
 
 
 def _may_be_overwritten(base: HloInstruction) -> bool:

@@ -6,7 +6,6 @@ import math
 
 from compiler.ir import HloInstruction, Opcode
 from compiler.ir.attributes import ConvDimLabels, Window
-from compiler.ir.types import PrimitiveType as T
 
 TEMPLATE_OPS = frozenset({Opcode.DOT, Opcode.CONVOLUTION, Opcode.SCATTER, Opcode.SORT, Opcode.REDUCE_WINDOW})
 """Opcodes whose kernels are generated from a template, which may compute other ops before and after them."""
@@ -90,14 +89,14 @@ def convolution_slowdown(i: HloInstruction) -> float:
     x, kernel = (o.shape for o in i.operands)
     if i.attr("feature_group_count", 1) > 1 and kernel.dimensions[labels.rhs.index("i")] == 1:
         return DEPTHWISE_SLOWDOWN
-    halves = x.element_type in (T.F16, T.BF16)
+    halves = x.element_type.is_half
     spread = x.dimensions[labels.lhs.index("f")] > 1 and labels.lhs[-1] != "f"
     return (SPREAD_SLOWDOWN if spread else CONVOLUTION_SLOWDOWN) * (HALF_SLOWDOWN if halves else 1.0)
 
 
 def _dot_time(dot: HloInstruction) -> float:
     flops, (lhs, rhs) = library_flops(dot), dot.operands[:2]
-    if lhs.shape.element_type in (T.F16, T.BF16):
+    if lhs.shape.element_type.is_half:
         return flops * HALF_SLOWDOWN
     batch = math.prod(lhs.shape.dimensions[d] for d in dot.attr("lhs_batch_dims", ()))
     depth = math.prod(lhs.shape.dimensions[d] for d in dot.attr("lhs_contracting_dims", ()))

@@ -95,6 +95,8 @@ def _convolve(
 @LOWERINGS.op("_cdist_backward")
 def _distances_backward(b: TorchBuilder, grad: H, x: H, y: H, p: float, distance: H) -> H:
     """Return the gradient of `x` of all distances between rows of `x` and `y`; zero where a distance is zero."""
+    if p == 0:
+        return b.full(0, x.shape.without_layout())  # the number of different coordinates
     *batch, n, width = x.shape.dimensions
     m, t = y.shape.dimensions[-2], x.shape.element_type
     dims = (*batch, n, m, width)

@@ -303,7 +303,7 @@ def in_single_precision(lowering: F) -> F:
     @functools.wraps(lowering)
     def wide(b: TorchBuilder, *args: Any, **kwargs: Any) -> Any:
         t = b.out.element_type
-        if t not in (T.F16, T.BF16):
+        if not t.is_half:
             return lowering(b, *args, **kwargs)
         b.computed_in = T.F32
         args = tuple(_widened(b, a) for a in args)
@@ -315,7 +315,7 @@ def in_single_precision(lowering: F) -> F:
 
 
 def _widened(b: TorchBuilder, value: Any) -> Any:
-    is_half = isinstance(value, HloInstruction) and value.shape.element_type in (T.F16, T.BF16)
+    is_half = isinstance(value, HloInstruction) and value.shape.element_type.is_half
     return b.convert(value, T.F32) if is_half else value
 
 

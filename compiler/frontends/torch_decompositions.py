@@ -75,10 +75,14 @@ def _pairs(torch: Any, x: Any) -> tuple[Any, Any, Any]:
 
 
 def _distances_of_pairs(torch: Any, x: Any, p: float = 2.0) -> Any:
+    if x.shape[0] < 2:
+        return x.new_empty([0])
     return torch.linalg.vector_norm(_pairs(torch, x)[2], p, dim=-1)
 
 
 def _distances_of_pairs_backward(torch: Any, grad: Any, x: Any, p: float, distances: Any) -> Any:
+    if x.shape[0] < 2 or p == 0:
+        return torch.zeros_like(x)
     rows, columns, apart = _pairs(torch, x)
     distance = distances[:, None]
     if p == 1:

@@ -283,8 +283,17 @@ def _singular(b: TorchBuilder, x: H, mode: str) -> tuple[H, H, H]:
 
 @LOWERINGS.op("linalg_pinv")
 def _pseudo_inverse(b: TorchBuilder, x: H, *, atol: Any = None, rtol: Any = None, hermitian: bool = False) -> H:
-    """Invert by singular values; those up to the larger of `atol` and `rtol` times the largest one count as zero."""
-    u, s, v = _singular(b, x, "S")
+    """Invert by singular values; those up to the larger of `atol` and `rtol` times the largest one count as zero.
+
+    Those of a Hermitian matrix are its eigenvalues, which may be negative; only its lower triangle is read.
+    """
+    if hermitian:
+        values, left = _eigh(b, x)
+        right = adjoint(b, left)
+        s = b.add(Opcode.ABS, values)
+    else:
+        left, values, right = _singular(b, x, "S")
+        s = values
     t, last = s.shape.element_type, s.shape.rank - 1
     if rtol is None:
         rtol = max(x.shape.dimensions[-2:]) * float(np.finfo(t.dtype).eps) if atol is None else 0.0
@@ -292,11 +301,11 @@ def _pseudo_inverse(b: TorchBuilder, x: H, *, atol: Any = None, rtol: Any = None
     least = b.binary(Opcode.MULTIPLY, top, rtol, t)
     if atol is not None:
         least = b.binary(Opcode.MAXIMUM, least, atol, t)
-    inverse = b.select(b.compare(s, least, "GT"), b.binary(Opcode.DIVIDE, 1, s, t), 0, t)
-    scaled = b.binary(Opcode.MULTIPLY, adjoint(b, v), _as_row(b, inverse, x.shape.element_type), x.shape.element_type)
+    inverse = b.select(b.compare(s, least, "GT"), b.binary(Opcode.DIVIDE, 1, values, t), 0, t)
+    scaled = b.binary(Opcode.MULTIPLY, adjoint(b, right), _as_row(b, inverse, x.shape.element_type), x.shape.element_type)
     batch = tuple(range(last))
     return b.add(
-        Opcode.DOT, scaled, adjoint(b, u), lhs_contracting_dims=(last + 1,), rhs_contracting_dims=(last,),
+        Opcode.DOT, scaled, adjoint(b, left), lhs_contracting_dims=(last + 1,), rhs_contracting_dims=(last,),
         lhs_batch_dims=batch, rhs_batch_dims=batch,
     )  # fmt: skip
 

@@ -149,7 +149,11 @@ def adjoint(b: TorchBuilder, x: H) -> H:
 
 @LOWERINGS.op("linalg_cholesky_ex", "linalg_cholesky", "cholesky")
 def _cholesky(b: TorchBuilder, x: H, upper: bool = False, *, check_errors: bool = False) -> Any:
-    """Factor a matrix; if it is not positive definite, the result is NaN, and torch's error code is still 0."""
+    """Factor a matrix of which one triangle is read.
+
+    If it is not positive definite, the result is NaN, and torch's error code is still 0.
+    """
+    x = adjoint(b, x) if upper else x
     factor = triangle(b, b.add(Opcode.CHOLESKY, x, lower=True), 0, lower=True)
     factor = adjoint(b, factor) if upper else factor
     return [factor, b.full(0, b.out_at(1))] if "_ex" in b.what else factor

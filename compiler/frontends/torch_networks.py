@@ -133,7 +133,7 @@ def _normalised(b: TorchBuilder, x: H, dims: Sequence[int], epsilon: float) -> t
 
 
 def _single(x: H) -> Any:
-    return T.F32 if x.shape.element_type in (T.F16, T.BF16) else x.shape.element_type
+    return T.F32 if x.shape.element_type.is_half else x.shape.element_type
 
 
 @LOWERINGS.op("native_layer_norm")

@@ -114,7 +114,7 @@ def _scaled_sum(b: TorchBuilder, opcode: Opcode, x: Any, y: Any, alpha: Any) -> 
     if alpha == 1:
         return b.binary(opcode, x, y)
     t = b.out.element_type
-    if t not in (T.F16, T.BF16):
+    if not t.is_half:
         return b.binary(opcode, x, _scaled(b, y, alpha))
     x, y, alpha = (b.operand(v, t, broadcast_dims(v)) for v in (x, y, alpha))
     return b.convert(b.binary(opcode, x, b.binary(Opcode.MULTIPLY, y, alpha, T.F32), T.F32), t)

@@ -24,7 +24,7 @@ def _finish(b: TorchBuilder, reduced: H) -> H:
 
 def _wide(t: PrimitiveType) -> PrimitiveType:
     """Return the type of sums: like in torch, half precision is summed in single precision."""
-    return T.F32 if t in (T.F16, T.BF16) else t
+    return T.F32 if t.is_half else t
 
 
 @LOWERINGS.op("sum")

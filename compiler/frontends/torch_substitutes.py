@@ -172,6 +172,8 @@ def _multilabel_margin_loss(
     The true classes are at the start of a row, up to the first -1; PyTorch's own decomposition also counts what
     follows.
     """
+    if not x.ndim:  # a single number is a row of one class
+        x, target = x.reshape(1), target.reshape(1)
     n = x.shape[-1]
     number = torch.arange(n)
     end = torch.where(target == -1, number, n).amin(-1, keepdim=True)

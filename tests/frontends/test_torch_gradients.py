@@ -110,7 +110,7 @@ GRADIENTS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "running": (lambda v: v.cumsum(1) + v.cumprod(0) + v.logcumsumexp(1), (x(5, 7),)),
     "norms": (lambda v: sum(v.norm(p=p, dim=1) for p in (1, 2, 3, float("inf"))), (x(5, 7),)),
     "spread": (lambda v: v.std(1) + v.var(1) + v.logsumexp(1) + v.prod(1) + v.amin(1), (x(5, 7),)),
-    "cdist": (lambda u, v: sum(torch.cdist(u, v, p=p) for p in (1.0, 2.0, 3.0)), (x(5, 7), x(3, 7, seed=1))),
+    "cdist": (lambda u, v: sum(torch.cdist(u, v, p=p) for p in (0.0, 1.0, 2.0, 3.0)), (x(5, 7), x(3, 7, seed=1))),
     "choices": (lambda v: torch.where(v > 0, v, v * 2).masked_fill(v > 1, 0.0).clamp(-1, 0.5), (x(5, 7),)),
     "movement": (lambda v: torch.cat([v, v * 2]).roll(1, 1).flip(0).tril().repeat(2, 1).diff(dim=1), (x(3, 4),)),
     "cholesky": (lambda v: torch.linalg.cholesky(v @ v.T + torch.eye(5)), (SQUARE,)),

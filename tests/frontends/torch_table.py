@@ -315,6 +315,16 @@ def _functions() -> dict[str, Row]:
         "inverse": (t.linalg.inv, (spd(3),)),
         "det": (lambda m: (t.linalg.det(m), *t.linalg.slogdet(m)), (spd(3),)),
         "cholesky": (t.linalg.cholesky, (spd(3),)),
+        "one_triangle": (
+            lambda m, v: (
+                t.linalg.cholesky(m.triu(), upper=True),
+                t.linalg.cholesky(m.tril()),
+                t.linalg.pinv(v, hermitian=True),
+                t.linalg.eigvalsh(v),
+            ),
+            (spd(3), x(3, 3)),
+        ),
+        "pdist_of_few": (lambda v: F.pdist(v[:1]), (a,)),
         "cholesky_solve": (lambda m, v: t.cholesky_solve(v, t.linalg.cholesky(m)), (spd(3), x(3, 2))),
         "triangular_solve": (lambda m, v: t.linalg.solve_triangular(m.triu(), v, upper=True), (spd(3), x(3, 2))),
         "qr": (lambda m: (lambda qr: (qr[0] @ qr[1], qr[1].abs()))(t.linalg.qr(m)), (x(4, 3),)),

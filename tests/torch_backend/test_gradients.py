@@ -20,6 +20,7 @@ PROGRAMS: dict[str, tuple[Any, tuple[int, ...]]] = {
     "masked_scatter": (lambda x: torch.zeros(3, 4, dtype=x.dtype).masked_scatter(x > 0, x * 2).sin(), (3, 4)),
     "pdist_2": (lambda x: F.pdist(x).sin(), (5, 3)),
     "pdist_1": (lambda x: F.pdist(x, 1.0).sin(), (5, 3)),
+    "pdist_0": (lambda x: F.pdist(x, 0.0) + F.pdist(x), (5, 3)),
     "pdist_inf": (lambda x: F.pdist(x, float("inf")).sin(), (5, 3)),
     "pdist_3": (lambda x: F.pdist(x, 3.0).sin(), (5, 3)),
     "select_scatter": (lambda x: x.select_scatter(x[0] * 2, 0, 1).sin() + x[1], (3, 4)),

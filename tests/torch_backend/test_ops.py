@@ -63,6 +63,7 @@ PROGRAMS: dict[str, tuple[Any, tuple[Any, ...]]] = {
         lambda x: F.multilabel_margin_loss(x, torch.tensor([[0, 2, -1, 1], [1, -1, 0, 0], [3, 1, 0, 2]])),
         (drawn(3, 4),),
     ),
+    "multilabel_margin_of_a_number": (lambda x: F.multilabel_margin_loss(x, torch.tensor(0)), (drawn(),)),
     "forward_derivative": (lambda x: torch.func.jacfwd(lambda v: torch.sin(v) * v)(x), (drawn(3),)),
 }  # fmt: skip
 FAST = ("determinant", "solve_from_the_right", "antialias_bilinear", "bag_by_maximum", "multilabel_margin")

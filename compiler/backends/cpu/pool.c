@@ -108,13 +108,12 @@ static void run_member(struct pool *p, int number) {
 /* Do the part of a worker in the job. */
 static void work(struct pool *p, int number) {
   current = p->job.gang ? 0 : p->job.call;
-  const int flush = p->job.call && p->job.call->flush_denormals;
-  const uint32_t control = flush ? flush_denormals() : 0;
+  const uint32_t control = set_flushing(p->job.call && p->job.call->flush_denormals);
   if (p->job.gang)
     run_member(p, number);
   else
     take_part(&p->job, number);
-  if (flush) restore_control(control);
+  restore_control(control);
   current = 0;
 }
 
@@ -155,7 +154,6 @@ static void work_on_jobs(struct pool *p, int number, uint32_t seen, const int64_
 
 static void *worker(void *number) {
   is_worker = 1;
-  keep_denormals();
   take_place(&places[(intptr_t)number]);
   work_on_jobs(&own, (int)(intptr_t)number, 0, SPIN_NANOSECONDS);
   return 0;

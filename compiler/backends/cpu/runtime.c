@@ -91,35 +91,24 @@ EXPORT int hlogym_interrupted(void) {
   return is_worker || call->stopped ? call->stopped : poll_signals(call);
 }
 
-/* Return the floating-point control register of this thread, and set the bits that flush subnormal numbers to zero. */
-static uint32_t flush_denormals(void) {
+/* Set whether subnormal numbers count as zero in this thread, and return the floating-point control register as it was.
+   A new thread starts with the register of the thread that made it, and a caller such as XLA flushes them in its own. */
+static uint32_t set_flushing(int flush) {
 #if defined(__x86_64__) || defined(__i386__)
+  const uint32_t bits = 0x8040; /* flush to zero, denormals are zeros */
   const uint32_t before = __builtin_ia32_stmxcsr();
-  __builtin_ia32_ldmxcsr(before | 0x8040); /* flush to zero, denormals are zeros */
+  const uint32_t wanted = flush ? before | bits : before & ~bits;
+  if (wanted != before) __builtin_ia32_ldmxcsr(wanted);
   return before;
 #elif defined(__aarch64__)
+  const uint64_t bit = 1u << 24;
   uint64_t before;
   __asm__ volatile("mrs %0, fpcr" : "=r"(before));
-  __asm__ volatile("msr fpcr, %0" : : "r"(before | 1u << 24));
+  const uint64_t wanted = flush ? before | bit : before & ~bit;
+  if (wanted != before) __asm__ volatile("msr fpcr, %0" : : "r"(wanted));
   return (uint32_t)before;
 #else
-  return 0;
-#endif
-}
-
-/* Let subnormal numbers count in this thread, and return the register as it was: a new thread starts with that of the
-   thread that made it, and a caller such as XLA flushes them in its own. */
-static uint32_t keep_denormals(void) {
-#if defined(__x86_64__) || defined(__i386__)
-  const uint32_t before = __builtin_ia32_stmxcsr();
-  if (before & 0x8040u) __builtin_ia32_ldmxcsr(before & ~0x8040u);
-  return before;
-#elif defined(__aarch64__)
-  uint64_t before;
-  __asm__ volatile("mrs %0, fpcr" : "=r"(before));
-  if (before & 1u << 24) __asm__ volatile("msr fpcr, %0" : : "r"(before & ~(uint64_t)(1u << 24)));
-  return (uint32_t)before;
-#else
+  (void)flush;
   return 0;
 #endif
 }
@@ -141,7 +130,7 @@ EXPORT void hlogym_begin(struct hlogym_call *call) {
   call->has_guests = 0;
   call->outer = current; /* a host op may call another program */
   current = call;
-  call->control = call->flush_denormals ? flush_denormals() : keep_denormals();
+  call->control = set_flushing(call->flush_denormals);
 }
 
 EXPORT void hlogym_end(struct hlogym_call *call) {

@@ -83,7 +83,7 @@ def _emit(
 def _moved_as(shape: Shape) -> Shape:
     """Return the shape as which elements are moved: halves as integers, so that the signs of NaN stay."""
     t = shape.element_type
-    return Shape(T.S16 if t in (T.F16, T.BF16) else t, shape.dimensions)
+    return Shape(T.S16 if t.is_half else t, shape.dimensions)
 
 
 def _seen_as(b: Buffer, shape: Shape) -> Buffer:

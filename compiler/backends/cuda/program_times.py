@@ -11,7 +11,6 @@ from compiler.backends.cuda.emulation.kernel_traffic import TrafficCounter
 from compiler.backends.cuda.gpu_models import GpuModel, gpu_model
 from compiler.codegen.kernel_spec import KernelSpec
 from compiler.errors import BackendError
-from compiler.ir.types import PrimitiveType as T
 from compiler.runtime.thunks import (
     ConditionalThunk,
     CopyThunk,
@@ -120,7 +119,7 @@ class PredictedTimes(ThunkVisitor[float]):
         """Implement `ThunkVisitor.gemm`."""
         element = t.lhs.shape.element_type
         return product_seconds(
-            t.batch, t.m, t.n, t.k, element.byte_size, self.gpu, element in (T.F16, T.BF16)
+            t.batch, t.m, t.n, t.k, element.byte_size, self.gpu, element.is_half
         )  # fmt: skip
 
     def library(self, t: LibraryThunk) -> float:

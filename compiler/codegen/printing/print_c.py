@@ -292,8 +292,7 @@ class _CPrinter(Printer):
             bounds[0] = str(s.height) if s.rows is None else f"TILE_ROOM({s.rows.to_c()}, {s.height})"
         source = f"{s.buffer} + {s.offset.to_c()}"
         begin = "" if s.to.factor == 0 else f"{s.to.to_c()} + "
-        is_float = t in (T.BF16, T.F16)
-        if not is_float and (COMPUTE_TYPES[t] != STORAGE_TYPES[t] or t.bits < 8):
+        if not t.is_half and (COMPUTE_TYPES[t] != STORAGE_TYPES[t] or t.bits < 8):
             # One row at a time: reads are contiguous, and what is written stays in the first-level cache.
             self.emit(f"for (index_t b = 0; b < {bounds[1]}; b++)")
             element = self.converted("tile_row[a]", t)
@@ -304,9 +303,9 @@ class _CPrinter(Printer):
             return
         if t.bits < 32:
             self.helpers["transpose_narrow.h"] = None
-        name = t.name if is_float else str(t.bits)
+        name = t.name if t.is_half else str(t.bits)
         array = f"({begin}{s.array})" if begin else s.array
-        array = array if is_float else f"(tile_item_{t.bits} *){array}"
+        array = array if t.is_half else f"(tile_item_{t.bits} *){array}"
         self.emit(
             f"transpose_tile_{name}({array}, (const tile_item_{t.bits} *)({source}), "
             f"{s.stride}, {s.size}, {bounds[0]}, {bounds[1]});"

@@ -107,7 +107,7 @@ def _is_half_vector_product(i: HloInstruction, total: int, batch: int) -> bool:
     vectors, matrices = sorted(i.operands, key=lambda x: x.shape.num_elements)
     if vectors.shape.num_elements != batch * total or matrices.opcode is not Opcode.CONVERT:
         return False
-    return matrices.operands[0].shape.element_type in (T.F16, T.BF16)
+    return matrices.operands[0].shape.element_type.is_half
 
 
 def multiply_and_sum(i: HloInstruction, b: Builder) -> HloInstruction:

@@ -79,7 +79,7 @@ class ProductFusion(ComputationPass):
 
     def _beats_library(self, dot: HloInstruction, in_onednn: bool) -> bool:
         """Check whether the kernel of a small dot is faster than a library."""
-        if in_onednn and any(x.shape.element_type in (T.F16, T.BF16) for x in (dot, *dot.operands)):
+        if in_onednn and any(x.shape.element_type.is_half for x in (dot, *dot.operands)):
             return False
         sizes = ProductSizes.of(dot)
         return not (sizes.m <= FEW_ROWS < sizes.n and _is_right_transposed(dot))

@@ -58,7 +58,7 @@ def suits_reduction(dot: HloInstruction) -> bool:
 
     Measured on two cores with AVX-512: oneDNN takes 2 to 6 times as long, with rows and with columns of the matrix.
     """
-    if not is_plain_dot(dot) or any(o.shape.element_type not in (T.F16, T.BF16) for o in dot.operands):
+    if not is_plain_dot(dot) or any(not o.shape.element_type.is_half for o in dot.operands):
         return False
     dims, (lhs, rhs) = DotDims.of(dot), dot.operands
     left = math.prod(lhs.shape.dimensions[d] for d in dims.lhs_free(lhs.shape.rank))
