@@ -294,7 +294,7 @@ def _pseudo_inverse(b: TorchBuilder, x: H, *, atol: Any = None, rtol: Any = None
     else:
         left, values, right = _singular(b, x, "S")
         s = values
-    t, last = s.shape.element_type, s.shape.rank - 1
+    whole, t, last = x.shape.element_type, s.shape.element_type, s.shape.rank - 1
     if rtol is None:
         rtol = max(x.shape.dimensions[-2:]) * float(np.finfo(t.dtype).eps) if atol is None else 0.0
     top = b.keep_dims(b.reduce(Opcode.MAXIMUM, s, (last,), -math.inf), s.shape, (last,))
@@ -302,7 +302,7 @@ def _pseudo_inverse(b: TorchBuilder, x: H, *, atol: Any = None, rtol: Any = None
     if atol is not None:
         least = b.binary(Opcode.MAXIMUM, least, atol, t)
     inverse = b.select(b.compare(s, least, "GT"), b.binary(Opcode.DIVIDE, 1, values, t), 0, t)
-    scaled = b.binary(Opcode.MULTIPLY, adjoint(b, right), _as_row(b, inverse, x.shape.element_type), x.shape.element_type)
+    scaled = b.binary(Opcode.MULTIPLY, adjoint(b, right), _as_row(b, inverse, whole), whole)
     batch = tuple(range(last))
     return b.add(
         Opcode.DOT, scaled, adjoint(b, left), lhs_contracting_dims=(last + 1,), rhs_contracting_dims=(last,),

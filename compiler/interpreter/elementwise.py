@@ -70,6 +70,13 @@ def _minimum(x: Array, y: Array) -> Array:
     return np.where((x == 0) & (y == 0), -(-x - y), np.minimum(x, y))
 
 
+def _atan2(y: Array, x: Array) -> Array:
+    """Return the angle of x + iy, for complex x and y the principal value of its continuation."""
+    if not np.iscomplexobj(y):
+        return np.asarray(np.arctan2(y, x))
+    return np.asarray(-1j * np.log((x + 1j * y) / np.sqrt(x * x + y * y)), y.dtype)
+
+
 _FLOAT: dict[Opcode, Function] = {
     Opcode.ABS: np.abs,
     Opcode.ACOS: np.arccos,
@@ -106,7 +113,7 @@ _FLOAT: dict[Opcode, Function] = {
     Opcode.POWER: np.power,
     Opcode.MAXIMUM: _maximum,
     Opcode.MINIMUM: _minimum,
-    Opcode.ATAN2: np.arctan2,
+    Opcode.ATAN2: _atan2,
 }
 
 _PRED: dict[Opcode, Function] = {

@@ -64,7 +64,7 @@ BINARY = {
     "and": ("pred", *INTEGERS),
     "or": ("pred", *INTEGERS),
     "xor": ("pred", *INTEGERS),
-    "atan2": (*FLOATS, *SMALL_FLOATS),
+    "atan2": (*FLOATS, *COMPLEX, *SMALL_FLOATS),
     "mulhi": INTEGERS,
     "shift-left": INTEGERS,
     "shift-right-arithmetic": INTEGERS,
