@@ -59,6 +59,8 @@ def _repeat(b: TorchBuilder, x: H, times: Sequence[int]) -> H:
 @LOWERINGS.op("cat", "concatenate")
 def _cat(b: TorchBuilder, tensors: Sequence[H], dim: int = 0) -> H:
     parts = [b.convert(t, b.out.element_type) for t in tensors if t.shape.dimensions != (0,)]
+    if not parts:
+        return b.full(0, b.out.without_layout())
     return parts[0] if len(parts) == 1 else b.add(Opcode.CONCATENATE, *parts, dimensions=(dim % b.out.rank,))
 
 

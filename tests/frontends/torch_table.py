@@ -324,6 +324,7 @@ def _functions() -> dict[str, Row]:
             ),
             (spd(3), x(3, 3)),
         ),
+        "cat_of_nothing": (lambda v: t.cat([v[0, :0], v[1, :0]]), (a,)),
         "pdist_of_few": (lambda v: F.pdist(v[:1]), (a,)),
         "cholesky_solve": (lambda m, v: t.cholesky_solve(v, t.linalg.cholesky(m)), (spd(3), x(3, 2))),
         "triangular_solve": (lambda m, v: t.linalg.solve_triangular(m.triu(), v, upper=True), (spd(3), x(3, 2))),

@@ -9,6 +9,7 @@ from compiler.ir import HloComputation, HloModule
 from compiler.ir.printing import PrintOptions, print_computation
 from compiler.learned.pass_states import default_pass_actions
 from compiler.passes import PASSES, make_pass
+from compiler.passes.infrastructure.pipeline import PipelineRun
 from compiler.text import parse
 from tests.passes.programs import PROGRAMS, program_text
 
@@ -80,3 +81,20 @@ def test_keys_tell_a_shared_callee_from_two_equal_ones() -> None:
     )
     assert parse(shared).canonical_key() != parse(twice).canonical_key()
     assert parse(shared).fingerprint() != parse(twice).fingerprint()
+
+
+class _Renamed:
+    """A pass of someone else that writes attributes without telling anyone."""
+
+    name = "renamed"
+
+    def run(self, module: HloModule) -> bool:
+        module.entry.root.attributes["metadata"] = "other"
+        return True
+
+
+def test_direct_writes_of_passes_from_elsewhere_are_noticed() -> None:
+    module = parse(TEXT)
+    before = {c: c.stamp for c in module.computations}
+    PipelineRun().run(_Renamed(), module)
+    assert all(c.stamp != stamp for c, stamp in before.items())
