@@ -48,7 +48,8 @@ def block_rows(body: Body) -> Body:
 
 def blocks_bound(s: For) -> int:
     """Return an upper bound of the local memory that the blocks of one loop need besides that of one row."""
-    if not any(isinstance(x, Reduce) for x in s.body):
+    chain = sum(isinstance(x, Reduce) for x in s.body)
+    if chain < LEAST_CHAIN and not (chain >= DIVIDED_CHAIN and _has_quotients(s)):
         return 0
     types = [x.type for x in s.body if isinstance(x, lir.Let)]
     types += [r.type for x in s.body if isinstance(x, Reduce) for r in x.reductions]
@@ -91,6 +92,11 @@ def _least_chain(s: For) -> int:
         return LEAST_CHAIN
     lets = [y for x in reductions for y in walk(x.body) if isinstance(y, lir.Let)]
     return LEAST_CHAIN if any(map(is_long_value, lets)) else 0
+
+
+def _has_quotients(s: For) -> bool:
+    lets = (x.value for x in walk(s.body) if isinstance(x, lir.Let))
+    return any(isinstance(x, lir.Apply) and x.op.opcode is Opcode.DIVIDE for x in lets)
 
 
 def _divides_by_result(s: For) -> bool:
