@@ -17,8 +17,8 @@ COLUMN = """
 
 
 @pytest.mark.parametrize("t", ["f32", "f64", "f16"])
-@pytest.mark.parametrize(("m", "n", "hidden"), [(200, 64, True), (200, 63, False), (200, 8, False), (16, 2048, True)])
-@pytest.mark.parametrize("at", [0, 5])
+@pytest.mark.parametrize(("m", "n", "hidden"), [(200, 64, True), (200, 63, False), (200, 4, False), (16, 2048, True)])
+@pytest.mark.parametrize("at", [0, 3])
 def test_the_length_of_rows_is_hidden(t: str, m: int, n: int, hidden: bool, at: int) -> None:
     text = COLUMN.format(t=t, m=m, n=n, at=at, next=at + 1, op="exponential")
     source = checked(text, Schedule(threads=0, stages=0))
@@ -30,6 +30,30 @@ def test_it_is_known_where_vectors_gain_nothing() -> None:
     light = COLUMN.format(t="f32", m=200, n=64, at=0, next=1, op="negate")
     for text in (far, light):
         assert "hlogym_opaque" not in checked(text, Schedule(threads=0, stages=0))
+
+
+SUM = """
+    x = {t}[{m},{n}] parameter(0)
+    {loads}
+    ROOT r = {t}[{m}] negate({last})
+"""
+
+
+@pytest.mark.parametrize(("t", "n"), [("f32", 16), ("f64", 8), ("bf16", 32), ("s32", 16), ("s8", 64)])
+@pytest.mark.parametrize("part", [1, 2, 4, 5, 8])
+def test_rows_of_a_vector_are_separated_if_most_of_them_is_loaded(t: str, n: int, part: int) -> None:
+    m, count = 300, max(1, n * part // 8)
+    lines = []
+    for k in range(count):
+        lines.append(f"s{k} = {t}[{m},1] slice(x), slice={{[0:{m}], [{n - 1 - k}:{n - k}]}}")
+        lines.append(f"y{k} = {t}[{m}] reshape(s{k})")
+        lines.append(f"q{k} = {t}[{m}] multiply(y{k}, y{k})")
+        lines += [f"d{k} = {t}[{m}] subtract(q{k}, y{k})", f"e{k} = {t}[{m}] multiply(d{k}, y{k})"]
+        lines.append(f"a{k} = {t}[{m}] {f'add(a{k - 1}, e{k})' if k else f'add(e{k}, e{k})'}")
+    text = SUM.format(t=t, m=m, n=n, loads="\n".join(lines), last=f"a{count - 1}")
+    source = checked(text, Schedule(threads=0))
+    if t not in ("bf16", "s8"):  # whose elements are extended one by one
+        assert (f"hlogym_opaque({n}LL)" in source) == (part <= 4)
 
 
 def test_multiples_by_a_number_that_is_hidden() -> None:

@@ -1,12 +1,14 @@
 """Vector loops that load one element of each of many rows: the C compiler does not know how long the rows are.
 
 It takes loads whose distance is a power of two for the first elements of groups, which it would load as whole vectors
-and separate; of a group that is longer than a vector it makes no vectors of the loop at all. If the distance is another
-number, or one that it does not know, it loads the elements one by one and computes the rest in vectors.
+and separate, even if each vector has one of them; of a group that is longer than a vector it makes no vectors of the
+loop at all. If the distance is another number, or one that it does not know, it loads the elements one by one and
+computes the rest in vectors.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import replace
 
 from compiler.codegen.nest import index as ix
@@ -21,13 +23,16 @@ from compiler.codegen.schedules.stages import is_long_value
 from compiler.ir.types import PrimitiveType as T
 
 VECTOR_BYTES = 64
-"""Size of the largest vector; a group of elements that fits into it is separated."""
+"""Size of the largest vector. Smaller groups of elements are separated, and those of this size if most is loaded."""
 SET_BYTES, FEW = 4096, 32
 """Distance of elements that share a set of the first-level cache, and how many of them are still near: a loop over more
 waits for memory, with vectors even longer."""
-MIN_WORK = 12
+MIN_WORK = 5
 """Minimum number of statements, for each element that is loaded by itself, of a loop without long functions: vectors
 gain nothing in a shorter one."""
+
+Group = tuple[str, IndexExpr]
+"""An array, and where its elements are in each row but for a constant."""
 
 
 def hide_strides(body: Body) -> Body:
@@ -36,13 +41,14 @@ def hide_strides(body: Body) -> Body:
 
 
 def _loop(s: For) -> Body:
-    found = [stride for x in walk(s.body) for stride in _strides(x, s.var)]
+    whole = _whole_groups(s)
+    found = [stride for x in walk(s.body) for stride in _strides(x, s.var, whole)]
     if not found or not (_has_function(s.body) or work_of(s.body, expensive=1) >= MIN_WORK * len(found)):
         return (s,)
     names = {stride: Runtime(f"{s.var.name}_stride{stride}", stride, stride) for stride in sorted(set(found))}
 
     def statement(x: lir.Stmt) -> lir.Stmt:
-        for stride in _strides(x, s.var):
+        for stride in _strides(x, s.var, whole):
             assert isinstance(x, lir.Let)  # noqa: S101 - `_strides` found its load
             assert isinstance(x.value, lir.Load | lir.LocalLoad)  # noqa: S101
             offset = _hidden(x.value.offset, s.var, names[stride])
@@ -62,11 +68,26 @@ def _hidden(i: IndexExpr, row: Var, stride: Runtime) -> IndexExpr:
     return i - ix.of(row) * i.coefficient(row) + ix.multiple(ix.of(row), stride) * sign
 
 
-def _strides(x: lir.Stmt, row: Var) -> tuple[int, ...]:
+def _whole_groups(s: For) -> frozenset[Group]:
+    """Return the groups of a vector's elements of which a loop over rows loads more than half."""
+    groups: dict[Group, set[int]] = defaultdict(set)
+    for x in walk(s.body):
+        if isinstance(x, lir.Let) and isinstance(x.value, lir.Load | lir.LocalLoad):
+            groups[_group(x.value)].add(x.value.offset.const)
+    return frozenset(group for group, places in groups.items() if 2 * len(places) > abs(group[1].coefficient(s.var)))
+
+
+def _group(load: lir.Load | lir.LocalLoad) -> Group:
+    return load.buffer if isinstance(load, lir.Load) else load.array, replace(load.offset, const=0)
+
+
+def _strides(x: lir.Stmt, row: Var, whole: frozenset[Group]) -> tuple[int, ...]:
     """Return the distance of the elements that a statement loads if the C compiler takes them for long groups."""
     if not isinstance(x, lir.Let) or not isinstance(x.value, lir.Load | lir.LocalLoad):
         return ()
     stride = abs(x.value.offset.coefficient(row))
     size = stride * SCALAR_BYTES.get(x.type, 4)
     is_far = size >= SET_BYTES and row.extent > FEW
-    return (stride,) if size > VECTOR_BYTES and stride & (stride - 1) == 0 and not is_far else ()
+    if size < VECTOR_BYTES or stride & (stride - 1) or is_far:
+        return ()
+    return () if size == VECTOR_BYTES and _group(x.value) in whole else (stride,)
