@@ -18,6 +18,9 @@ from compiler.passes.dots.product_fusion import ProductFusion
         (9, 1024, 2048, False, True),
         (32, 1024, 2048, True, False),
         (32, 512, 1024, True, True),
+        (8, 64, 256, True, True),
+        (8, 64, 128, True, False),  # BLAS has kernels for few rows and columns
+        (4, 64, 256, True, False),
         (16, 2049, 1024, False, False),
         (1, 256, 256, False, False),
     ],

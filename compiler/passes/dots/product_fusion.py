@@ -21,7 +21,9 @@ _SLICES = frozenset({Opcode.SLICE, Opcode.DYNAMIC_SLICE})
 MAX_OUTPUTS = 3
 """Maximum number of values of a fusion that others read; from more on, only the dot is fused."""
 FEW_ROWS = 8
-"""Rows up to which transposing the right operand takes longer than the product; libraries read it along its rows."""
+"""Rows up to which transposing the right operand takes as long as the product; libraries read it along its rows."""
+FEW_COLUMNS, FEW_PRODUCTS = 128, 1 << 16
+"""Columns and multiplications up to which BLAS has fast kernels for products of few rows."""
 MIN_COLUMNS = 64
 """Columns of results from which on the left operand is computed in the product: its elements are computed one by one,
 and used for all columns."""
@@ -82,7 +84,9 @@ class ProductFusion(ComputationPass):
         if in_onednn and any(x.shape.element_type.is_half for x in (dot, *dot.operands)):
             return False
         sizes = ProductSizes.of(dot)
-        return not (sizes.m <= FEW_ROWS < sizes.n and _is_right_transposed(dot))
+        if not sizes.m <= FEW_ROWS < sizes.n or not _is_right_transposed(dot):
+            return True
+        return not in_onednn and sizes.n > FEW_COLUMNS and sizes.m * sizes.n * sizes.k > FEW_PRODUCTS
 
     def is_small(self, dot: HloInstruction) -> bool:
         """Check whether our kernel computes a dot better than a library."""
