@@ -148,11 +148,13 @@ class TorchBuilder:
         return self.broadcast(self.constant(number, shape.element_type), shape.dimensions)
 
     def convert(self, x: HloInstruction, t: PrimitiveType) -> HloInstruction:
-        """Convert `x` to another type like torch: conversion to bool tests for non-zero."""
+        """Convert `x` to another type like torch: to bool by a test for non-zero, to a real type by the real part."""
         if x.shape.element_type is t:
             return x
         if t is T.PRED:
             return self.add(Opcode.COMPARE, x, self.full(0, x.shape), direction="NE")
+        if x.shape.element_type.is_complex and not t.is_complex:
+            return self.convert(self.add(Opcode.REAL, x), t)
         return self.add(Opcode.CONVERT, x, shape=Shape(t, x.shape.dimensions))
 
     def broadcast(self, x: HloInstruction, dims: Sequence[int]) -> HloInstruction:

@@ -202,8 +202,9 @@ def _logarithm(base: float) -> Any:
     """Return a lowering in double precision, so that powers of the base have integer logarithms."""
 
     def lowering(b: TorchBuilder, x: H) -> H:
-        log = b.add(Opcode.LOG, b.convert(x, T.F64))
-        return b.convert(b.binary(Opcode.DIVIDE, log, math.log(base), T.F64), b.out.element_type)
+        wide = T.C128 if b.out.element_type.is_complex else T.F64
+        log = b.add(Opcode.LOG, b.convert(x, wide))
+        return b.convert(b.binary(Opcode.DIVIDE, log, math.log(base), wide), b.out.element_type)
 
     return lowering
 

@@ -36,10 +36,15 @@ def _sum(b: TorchBuilder, x: H, dims: Any = None, keepdim: bool = False, dtype: 
 @LOWERINGS.op("mean")
 def mean(b: TorchBuilder, x: H, dims: Any = None, keepdim: bool = False, dtype: Any = None) -> H:
     """Return the sum divided by the number of elements."""
-    x = b.convert(x, _wide(b.out.element_type))
+    return _mean(b, x, dims, b.out)
+
+
+def _mean(b: TorchBuilder, x: H, dims: Any, out: Shape) -> H:
+    x = b.convert(x, _wide(out.element_type))
     over = axes(dims, x.shape.rank)
     total = b.reduce(Opcode.ADD, x, over, 0)
-    return _finish(b, b.binary(Opcode.DIVIDE, total, count(x.shape, over), total.shape.element_type))
+    quotient = b.binary(Opcode.DIVIDE, total, count(x.shape, over), total.shape.element_type)
+    return b.reshape(b.convert(quotient, out.element_type), out.dimensions)
 
 
 @LOWERINGS.op("prod")
@@ -77,14 +82,18 @@ def _var(b: TorchBuilder, x: H, dims: Any = None, correction: Any = 1, keepdim: 
     n = count(x.shape, over)
     center = b.binary(Opcode.DIVIDE, b.reduce(Opcode.ADD, x, over, 0), n, t)
     apart = b.binary(Opcode.SUBTRACT, x, b.keep_dims(center, x.shape, over), t)
-    squares = b.reduce(Opcode.ADD, b.add(Opcode.MULTIPLY, apart, apart), over, 0)
+    parts = [b.add(Opcode.REAL, apart), b.add(Opcode.IMAG, apart)] if t.is_complex else [apart]
+    squares, *more_squares = (b.reduce(Opcode.ADD, b.add(Opcode.MULTIPLY, p, p), over, 0) for p in parts)
+    for other in more_squares:
+        squares = b.add(Opcode.ADD, squares, other)
+    t = squares.shape.element_type
     result = b.binary(Opcode.DIVIDE, squares, max(n - (1 if correction is None else correction), 0), t)
     return _finish(b, b.add(Opcode.SQRT, result) if b.what.startswith("aten.std") else result)
 
 
 @LOWERINGS.op("var_mean", "std_mean")
 def _var_mean(b: TorchBuilder, x: H, dims: Any = None, correction: Any = 1, keepdim: bool = False) -> list[H]:
-    return [_var(b, x, dims, correction), mean(b, x, dims)]
+    return [_var(b, x, dims, correction), _mean(b, x, dims, b.out_at(1))]
 
 
 @LOWERINGS.op("linalg_vector_norm")

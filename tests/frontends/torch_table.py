@@ -306,6 +306,18 @@ def _functions() -> dict[str, Row]:
             lambda u, v: (t.complex(u, v).abs(), t.complex(u, v).angle(), t.complex(u, v).conj().imag),
             (a, b),
         ),
+        "complex_to_real": (
+            lambda u, v: (
+                t.complex(u, v).to(t.float64),
+                t.complex(u, v).bool(),
+                *t.var_mean(t.complex(u, v), 1)[:1],
+                t.view_as_real(t.std_mean(t.complex(u, v), 0)[1]),
+                t.view_as_real(t.complex(u, v).log2()),
+                t.view_as_real(t.complex(u, v).atan()),
+                t.softmax(t.complex(u, v), 1, dtype=t.float64),
+            ),
+            (a, b),
+        ),
         "polar": (lambda u, v: t.view_as_real(t.polar(u.abs(), v)), (a, b)),
         "fft": (
             lambda v: (t.view_as_real(t.fft.fft(v)), t.fft.irfft(t.fft.rfft(v), 4), t.fft.ifft2(t.fft.fft2(v)).real),
