@@ -57,6 +57,25 @@ def test_elements_that_lie_apart_are_copied_for_all_rows(t: str, shared: bool) -
     assert ("_shared[" in checked(text, Schedule(), SUM)) == shared
 
 
+@pytest.mark.parametrize(("by_rows", "copied"), [(True, True), (False, False)])
+def test_elements_that_lie_apart_are_copied_for_branches_that_test_the_row(by_rows: bool, copied: bool) -> None:
+    parts = ("32,96", "32,96") if by_rows else ("64,48", "64,48")
+    text = f"""
+    x = f32[{parts[0]}] parameter(0)
+    u = f32[{parts[1]}] parameter(1)
+    y = f32[96,96] parameter(2)
+    few = f32[96,1] slice(y), slice={{[0:96], [95:96]}}
+    w = f32[96] reshape(few)
+    b = f32[64,96] broadcast(w), dimensions={{1}}
+    joined = f32[64,96] concatenate(x, u), dimensions={{{0 if by_rows else 1}}}
+    z = f32[] constant(0)
+    spread = f32[128,96] pad(b, z), padding=0_1_1x0_0
+    ones = f32[128,96] pad(joined, z), padding=1_0_1x0_0
+    ROOT r = f32[128,96] add(spread, ones)
+    """
+    assert ("_shared[" in checked(text, Schedule())) == copied
+
+
 def test_elements_that_lie_apart_are_copied_for_the_rows_of_one_block() -> None:
     text = """
     x = f32[40,48] parameter(0)

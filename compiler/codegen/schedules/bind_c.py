@@ -118,7 +118,7 @@ def _simplified(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
 
 
 def _with_shared_values(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
-    body = share_values(kernel.body) if schedule.hoist else kernel.body
+    body = share_values(kernel) if schedule.hoist else kernel.body
     return replace(kernel, body=cache_rows(body, schedule.cache))
 
 

@@ -17,7 +17,7 @@ from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import IndexExpr, IndexSymbol, Runtime, Var
 from compiler.codegen.nest.loop_ir import Body, For, LoopKind
 from compiler.codegen.nest.scalar_ops import SCALAR_BYTES, conversion
-from compiler.codegen.nest.traversal import indices_in, map_indices, names_of, names_used, walk
+from compiler.codegen.nest.traversal import indices_in, map_bodies, map_indices, names_of, names_used, walk
 from compiler.codegen.nest.work import work_of
 from compiler.codegen.schedules.lanes import reads_far_rows
 from compiler.codegen.schedules.loop_transforms import has_loop
@@ -45,11 +45,12 @@ _WIDE = (T.S64, T.U64)
 Loop: TypeAlias = "For | lir.Reduce"
 
 
-def share_values(body: Body) -> Body:
+def share_values(kernel: lir.Kernel) -> Body:
     """Return the statements of a kernel with the values that all iterations of an outer loop share before that loop."""
-    stored = frozenset(s.buffer for s in walk(body) if isinstance(s, lir.Store | lir.Update))
-    is_narrow = all(i.magnitude < NARROW_LIMIT for i in indices_in(body))
-    return _shared(body, _Around(stored, is_narrow))
+    stored = frozenset(s.buffer for s in walk(kernel.body) if isinstance(s, lir.Store | lir.Update))
+    is_narrow = all(i.magnitude < NARROW_LIMIT for i in indices_in(kernel.body))
+    sizes = {a.name: a.elements for a in kernel.arguments}
+    return _shared(kernel.body, _Around(stored, is_narrow, sizes))
 
 
 @dataclass(frozen=True)
@@ -59,12 +60,14 @@ class _Around:
     Attributes:
         stored: buffers that the kernel writes.
         is_narrow: whether 32 bits suffice for all indices of the kernel.
+        sizes: elements of the arguments.
         names: of the values that are defined.
         variables: those of the loops around.
     """
 
     stored: frozenset[str]
     is_narrow: bool
+    sizes: Mapping[str, int]
     names: frozenset[str] = frozenset()
     variables: tuple[Var, ...] = ()
 
@@ -154,6 +157,10 @@ class _Sharing:
 
     def _loop(self, s: Loop, path: tuple[tuple[Loop, Body], ...]) -> Loop:
         if not all(isinstance(x, lir.Let | lir.Store | lir.LocalStore) for x in s.body):
+            if isinstance(s, For) and not has_loop(s.body):
+                if _tests(s.body, s.var):
+                    return s  # it is divided where the tests change
+                return replace(s, body=self._branches(s.body, [v for loop, _ in path for v in _vars_of(loop)]))
             return replace(s, body=self.body(s.body, path))
         outer = path[-2][0] if len(path) > 1 else self.loop
         if isinstance(s, lir.Reduce) and isinstance(outer, For) and reads_far_rows(outer):
@@ -178,6 +185,24 @@ class _Sharing:
                 needed += [n for n in names_used((values.of[name],)) if n in mine and n not in needed]
         body: Body = tuple(kept.get(x.name, x) if isinstance(x, lir.Let) else x for x in s.body)
         return replace(s, body=_without_unused(body, s))
+
+    def _branches(self, body: Body, variables: Sequence[Var]) -> Body:
+        """Return statements with branches, with the shared elements that are apart in memory from arrays.
+
+        Only loads move that are valid whatever the branches test.
+        """
+        values = _Values(self.around, variables, self._numbers)
+
+        def kept(x: lir.Stmt) -> lir.Stmt:
+            if not isinstance(x, lir.Let) or not isinstance(x.value, lir.Load):
+                return map_bodies(x, lambda inner: tuple(map(kept, inner)))
+            low, high = x.value.offset.range
+            if low >= 0 and high < self.around.sizes.get(x.value.buffer, 0):
+                values.add(x)
+            found = self._keep(x.name, x.type, values, variables) if x.name in values.of else None
+            return x if found is None else lir.Let(x.name, x.type, found)
+
+        return tuple(map(kept, body))
 
     @staticmethod
     def _needed(s: Loop, values: _Values) -> list[str]:
@@ -220,6 +245,12 @@ class _Sharing:
             scope = lir.Scope.PRIVATE if self.around.variables else lir.Scope.KERNEL
             self.before += [lir.LocalArray(array, t, size, scope), *nest]
         return lir.LocalLoad(self._arrays[key], at)
+
+
+def _tests(body: Body, variable: Var) -> bool:
+    """Check for tests of an index that varies with a variable."""
+    tests = (x for x in walk(body) if isinstance(x, lir.Let) and isinstance(x.value, lir.IndexTest))
+    return any(variable in _variables_in(x) for x in tests)
 
 
 def _used_as_numbers(s: Loop) -> set[str]:
