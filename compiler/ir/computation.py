@@ -119,6 +119,12 @@ class HloComputation:
         """Make the stamp and the facts new ones; methods that change something call it themselves."""
         self._stamp = None
 
+    def note_direct_changes(self) -> None:
+        """Do the same after attributes and shapes of any instructions may have been written directly."""
+        self.note_change()
+        for i in self._instructions:
+            i.described = None
+
     @property
     def instructions(self) -> list[HloInstruction]:
         """Return a snapshot in insertion order, so that the computation may be changed while iterating over it."""

@@ -83,18 +83,19 @@ def test_keys_tell_a_shared_callee_from_two_equal_ones() -> None:
     assert parse(shared).fingerprint() != parse(twice).fingerprint()
 
 
-class _Renamed:
+class _Swapped:
     """A pass of someone else that writes attributes without telling anyone."""
 
-    name = "renamed"
+    name = "swapped"
 
     def run(self, module: HloModule) -> bool:
-        module.entry.root.attributes["metadata"] = "other"
+        module.entry.root.attributes["dimensions"] = (1, 0)
         return True
 
 
 def test_direct_writes_of_passes_from_elsewhere_are_noticed() -> None:
-    module = parse(TEXT)
-    before = {c: c.stamp for c in module.computations}
-    PipelineRun().run(_Renamed(), module)
+    module = parse("ENTRY e { p = f32[3,3] parameter(0) ROOT t = f32[3,3] transpose(p), dimensions={0,1} }")
+    before, key = {c: c.stamp for c in module.computations}, module.canonical_key()
+    PipelineRun().run(_Swapped(), module)
     assert all(c.stamp != stamp for c, stamp in before.items())
+    assert module.canonical_key() != key

@@ -92,9 +92,9 @@ class PipelineRun:
         start = time.perf_counter()
         changed = hlo_pass.run(module)
         if changed:
-            if not type(hlo_pass).__module__.startswith("compiler.passes."):
+            if not type(hlo_pass).__module__.startswith("compiler.passes."):  # it knows nothing of notes
                 for computation in module.computations:
-                    computation.note_change()  # a pass of someone else may write attributes and shapes directly
+                    computation.note_direct_changes()
             module.reorder()
         seconds = time.perf_counter() - start
         after = op_count(module) if changed else before
