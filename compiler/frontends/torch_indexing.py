@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.frontends.torch_builder import Lowerings, T, TorchBuilder, count, highest, lowest
+from compiler.frontends.torch_pointwise import divide_rounding_down
 from compiler.ir import HloComputation, HloInstruction, Opcode, Shape
 from compiler.ir.attributes import SliceDim, Window, WindowDim
 
@@ -244,7 +245,7 @@ def _scatter(
     first = 1 if more.get("include_self", True) else 0
     hits = _scattered(b, b.full(first, x.shape), at, index, b.full(1, updates.shape), Opcode.ADD)
     hits = b.binary(Opcode.MAXIMUM, hits, 1, t)
-    return b.binary(Opcode.DIVIDE, result, hits, t)
+    return divide_rounding_down(b, result, hits) if t.is_integer else b.binary(Opcode.DIVIDE, result, hits, t)
 
 
 def _neutral(opcode: Opcode | None, t: Any) -> Any:

@@ -135,7 +135,7 @@ LOWERINGS["trunc"] = trunc
 @_by_numbers
 def _div(b: TorchBuilder, x: Any, y: Any, rounding_mode: str | None = None) -> H:
     if rounding_mode == "floor" and b.out.element_type.is_integer:
-        return _floor_divide(b, x, y)
+        return divide_rounding_down(b, x, y)
     if rounding_mode == "floor":
         return _floor_quotient(b, x, y)
     quotient = b.binary(Opcode.DIVIDE, x, y)
@@ -163,7 +163,8 @@ def _floor_quotient(b: TorchBuilder, x: Any, y: Any) -> H:
     return b.select(b.add(Opcode.COMPARE, y, zero, direction="EQ"), quotient, result, t)
 
 
-def _floor_divide(b: TorchBuilder, x: Any, y: Any) -> H:
+def divide_rounding_down(b: TorchBuilder, x: Any, y: Any) -> H:
+    """Return the quotient of integers rounded down; that of HLO is rounded towards zero."""
     quotient, rest = b.binary(Opcode.DIVIDE, x, y), b.binary(Opcode.REMAINDER, x, y)
     divisor = b.operand(y, rest.shape.element_type, rest.shape.dimensions)
     zero = b.full(0, rest.shape)

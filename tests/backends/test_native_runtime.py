@@ -103,6 +103,7 @@ def test_the_number_of_threads_is_validated(monkeypatch: pytest.MonkeyPatch) -> 
     for wrong in (0, -1, True, 1.5, "2"):
         with pytest.raises(ValueError, match="must be a positive integer"):
             RUNTIME.set_num_threads(wrong)  # type: ignore[arg-type]
+    monkeypatch.delenv("HLOGYM_NUM_THREADS", raising=False)
     monkeypatch.setenv("OMP_NUM_THREADS", "3,2")
     assert default_threads() == 3
     monkeypatch.setenv("HLOGYM_NUM_THREADS", "5")

@@ -231,6 +231,10 @@ def _functions() -> dict[str, Row]:
         "scatter_add": (lambda v, i, s: v.scatter_add(1, i, s), (a, whole(3, 4, high=4), b)),
         "scatter_reduce_amax": (lambda v, i, s: v.scatter_reduce(1, i, s, "amax"), (a, whole(3, 4, high=4), b)),
         "scatter_reduce_mean": (lambda v, i, s: v.scatter_reduce(1, i, s, "mean"), (a, whole(3, 4, high=4), b)),
+        "scatter_reduce_mean_of_integers": (
+            lambda v, i, s: v.scatter_reduce(0, i, s, "mean"),
+            (whole(6) - 4, whole(6, high=3), whole(6) - 3),
+        ),
         "scatter_reduce_new": (
             lambda v, i, s: v.scatter_reduce(1, i, s, "sum", include_self=False),
             (a, whole(3, 4, high=4), b),
