@@ -13,12 +13,12 @@ LOWERINGS = Lowerings()
 H = HloInstruction
 
 _UNARY = {
-    "abs": Opcode.ABS, "exp": Opcode.EXPONENTIAL, "expm1": Opcode.EXPONENTIAL_MINUS_ONE, "log": Opcode.LOG,
+    "exp": Opcode.EXPONENTIAL, "expm1": Opcode.EXPONENTIAL_MINUS_ONE, "log": Opcode.LOG,
     "log1p": Opcode.LOG_PLUS_ONE, "sqrt": Opcode.SQRT, "rsqrt": Opcode.RSQRT, "sin": Opcode.SINE,
     "cos": Opcode.COSINE, "tan": Opcode.TAN, "tanh": Opcode.TANH, "sinh": Opcode.SINH, "cosh": Opcode.COSH,
     "asin": Opcode.ASIN, "acos": Opcode.ACOS, "asinh": Opcode.ASINH, "acosh": Opcode.ACOSH, "atanh": Opcode.ATANH,
-    "sigmoid": Opcode.LOGISTIC, "erf": Opcode.ERF, "floor": Opcode.FLOOR, "ceil": Opcode.CEIL,
-    "neg": Opcode.NEGATE, "_neg_view": Opcode.NEGATE, "sign": Opcode.SIGN,
+    "sigmoid": Opcode.LOGISTIC, "erf": Opcode.ERF, "neg": Opcode.NEGATE,
+    "_neg_view": Opcode.NEGATE,
 }  # fmt: skip
 _BINARY = {
     "mul": Opcode.MULTIPLY, "maximum": Opcode.MAXIMUM, "minimum": Opcode.MINIMUM, "atan2": Opcode.ATAN2,
@@ -30,15 +30,26 @@ _LOGICAL = {"logical_and": Opcode.AND, "logical_or": Opcode.OR, "logical_xor": O
 
 
 def _unary(opcode: Opcode) -> Any:
-    def lowering(b: TorchBuilder, x: H) -> H:
-        same_type = opcode in (Opcode.FLOOR, Opcode.CEIL) and x.shape.element_type.is_integer
-        return (
-            x
-            if same_type
-            else b.add(opcode, b.convert(x, b.out.element_type if opcode is not Opcode.ABS else x.shape.element_type))
-        )
+    return lambda b, x: b.add(opcode, b.convert(x, b.out.element_type))
 
-    return lowering
+
+def _rounded(opcode: Opcode) -> Any:
+    return lambda b, x: x if x.shape.element_type.is_integer else b.add(opcode, x)
+
+
+def _is_signed(x: H) -> bool:
+    t = x.shape.element_type
+    return t.is_signed or t.is_float or t.is_complex
+
+
+@LOWERINGS.op("abs")
+def _abs(b: TorchBuilder, x: H) -> H:
+    return b.add(Opcode.ABS, x) if _is_signed(x) else x
+
+
+@LOWERINGS.op("sign")
+def _sign(b: TorchBuilder, x: H) -> H:
+    return b.add(Opcode.SIGN, x) if _is_signed(x) else b.convert(b.convert(x, T.PRED), b.out.element_type)
 
 
 def _binary(opcode: Opcode) -> Any:
@@ -68,6 +79,7 @@ def _logical(opcode: Opcode) -> Any:
 
 
 LOWERINGS.update({name: _unary(opcode) for name, opcode in _UNARY.items()})
+LOWERINGS.update(floor=_rounded(Opcode.FLOOR), ceil=_rounded(Opcode.CEIL))
 LOWERINGS.update({name: _binary(opcode) for name, opcode in _BINARY.items()})
 LOWERINGS["mul"] = _by_numbers(LOWERINGS["mul"])
 LOWERINGS.update({name: _compare(direction) for name, direction in _COMPARE.items()})
@@ -281,6 +293,9 @@ def _isnan(b: TorchBuilder, x: H) -> H:
 
 @LOWERINGS.op("isinf")
 def _isinf(b: TorchBuilder, x: H) -> H:
+    t = x.shape.element_type
+    if not t.is_float and not t.is_complex:
+        return b.full(False, b.out)
     return b.compare(b.add(Opcode.ABS, x), math.inf, "EQ")
 
 

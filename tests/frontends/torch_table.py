@@ -304,6 +304,10 @@ def _functions() -> dict[str, Row]:
             lambda v: (v.sinc(), v.deg2rad(), t.hypot(v, v), v.frac(), v.logit(), t.copysign(v, -v)),
             (unit(3, 4),),
         ),
+        "unsigned": (
+            lambda i: (i.abs(), i.sign(), i.isinf(), i.ceil(), i.bool().sign(), i.bool().isinf()),
+            (whole(6).to(t.uint8),),
+        ),
         "bits": (lambda i: (i << 1, i >> 1, i ^ 3, ~i, i.bitwise_and(1)), (whole(4),)),
         "complex": (lambda u, v: t.view_as_real(t.complex(u, v) * t.complex(v, u)), (a, b)),
         "complex_parts": (
