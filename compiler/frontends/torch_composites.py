@@ -129,6 +129,10 @@ def _filters(torch: Any, weight: Any, like: Any, inputs: Any, outputs: Any, alig
 
 
 def _resampled(torch: Any, weight: Any, x: Any, output_size: Sequence[int], aligned: bool, *scales: Any) -> Any:
+    if not x.is_floating_point():  # images of integers
+        limits = torch.iinfo(x.dtype)
+        found = _resampled(torch, weight, x.float(), output_size, aligned, *scales)
+        return found.round().clamp(limits.min, limits.max).to(x.dtype)
     rows, columns = _filters(torch, weight, x, x.shape, output_size, aligned, scales)
     return rows @ (x @ columns.mT)
 

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.frontends.torch_along import along
-from compiler.frontends.torch_builder import Lowerings, TorchBuilder
+from compiler.frontends.torch_builder import Lowerings, T, TorchBuilder, highest, lowest
 from compiler.frontends.torch_indexing import take_at
-from compiler.ir import HloInstruction
+from compiler.ir import HloInstruction, Opcode
 
 LOWERINGS = Lowerings()
 H = HloInstruction
@@ -95,11 +95,20 @@ def _cubic(given: int, wanted: int, factor: float | None, align: bool) -> Matrix
 
 def _resampled(weights: Weights) -> Any:
     def lowering(b: TorchBuilder, x: H, _size: Any, align: bool, *scales: Any) -> H:
+        t = x.shape.element_type
+        x = x if t.is_float else b.convert(x, T.F32)
         for d, factor in enumerate(_scale_factors(scales, x.shape.rank - 2), start=2):
             x = along(b, x, d, weights(x.shape.dimensions[d], b.out.dimensions[d], factor, align))
-        return x
+        return x if t.is_float else _to_integers(b, x, t)
 
     return lowering
+
+
+def _to_integers(b: TorchBuilder, x: H, t: T) -> H:
+    """Return numbers rounded to integers that a type has, as those of images."""
+    x = b.add(Opcode.ROUND_NEAREST_EVEN, x)
+    x = b.binary(Opcode.MAXIMUM, x, lowest(t), x.shape.element_type)
+    return b.convert(b.binary(Opcode.MINIMUM, x, highest(t), x.shape.element_type), t)
 
 
 def _gradient(weights: Weights, has_align: bool) -> Any:

@@ -187,3 +187,17 @@ def test_pytorch_runs_graphs_of_nested_tensors() -> None:
     with pytest.warns(UserWarning, match="nested tensors"):
         found = compiled(lambda x: (x * 2).sin(), fallback=True)(given)
     assert_close(found.unbind(), [(p * 2).sin() for p in parts])
+
+
+@pytest.mark.parametrize("antialias", [False, True])
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+def test_images_of_integers_are_resized_in_floating_point_and_rounded(mode: str, antialias: bool) -> None:
+    def resized(x: Any) -> Any:
+        return F.interpolate(x, size=(3, 9), mode=mode, antialias=antialias)
+
+    image = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (1, 2, 5, 6)).astype(np.uint8))
+    found = torch.compile(resized, backend="hlogym")(image)
+    assert found.dtype is torch.uint8
+    exact = resized(image.double()).round().clamp(0, 255)
+    assert (found - exact).abs().max() <= 1  # halves may be rounded either way
+    assert (found.int() - resized(image).int()).abs().max() <= 2  # PyTorch computes with weights of 16 bits
