@@ -129,12 +129,13 @@ def _filters(torch: Any, weight: Any, like: Any, inputs: Any, outputs: Any, alig
 
 
 def _resampled(torch: Any, weight: Any, x: Any, output_size: Sequence[int], aligned: bool, *scales: Any) -> Any:
-    if not x.is_floating_point():  # images of integers
-        limits = torch.iinfo(x.dtype)
-        found = _resampled(torch, weight, x.float(), output_size, aligned, *scales)
-        return found.round().clamp(limits.min, limits.max).to(x.dtype)
-    rows, columns = _filters(torch, weight, x, x.shape, output_size, aligned, scales)
-    return rows @ (x @ columns.mT)
+    if x.is_floating_point():
+        rows, columns = _filters(torch, weight, x, x.shape, output_size, aligned, scales)
+        return rows @ (x @ columns.mT)
+    rows, columns = _filters(torch, weight, x.float(), x.shape, output_size, aligned, scales)
+    limits = torch.iinfo(x.dtype)
+    wide = (x.float() @ columns.mT).round().clamp(limits.min, limits.max)  # rounded twice, as in PyTorch
+    return (rows @ wide).round().clamp(limits.min, limits.max).to(x.dtype)
 
 
 def _resampled_backward(

