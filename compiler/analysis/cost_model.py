@@ -10,6 +10,7 @@ import math
 import os
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from compiler.analysis.kernel_summary import Input, KernelSummary, summarize, summary_key
 from compiler.analysis.library_work import library_flops
@@ -404,10 +405,10 @@ def module_seconds(module: HloModule, model: CostModel) -> float:
     stamps: dict[HloComputation, int] = {}
     key = module_seconds, model
     for computation, weight in model.weights(module).items():  # callees first
-        stamp = stamps[computation] = computation.stamp_with_callees(stamps)
-        known, seconds = computation.facts.get(key, (None, ()))
-        if known != stamp:
-            seconds = tuple(filter(None, map(model.instruction, computation.instructions)))
-            computation.facts[key] = stamp, seconds
+        seconds = computation.noted(key, stamps, partial(_seconds_of, computation, model))
         times += [s * weight for s in seconds]
     return math.fsum(times)
+
+
+def _seconds_of(computation: HloComputation, model: CostModel) -> tuple[float, ...]:
+    return tuple(filter(None, map(model.instruction, computation.instructions)))

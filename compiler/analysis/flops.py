@@ -42,11 +42,7 @@ class _Counter:
     def computation(self, c: HloComputation) -> int:
         found = self._known.get(c)
         if found is None:
-            stamp = self._stamps[c] = c.stamp_with_callees(self._stamps)
-            noted, found = c.facts.get(_Counter, (None, 0))
-            if noted != stamp:
-                found = sum([self.instruction(i) for i in c.instructions])
-                c.facts[_Counter] = stamp, found
+            found = c.noted(_Counter, self._stamps, lambda: sum([self.instruction(i) for i in c.instructions]))
             self._known[c] = found
         return found
 

@@ -201,7 +201,7 @@ class KernelVariants:
         return found
 
     def is_refused(self, schedule: Schedule) -> bool:
-        """Check whether there is no kernel with a schedule.
+        """Check whether no kernel can be made with a schedule.
 
         One in C that can be bound can be printed, so it is not, and it is bound only if `check_binding` would bind it.
         """

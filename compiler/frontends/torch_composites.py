@@ -134,7 +134,7 @@ def _resampled(torch: Any, weight: Any, x: Any, output_size: Sequence[int], alig
         return rows @ (x @ columns.mT)
     rows, columns = _filters(torch, weight, x.float(), x.shape, output_size, aligned, scales)
     limits = torch.iinfo(x.dtype)
-    wide = (x.float() @ columns.mT).round().clamp(limits.min, limits.max)  # rounded twice, as in PyTorch
+    wide = (x.float() @ columns.mT).round().clamp(limits.min, limits.max)  # PyTorch rounds after columns and rows
     return (rows @ wide).round().clamp(limits.min, limits.max).to(x.dtype)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -17,9 +18,10 @@ LOWERINGS = Lowerings()
 H = HloInstruction
 
 
-def _finish(b: TorchBuilder, reduced: H) -> H:
-    """Reshape and convert to torch's result (which may keep dimensions of size one)."""
-    return b.reshape(b.convert(reduced, b.out.element_type), b.out.dimensions)
+def _finish(b: TorchBuilder, reduced: H, out: Shape | None = None) -> H:
+    """Reshape and convert to torch's result (which may keep dimensions of size one), by default the first one."""
+    out = out or b.out
+    return b.reshape(b.convert(reduced, out.element_type), out.dimensions)
 
 
 def _wide(t: PrimitiveType) -> PrimitiveType:
@@ -43,8 +45,7 @@ def _mean(b: TorchBuilder, x: H, dims: Any, out: Shape) -> H:
     x = b.convert(x, _wide(out.element_type))
     over = axes(dims, x.shape.rank)
     total = b.reduce(Opcode.ADD, x, over, 0)
-    quotient = b.binary(Opcode.DIVIDE, total, count(x.shape, over), total.shape.element_type)
-    return b.reshape(b.convert(quotient, out.element_type), out.dimensions)
+    return _finish(b, b.binary(Opcode.DIVIDE, total, count(x.shape, over), total.shape.element_type), out)
 
 
 @LOWERINGS.op("prod")
@@ -82,11 +83,9 @@ def _var(b: TorchBuilder, x: H, dims: Any = None, correction: Any = 1, keepdim: 
     n = count(x.shape, over)
     center = b.binary(Opcode.DIVIDE, b.reduce(Opcode.ADD, x, over, 0), n, t)
     apart = b.binary(Opcode.SUBTRACT, x, b.keep_dims(center, x.shape, over), t)
-    parts = [b.add(Opcode.REAL, apart), b.add(Opcode.IMAG, apart)] if t.is_complex else [apart]
-    squares, *more_squares = (b.reduce(Opcode.ADD, b.add(Opcode.MULTIPLY, p, p), over, 0) for p in parts)
-    for other in more_squares:
-        squares = b.add(Opcode.ADD, squares, other)
-    t = squares.shape.element_type
+    parts = (b.add(Opcode.REAL, apart), b.add(Opcode.IMAG, apart)) if t.is_complex else (apart,)
+    square = functools.reduce(functools.partial(b.add, Opcode.ADD), [b.add(Opcode.MULTIPLY, p, p) for p in parts])
+    squares, t = b.reduce(Opcode.ADD, square, over, 0), square.shape.element_type
     result = b.binary(Opcode.DIVIDE, squares, max(n - (1 if correction is None else correction), 0), t)
     return _finish(b, b.add(Opcode.SQRT, result) if b.what.startswith("aten.std") else result)
 

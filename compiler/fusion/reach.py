@@ -35,7 +35,7 @@ class Reach:
     def __init__(self, nodes: Nodes, order: TopologicalOrder, producers: Neighbors, consumers: Neighbors) -> None:
         self._nodes, self._order, self._producers, self._consumers = nodes, order, producers, consumers
         self._bits: dict[int, int] = {}  # by revision, so that a node that comes back has its own again
-        # Of each node its own bits, those of all that depends on it, and of these what also depends on a reader of it.
+        # For each node: its own bits, those of all nodes that depend on it, and those of all that depend on its users.
         self._below: dict[HloInstruction, tuple[int, int, int]] = {}
         self._changed: dict[HloInstruction, None] = dict.fromkeys(nodes.values)
         self._listeners: list[dict[HloInstruction, int]] = []

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from compiler.ir.instruction import CALLEE_NAMES, HloInstruction, infer_shape
 from compiler.ir.literal import Literal
@@ -15,6 +15,7 @@ from compiler.ir.shape import Shape
 if TYPE_CHECKING:
     from compiler.ir.module import HloModule
 
+_Found = TypeVar("_Found")
 _STAMPS = itertools.count(1)
 _SUFFIX = re.compile(r"\.\d+$")
 NOTABLE = frozenset(
@@ -83,8 +84,10 @@ class HloComputation:
     @property
     def stamp(self) -> int:
         """A number that only clones share; after a change it is another one, greater than all there were."""
-        if self._stamp is None:
-            self._stamp, self._facts = next(_STAMPS), {}
+        return self._renew() if self._stamp is None else self._stamp
+
+    def _renew(self) -> int:
+        self._stamp, self._facts = next(_STAMPS), {}
         return self._stamp
 
     def stamp_with_callees(self, known: Mapping[HloComputation, int]) -> int:
@@ -107,8 +110,22 @@ class HloComputation:
         long as `stamp_with_callees` is the same.
         """
         if self._stamp is None:
-            self._stamp, self._facts = next(_STAMPS), {}
+            self._renew()
         return self._facts
+
+    def noted(self, key: Hashable, stamps: dict[HloComputation, int], find: Callable[[], _Found]) -> _Found:
+        """Return what `find` returns, which is kept until the computation or one that it calls changes.
+
+        Args:
+            key: names the fact.
+            stamps: stamps with callees that are known; that of this computation is added.
+            find: reads nothing but the computation and those that it calls.
+        """
+        stamp = stamps[self] = self.stamp_with_callees(stamps)
+        known: tuple[int, _Found] | None = self.facts.get(key)
+        if known is None or known[0] != stamp:
+            known = self.facts[key] = stamp, find()
+        return known[1]
 
     def share_facts(self, original: HloComputation) -> None:
         """Take over the stamp and the facts of a computation of which this is a copy."""
@@ -274,14 +291,8 @@ class HloComputation:
         instruction.name = self.unique_name(instruction.name)
         instruction.parent = self
         self._post_order = self._stamp = None
-        self._instructions[instruction] = self._next_place
+        self._list(instruction, self._next_place)
         self._next_place += 1
-        self._opcodes[instruction.opcode] = self._opcodes.get(instruction.opcode, 0) + 1
-        if instruction.opcode is Opcode.PARAMETER:
-            self._parameters[instruction] = None
-        elif instruction.opcode in NOTABLE:
-            self._notable[instruction] = None
-        self._by_name[instruction.name] = instruction
         for o in instruction.operands:
             if o.parent is not self:
                 self.order_is_known = False
@@ -399,6 +410,12 @@ class HloComputation:
         are sorted by their places when the order is asked for.
         """
         instruction.parent = self
+        self._list(instruction, place)
+        for o in instruction.operands:
+            o.users[instruction] = None
+        self._in_places, self.order_is_known, self._stamp = False, False, None
+
+    def _list(self, instruction: HloInstruction, place: int) -> None:
         self._instructions[instruction] = place
         self._opcodes[instruction.opcode] = self._opcodes.get(instruction.opcode, 0) + 1
         if instruction.opcode is Opcode.PARAMETER:
@@ -406,9 +423,6 @@ class HloComputation:
         elif instruction.opcode in NOTABLE:
             self._notable[instruction] = None
         self._by_name[instruction.name] = instruction
-        for o in instruction.operands:
-            o.users[instruction] = None
-        self._in_places, self.order_is_known, self._stamp = False, False, None
 
     def next_suffix(self, base: str) -> int | None:
         """Return the suffix that `unique_name` tries first if a name is taken; None if there was no such name."""

@@ -267,7 +267,7 @@ def _canonical_part(computation: HloComputation) -> tuple[bytes, tuple[str, ...]
 
 _PART = "canonical part"
 _MOST_ELEMENTS = 64
-"""Largest constant of which an instruction keeps the text."""
+"""Number of elements up to which the text of a constant is kept."""
 
 
 def _describe(i: HloInstruction) -> str:

@@ -49,7 +49,7 @@ def block_rows(body: Body) -> Body:
 def blocks_bound(s: For) -> int:
     """Return an upper bound of the local memory that the blocks of one loop need besides that of one row."""
     chain = sum(isinstance(x, Reduce) for x in s.body)
-    if chain < LEAST_CHAIN and not (chain >= DIVIDED_CHAIN and _has_quotients(s)):
+    if chain < LEAST_CHAIN and not (chain >= DIVIDED_CHAIN and _quotients(s.body)):
         return 0
     types = [x.type for x in s.body if isinstance(x, lir.Let)]
     types += [r.type for x in s.body if isinstance(x, Reduce) for r in x.reductions]
@@ -94,9 +94,9 @@ def _least_chain(s: For) -> int:
     return LEAST_CHAIN if any(map(is_long_value, lets)) else 0
 
 
-def _has_quotients(s: For) -> bool:
-    lets = (x.value for x in walk(s.body) if isinstance(x, lir.Let))
-    return any(isinstance(x, lir.Apply) and x.op.opcode is Opcode.DIVIDE for x in lets)
+def _quotients(body: Body) -> list[lir.Apply]:
+    values = [x.value for x in walk(body) if isinstance(x, lir.Let)]
+    return [x for x in values if isinstance(x, lir.Apply) and x.op.opcode is Opcode.DIVIDE]
 
 
 def _divides_by_result(s: For) -> bool:
@@ -106,8 +106,7 @@ def _divides_by_result(s: For) -> bool:
         if isinstance(x, lir.Let):
             results |= {x.name} if not results.isdisjoint(names_used((x,))) else set()
         elif isinstance(x, For | Reduce):
-            lets = (y.value for y in walk(x.body) if isinstance(y, lir.Let))
-            if any(isinstance(y, lir.Apply) and y.op.opcode is Opcode.DIVIDE and y.args[1] in results for y in lets):
+            if any(y.args[1] in results for y in _quotients(x.body)):
                 return True
             results |= {r.name for r in x.reductions} if isinstance(x, Reduce) else set()
     return False

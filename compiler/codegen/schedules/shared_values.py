@@ -158,7 +158,7 @@ class _Sharing:
     def _loop(self, s: Loop, path: tuple[tuple[Loop, Body], ...]) -> Loop:
         if not all(isinstance(x, lir.Let | lir.Store | lir.LocalStore) for x in s.body):
             if isinstance(s, For) and not has_loop(s.body):
-                if _tests(s.body, s.var):
+                if _has_tests_of(s.body, s.var):
                     return s  # it is divided where the tests change
                 return replace(s, body=self._branches(s.body, [v for loop, _ in path for v in _vars_of(loop)]))
             return replace(s, body=self.body(s.body, path))
@@ -187,9 +187,9 @@ class _Sharing:
         return replace(s, body=_without_unused(body, s))
 
     def _branches(self, body: Body, variables: Sequence[Var]) -> Body:
-        """Return statements with branches, with the shared elements that are apart in memory from arrays.
+        """Return statements with branches whose loads of shared elements that are not adjacent in memory read a copy.
 
-        Only loads move that are valid whatever the branches test.
+        Elements are copied only if every index is inside the array, because the branch may not be taken.
         """
         values = _Values(self.around, variables, self._numbers)
 
@@ -247,7 +247,7 @@ class _Sharing:
         return lir.LocalLoad(self._arrays[key], at)
 
 
-def _tests(body: Body, variable: Var) -> bool:
+def _has_tests_of(body: Body, variable: Var) -> bool:
     """Check for tests of an index that varies with a variable."""
     tests = (x for x in walk(body) if isinstance(x, lir.Let) and isinstance(x.value, lir.IndexTest))
     return any(variable in _variables_in(x) for x in tests)
