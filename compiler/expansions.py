@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Protocol, TypeAlias, runtime_checkable
 
+from compiler.analysis.convolutions import suits_windows
 from compiler.analysis.marks import is_marked, mark
 from compiler.backends.backend import Backend
 from compiler.codegen.languages import C, find_language
@@ -207,7 +208,7 @@ def choices_of(i: HloInstruction, backend: Backend) -> tuple[str, ...]:
 def _is_kept_by_default(i: HloInstruction, backend: Backend) -> bool:
     """Check whether `lower_for` keeps an op because of what is around it; in loops, small products depend on these."""
     if i.opcode is not Opcode.DOT:
-        return i.opcode is Opcode.TOPK or has_scan(i)
+        return i.opcode is Opcode.TOPK or has_scan(i) or (backend.language == C.name and suits_windows(i))
     module = i.parent.parent if i.parent is not None else None
     return module is not None and i.parent is module.entry and backend.language == C.name and suits_tiles(i)
 

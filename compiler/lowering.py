@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from compiler.analysis.convolutions import suits_windows
 from compiler.backends.backend import Backend
 from compiler.codegen.build_target import BuildTarget
 from compiler.codegen.languages import C, find_language
@@ -13,6 +14,7 @@ from compiler.loops import KnownLoops
 from compiler.passes.dots.convolution_patches import is_gathered
 from compiler.passes.dots.dot_strength_reduction import suits_tiles
 from compiler.passes.dots.features_last import FeaturesLast
+from compiler.passes.dots.sliding_windows import WindowPadding
 from compiler.passes.pipelines.default import (
     expand_transforms,
     group_products,
@@ -48,8 +50,13 @@ def lower_for(module: HloModule, backend: Backend, target: BuildTarget, known: K
 
     inside = inside_kernel_loops(module)  # their kernels have no products of tiles
 
+    def sums_windows(i: HloInstruction) -> bool:
+        return backend.language == C.name and suits_windows(i) and not library_computes(i)
+
     def keeps(i: HloInstruction) -> bool:
         if backend.language == C.name and suits_tiles(i) and i.parent not in inside:
+            return True
+        if sums_windows(i):
             return True
         sorts = language.sorts and i.opcode in (Opcode.SORT, Opcode.TOPK) and has_kernel(i, language.name)
         return sorts or (language.scans and has_scan(i)) or is_kept(i) or library_computes(i)
@@ -58,11 +65,12 @@ def lower_for(module: HloModule, backend: Backend, target: BuildTarget, known: K
         # A window that was decided to stay is computed by a library that can, also where that is not the default.
         return is_kept(i) and not has_scan(i) and bool(implementations_of(i, backend.name))
 
+    WindowPadding(sums_windows).run(module)
     if language.staged:
         expand_transforms(module, keeps)
     # Patches of activations whose features are last are rows of memory: no kernel transposes them.
     gathered = FeaturesLast(lambda i: keeps(i) or is_gathered(i), LAUNCH_BYTES)
-    lower(module, keeps, gathered if language.tiles else None)
+    lower(module, keeps, gathered if language.tiles else FeaturesLast(lambda i: keeps(i) and not sums_windows(i)))
     if language.staged:
         stage_reductions(module, lambda i: is_kept(i) or i.parent in inside)
     wrap_library_ops(module, lambda i: library_computes(i) or is_left_to_library(i))

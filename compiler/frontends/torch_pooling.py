@@ -19,6 +19,8 @@ from compiler.ir.attributes import Window, WindowDim
 
 LOWERINGS = Lowerings()
 H = HloInstruction
+_NOWHERE = np.iinfo(np.int64).max
+"""Position of the maximum over padding alone."""
 
 
 def pool_window(
@@ -43,25 +45,29 @@ def pool_window(
 def _max_pool(
     b: TorchBuilder, x: H, kernel: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False
 ) -> Any:
-    t = x.shape.element_type
     window = pool_window(x.shape, b.out.dimensions, kernel, stride, padding, dilation)
+    found = _maxima(b, x, window, len(kernel))
+    return found if "with_indices" in b.what else found[0]
+
+
+def _maxima(b: TorchBuilder, x: H, window: Window, spatial: int) -> list[H | None]:
+    """Return the maxima of windows, and their positions in the plane if these are used; padding always loses."""
+    t = x.shape.element_type
     start = b.constant(lowest(t), t)
-    if 1 in b.used:
-        return _with_places(b, x, window, start, len(kernel))
-    result = b.add(Opcode.REDUCE_WINDOW, x, start, window=window, to_apply=b.function(Opcode.MAXIMUM, t))
-    return [result, None] if "with_indices" in b.what else result
-
-
-def _with_places(b: TorchBuilder, x: H, window: Window, start: H, spatial: int) -> list[H]:
-    """Return the maxima and their positions in the plane; padding loses against every element."""
-    plane = x.shape.dimensions[-spatial:]
-    flat = b.add(Opcode.IOTA, shape=Shape(T.S64, (math.prod(plane),)), iota_dimension=0)
-    places = b.broadcast(b.reshape(flat, plane), x.shape.dimensions)
-    nowhere = b.constant(np.iinfo(np.int64).max, T.S64)
+    if 1 not in b.used:
+        return [b.add(Opcode.REDUCE_WINDOW, x, start, window=window, to_apply=b.function(Opcode.MAXIMUM, t)), None]
     pair = b.add(
-        Opcode.REDUCE_WINDOW, x, places, start, nowhere, window=window, to_apply=better(b, x.shape.element_type, "GT")
-    )
+        Opcode.REDUCE_WINDOW, x, _places(b, x.shape, spatial), start, b.constant(_NOWHERE, T.S64),
+        window=window, to_apply=better(b, t, "GT"),
+    )  # fmt: skip
     return [b.add(Opcode.GET_TUPLE_ELEMENT, pair, index=i) for i in range(2)]
+
+
+def _places(b: TorchBuilder, shape: Shape, spatial: int) -> H:
+    """Return the positions of elements in their plane."""
+    plane = shape.dimensions[-spatial:]
+    flat = b.add(Opcode.IOTA, shape=Shape(T.S64, (math.prod(plane),)), iota_dimension=0)
+    return b.broadcast(b.reshape(flat, plane), shape.dimensions)
 
 
 @LOWERINGS.op("avg_pool1d", "avg_pool2d", "avg_pool3d")
@@ -122,21 +128,27 @@ def weights_of_parts(given: int, wanted: int) -> NDArray[np.float64]:
 
 
 @LOWERINGS.op("adaptive_max_pool2d", "adaptive_max_pool3d")
-def _adaptive_max(b: TorchBuilder, x: H, size: Sequence[int]) -> list[H]:
+def _adaptive_max(b: TorchBuilder, x: H, size: Sequence[int]) -> Any:
     """Return the maxima over overlapping parts of the plane, and their positions in it."""
-    n = len(size)
+    n, t = len(size), x.shape.element_type
     first, plane = x.shape.rank - n, x.shape.dimensions[-n:]
-    flat = b.add(Opcode.IOTA, shape=Shape(T.S64, (math.prod(plane),)), iota_dimension=0)
-    places = b.broadcast(b.reshape(flat, plane), x.shape.dimensions)
+    if all(wanted and given and given % wanted == 0 for given, wanted in zip(plane, size, strict=True)):
+        kernel = [given // wanted for given, wanted in zip(plane, size, strict=True)]
+        window = pool_window(x.shape, [*x.shape.dimensions[:first], *size], kernel, None, 0, 1)
+        return _maxima(b, x, window, n)
+    places = _places(b, x.shape, n) if 1 in b.used else None
     for k, (given, wanted) in enumerate(zip(plane, size, strict=True)):
         parts = _parts(given, wanted)
         longest = max(len(p) for p in parts)
         # Shorter parts repeat their last element, which does not change the maximum.
         table = [[*p, *[p[-1]] * (longest - len(p))] for p in parts]
-        x, places = (take_at(b, v, table, first + 2 * k) for v in (x, places))
-    t, over = x.shape.element_type, tuple(first + 2 * k + 1 for k in range(n))
+        x = take_at(b, x, table, first + 2 * k)
+        places = None if places is None else take_at(b, places, table, first + 2 * k)
+    over = tuple(first + 2 * k + 1 for k in range(n))
+    if places is None:
+        return [b.reduce(Opcode.MAXIMUM, x, over, lowest(t)), None]
     pair = b.add(
-        Opcode.REDUCE, x, places, b.constant(lowest(t), t), b.constant(np.iinfo(np.int64).max, T.S64),
+        Opcode.REDUCE, x, places, b.constant(lowest(t), t), b.constant(_NOWHERE, T.S64),
         dimensions=over, to_apply=better(b, t, "GT"),
     )  # fmt: skip
     return [b.add(Opcode.GET_TUPLE_ELEMENT, pair, index=i) for i in range(2)]

@@ -156,7 +156,7 @@ class _Lowering:
         convolution = convolution_of(self.fused)
         if convolution is not None:
             self._refuse_reductions(convolution)
-            expanded = with_convolution_expanded(self.fused, convolution)
+            expanded = with_convolution_expanded(self.fused, convolution, self.tiles)
             return _Lowering(expanded, self.schedule, self.tiles, self.is_trial).kernel()
         dot = product_of(self.fused)
         if dot is not None:

@@ -87,7 +87,8 @@ def _directions(s: For) -> tuple[int, int, int]:
         # What a whole row shares, such as its mean, is read once per row if rows are not columns.
         along += adjacent and any(i.coefficient(v) != 0 for v in r.vars)
         same += adjacent and all(i.coefficient(v) == 0 for v in r.vars)
-        across += step != 0 and (last == 1 or 0 < last <= NEAR < step)
+        slides = step == last == 1 and s.var.extent > r.vars[-1].extent  # a window: its elements are its neighbour's
+        across += not slides and step != 0 and (last == 1 or 0 < last <= NEAR < step)
     return along, across, same
 
 

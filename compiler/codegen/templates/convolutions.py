@@ -11,6 +11,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from compiler.analysis.convolutions import slides_along_rows
 from compiler.codegen.lowering.windows import Windows, add_windows
 from compiler.errors import UnsupportedError
 from compiler.ir.attributes import ConvDimLabels, PadDim, Window, WindowDim
@@ -47,8 +48,15 @@ def convolution_refusal(i: HloInstruction, summed_in: Mapping[PrimitiveType, Pri
     return None
 
 
-def with_convolution_expanded(fused: HloComputation, convolution: HloInstruction) -> HloComputation:
+def with_convolution_expanded(
+    fused: HloComputation, convolution: HloInstruction, tiles: bool = False
+) -> HloComputation:
     """Return a copy of a fused computation in which other ops compute what its convolution does.
+
+    Args:
+        fused: the computation.
+        convolution: its convolution.
+        tiles: whether products are divided into tiles for the blocks of a GPU.
 
     Raises:
         UnsupportedError: both features and batch are grouped.
@@ -57,12 +65,19 @@ def with_convolution_expanded(fused: HloComputation, convolution: HloInstruction
     HloModule("convolution").add(copy, entry=True)
     b = Builder(copy)
     i = copies[convolution]
-    copy.replace(i, depthwise_sum(i, b) or _Form.of(i).product(b))
+    copy.replace(i, _computed(i, tiles, b))
     copy.remove_dead(b.made)
     for dot in [x for x in b.made if x.opcode is Opcode.DOT and x.parent is copy]:
         named = copy.add(dot.opcode, dot.operands, dot.shape, name=convolution.name, attributes=dot.attributes)
         copy.replace(dot, named)  # refusals name the instruction of the program
     return copy
+
+
+def _computed(i: HloInstruction, tiles: bool, b: Builder) -> HloInstruction:
+    form = _Form.of(i)
+    if not tiles and (form.outputs == 1 or slides_along_rows(i)):
+        return form.sum(b)
+    return depthwise_sum(i, b) or form.product(b)
 
 
 @dataclass(frozen=True)
@@ -114,44 +129,76 @@ class _Form:
         made = b.reshape(made, (batch, *positions, self.groups * outputs))
         return b.transpose(made, [f"b{self._digits}f".index(c) for c in self.labels.out])
 
+    @property
+    def outputs(self) -> int:
+        """Number of output features per group."""
+        return self._size(self.instruction, self.labels.out, "f") // self.groups
+
+    def sum(self, b: Builder) -> HloInstruction:
+        """Build the sums of windows times the kernel, for one group or one output feature of each.
+
+        They are in the order of the result, and in f32 if that is a half type.
+        """
+        i, out = self.instruction, self.labels.out
+        kernel, dims = i.operands[1], i.shape.dimensions
+        inner = [self._size(kernel, self.labels.rhs, c) for c in self._inner]
+        depth = range(len(out), len(out) + len(inner))
+        at = {c: d for d, c in enumerate(out) if c != "f"} | {"group": out.index("f")}
+        made = self._sliding(b, (*dims, *inner), at, depth[0])
+        weights = b.transpose(kernel, [self.labels.rhs.index(c) for c in f"o{self._inner}"])
+        factors = b.broadcast(weights, (*dims, *inner), (out.index("f"), *depth))
+        t = i.shape.element_type
+        wide = PrimitiveType.F32 if t.is_half else t
+        total = b.sum(b.add(Opcode.MULTIPLY, b.convert(made, wide), b.convert(factors, wide)), depth)
+        return b.convert(total, t)
+
     def _windows(self, b: Builder, batch: int, positions: tuple[int, ...]) -> HloInstruction:
         """Build [batch, positions in one dimension, groups if there are several, kernel elements] of the input."""
-        x, kernel = self.instruction.operands
-        labels = self.labels.lhs
+        inner = [self._size(self.instruction.operands[1], self.labels.rhs, c) for c in self._inner]
+        grouped = (self.groups,) if self.groups > 1 else ()
+        at = {c: d for d, c in enumerate(f"b{self._digits}")} | {"group": 1 + len(positions)}
+        first = 1 + len(positions) + len(grouped)
+        made = self._sliding(b, (batch, *positions, *grouped, *inner), at, first)
+        return b.reshape(made, (batch, math.prod(positions), *grouped, *inner))
+
+    def _sliding(self, b: Builder, sizes: tuple[int, ...], at: Mapping[str, int], first: int) -> HloInstruction:
+        """Build the windows of the input.
+
+        Args:
+            b: where they are built.
+            sizes: of the result.
+            at: its dimensions along the batch, the positions and the groups, by label or "group".
+            first: its first dimension along the elements of the kernel, in the order of `_inner`.
+        """
+        x, labels = self.instruction.operands[0], self.labels.lhs
         pads = dict(zip(self._digits, self.window, strict=True))
         none = PadDim(0, 0)
         padding = [
             PadDim(pads[c].pad_low, pads[c].pad_high, pads[c].lhs_dilate - 1) if c in pads else none for c in labels
         ]
-        zero = b.scalar(0, x.shape.element_type)
-        x = b.pad(x, zero, padding)
-        inner = [self._size(kernel, self.labels.rhs, c) for c in self._inner]
-        grouped = (self.groups,) if self.groups > 1 else ()
-        sizes = (batch, *positions, *grouped, *inner)
-        first = 1 + len(positions) + len(grouped)
+        x = b.pad(x, b.scalar(0, x.shape.element_type), padding)
         terms: list[tuple[tuple[int, int], ...]] = []
         starts = []
         for c in labels:
-            own, start = self._terms(c, batch, first, kernel)
+            own, start = self._terms(c, sizes, at, first)
             terms.append(tuple(own))
             starts.append(start)
-        made = add_windows(b.computation, x, sizes, Windows(tuple(terms), tuple(starts)))
-        return b.reshape(made, (batch, math.prod(positions), *grouped, *inner))
+        return add_windows(b.computation, x, sizes, Windows(tuple(terms), tuple(starts)))
 
-    def _terms(self, c: str, batch: int, first: int, kernel: HloInstruction) -> tuple[list[tuple[int, int]], int]:
+    def _terms(
+        self, c: str, sizes: tuple[int, ...], at: Mapping[str, int], first: int
+    ) -> tuple[list[tuple[int, int]], int]:
         """Return the terms and the start of the index along one dimension of the input, given its label."""
-        group = first - 1
         if c == "b":
-            return [(0, 1), *([(group, batch)] if self.by_batch else [])], 0
+            return [(at["b"], 1), *([(at["group"], sizes[at["b"]])] if self.by_batch else [])], 0
         if c == "f":
             within = (first + self._inner.index("i"), 1)
-            features = self._size(kernel, self.labels.rhs, "i")
-            return [within, *([(group, features)] if self.groups > 1 and not self.by_batch else [])], 0
-        d = self._digits.index(c)
-        w, at = self.window[d], first + self._inner.index(c)
+            features = self._size(self.instruction.operands[1], self.labels.rhs, "i")
+            return [within, *([(at["group"], features)] if self.groups > 1 and not self.by_batch else [])], 0
+        w, inner = self.window[self._digits.index(c)], first + self._inner.index(c)
         if w.reversal:
-            return [(1 + d, w.stride), (at, -w.rhs_dilate)], (w.size - 1) * w.rhs_dilate
-        return [(1 + d, w.stride), (at, w.rhs_dilate)], 0
+            return [(at[c], w.stride), (inner, -w.rhs_dilate)], (w.size - 1) * w.rhs_dilate
+        return [(at[c], w.stride), (inner, w.rhs_dilate)], 0
 
     def _kernel(self, b: Builder) -> HloInstruction:
         """Build [kernel elements, groups if there are several, outputs]."""

@@ -5,7 +5,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from compiler.analysis.convolutions import is_weights_gradient
+from compiler.analysis.convolutions import (
+    FEW,
+    is_depthwise,
+    is_weights_gradient,
+    slides_along_rows,
+    suits_windows,
+    window_size,
+)
 from compiler.backends.cpu.onednn.description import MAX_SPACE, Description, Space, Tensor, row_major
 from compiler.errors import UnsupportedError
 from compiler.ir.attributes import ConvDimLabels, Window, WindowDim
@@ -22,35 +29,22 @@ TYPES = {
 """Element types of input, kernel and result that oneDNN computes as HLO defines: with sums in f32 or s32."""
 
 
-MAX_SCALED = 9
+MAX_SCALED = 25
 """Maximum number of kernel elements for which our loops over scaled rows are faster than oneDNN."""
-MAX_SCALED_FEW = 128
-"""The same for fewer features than FEW, of which oneDNN's blocks of features would be mostly empty."""
-FEW = 16
 
 
 def scales_rows(i: HloInstruction) -> bool:
-    """Check whether a convolution scales each feature by few numbers, with adjacent positions adjacent in memory.
+    """Check whether our loops over scaled rows are faster than oneDNN, which arranges features in blocks.
 
-    oneDNN arranges such arrays by blocks of features, which takes longer than the convolution.
+    Of few output features, a block is mostly empty; of many features that are scaled by few numbers each, it takes
+    longer to arrange them than to scale them.
     """
-    labels: ConvDimLabels = i.attributes["dim_labels"]
-    window: Window = i.attr("window", Window())
-    x, groups = i.operands[0].shape, i.attr("feature_group_count", 1)
-    features = x.dimensions[labels.lhs.index("f")]
-    is_depthwise = groups == features == i.shape.dimensions[labels.out.index("f")]
-    lhs, out = (side.replace("f", "") if features == 1 else side for side in (labels.lhs, labels.out))
-    in_rows = lhs[-1].isdigit() and out[-1] == lhs[-1]
-    is_plain = all(w.lhs_dilate <= 2 for w in window.dims)
-    is_single = {o.shape.element_type for o in (*i.operands, i)} == {T.F32}
-    taps = math.prod(w.size for w in window.dims)
-    return (
-        is_depthwise
-        and in_rows
-        and is_plain
-        and is_single
-        and taps <= (MAX_SCALED_FEW if features < FEW else MAX_SCALED)
-    )
+    if {o.shape.element_type for o in (*i.operands, i)} != {T.F32}:
+        return False
+    if not is_depthwise(i) or not slides_along_rows(i):
+        return suits_windows(i)
+    features = i.operands[0].shape.dimensions[i.attributes["dim_labels"].lhs.index("f")]
+    return features < FEW or window_size(i) <= MAX_SCALED
 
 
 def describe_convolution(i: HloInstruction) -> Description:
