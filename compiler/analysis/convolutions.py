@@ -80,7 +80,7 @@ def suits_windows(i: HloInstruction) -> bool:
 
     `rows_last` puts the positions last where they are not. That takes longer than a library if there are many outputs.
     """
-    if i.opcode is not Opcode.CONVOLUTION or not _has_few_outputs(i):
+    if i.opcode is not Opcode.CONVOLUTION or i.shape.element_type.is_complex or not _has_few_outputs(i):
         return False
     window: Window = i.attr("window", Window())
     if not window.dims or any(w.lhs_dilate > 1 for w in window.dims):

@@ -32,7 +32,7 @@ def every_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(matcher, "MIN_POOLING_FLOPS", 0)
     monkeypatch.setattr(matcher, "_SLOW", ("none",))
     monkeypatch.setattr(lowering, "group_products", lambda module, library: False)  # leaves small products to oneDNN
-    monkeypatch.setattr(onednn_convolution, "MAX_SCALED", 0)
+    monkeypatch.setattr(matcher, "scales_rows", lambda i: False)
     monkeypatch.setattr(onednn_pooling, "SUMS_NEED_FEATURES_LAST", False)
     monkeypatch.setattr(onednn_pooling, "MAX_ROW_MAXIMA", 0)
     monkeypatch.setattr(onednn_pooling, "MAX_UNPADDED", 0)
@@ -404,30 +404,39 @@ def test_a_saved_program_says_that_it_needs_the_library(tmp_path: Path, monkeypa
         load(tmp_path / "program")
 
 
-DEPTHWISE = {
-    "rows": ("2,8,20,30", "8,1,3,3", "2,8,20,30", "size=3x3 pad=1_1x1_1", "bf01_oi01->bf01", 0),
-    "dilated": ("2,8,20,30", "8,1,3,3", "2,8,40,60", "size=3x3 pad=1_2x1_2 lhs_dilate=2x2", "bf01_oi01->bf01", 0),
-    "other order": ("8,20,2,30", "3,8,1,3", "2,9,8,14", "size=3x3 stride=2x2", "f0b1_0oi1->b0f1", 0),
-    "few features": ("2,8,20,30", "8,1,5,5", "2,8,20,30", "size=5x5 pad=2_2x2_2", "bf01_oi01->bf01", 0),
-    "large": ("2,8,20,30", "8,1,13,13", "2,8,20,30", "size=13x13 pad=6_6x6_6", "bf01_oi01->bf01", 1),
-    "features last": ("2,20,30,8", "3,3,1,8", "2,20,30,8", "size=3x3 pad=1_1x1_1", "b01f_01io->b01f", 1),
+ROWS = {  # input, kernel, result, window, labels, groups, calls
+    "rows": ("2,8,20,30", "8,1,3,3", "2,8,20,30", "size=3x3 pad=1_1x1_1", "bf01_oi01->bf01", 8, 0),
+    "dilated": ("2,8,20,30", "8,1,3,3", "2,8,40,60", "size=3x3 pad=1_2x1_2 lhs_dilate=2x2", "bf01_oi01->bf01", 8, 0),
+    "other order": ("8,20,2,30", "3,8,1,3", "2,9,8,14", "size=3x3 stride=2x2", "f0b1_0oi1->b0f1", 8, 0),
+    "few features": ("2,8,20,30", "8,1,13,13", "2,8,20,30", "size=13x13 pad=6_6x6_6", "bf01_oi01->bf01", 8, 0),
+    "few features last": ("2,20,30,8", "3,3,1,8", "2,20,30,8", "size=3x3 pad=1_1x1_1", "b01f_01io->b01f", 8, 0),
+    "few outputs": ("2,20,20,30", "3,20,3,3", "2,3,20,30", "size=3x3 pad=1_1x1_1", "bf01_oi01->bf01", 1, 0),
+    "few outputs last": ("2,20,30,20", "3,3,20,3", "2,18,28,3", "size=3x3", "b01f_01io->b01f", 1, 0),
+    "large": ("2,24,20,30", "24,1,13,13", "2,24,20,30", "size=13x13 pad=6_6x6_6", "bf01_oi01->bf01", 24, 1),
+    "features last": ("2,20,30,24", "3,3,1,24", "2,20,30,24", "size=3x3 pad=1_1x1_1", "b01f_01io->b01f", 24, 1),
+    "many outputs": ("2,20,20,30", "9,20,3,3", "2,9,20,30", "size=3x3 pad=1_1x1_1", "bf01_oi01->bf01", 1, 1),
+    "apart": ("2,20,20,30", "3,20,3,3", "2,3,20,14", "size=3x3 stride=1x2 pad=1_1x0_0", "bf01_oi01->bf01", 1, 1),
 }
 
 
-@pytest.mark.parametrize("case", DEPTHWISE)
-def test_depthwise_convolutions_of_rows_stay_with_our_kernels(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(onednn_convolution, "MAX_SCALED", 9)
-    x, kernel, out, window, labels, calls = DEPTHWISE[case]
+@pytest.mark.parametrize("case", ROWS)
+def test_sums_of_scaled_rows_stay_with_our_kernels(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(matcher, "scales_rows", onednn_convolution.scales_rows)
+    x, kernel, out, window, labels, groups, calls = ROWS[case]
     check(
         f"HloModule m\nENTRY e {{ x = f32[{x}] parameter(0)\n k = f32[{kernel}] parameter(1)\n"
-        f" ROOT c = f32[{out}] convolution(x, k), window={{{window}}}, dim_labels={labels}, feature_group_count=8 }}",
+        f" ROOT c = f32[{out}] convolution(x, k), window={{{window}}}, dim_labels={labels}, "
+        f"feature_group_count={groups} }}",
         calls=calls,
     )
 
 
 @pytest.mark.parametrize("order", ["bf01_oi01->bf01", "b01f_01io->b01f"])
 @pytest.mark.parametrize("size", [3, 5])
-def test_convolutions_of_one_feature_stay_with_our_kernels(order: str, size: int) -> None:
+def test_convolutions_of_one_feature_stay_with_our_kernels(
+    order: str, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(matcher, "scales_rows", onednn_convolution.scales_rows)
     first = order.startswith("bf")
     image, kernel = ("3,1,20,30", f"1,1,{size},{size}") if first else ("3,20,30,1", f"{size},{size},1,1")
     half = size // 2

@@ -8,12 +8,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from compiler import compile, parse
+from compiler.analysis.convolutions import suits_windows
 from compiler.codegen.build_target import C_TARGET, CUDA_TARGET
 from compiler.codegen.buildability import node_refusal
 from compiler.codegen.lowering.windows import windows_of
 from compiler.codegen.templates.convolutions import convolution_of, with_convolution_expanded
 from compiler.errors import UnsupportedError
-from compiler.ir import HloComputation
+from compiler.interpreter import evaluate
+from compiler.ir import HloComputation, Opcode
+from compiler.runtime.thunks import KernelThunk
 from tests.codegen import running
 from tests.codegen.running import case_of, fused, random_args
 from tests.sweeps.convolution_cases import FORMS
@@ -79,12 +83,40 @@ def test_the_windows_are_index_arithmetic() -> None:
     computation = with_neighbours("f32", "plain")
     convolution = convolution_of(computation)
     assert convolution is not None
-    copy = with_convolution_expanded(computation, convolution)
+    copy = with_convolution_expanded(computation, convolution, tiles=True)
     (windows,) = [i for i in copy.instructions if windows_of(i) is not None]
     assert windows.shape.dimensions == (2, 5, 5, 3, 3, 2)  # batch, positions, features, elements of the kernel
     assert {i.name for i in computation.instructions if i.opcode.text == "convolution"} == {
         i.name for i in copy.instructions if i.opcode.text == "dot"
     }
+
+
+@pytest.mark.parametrize("t", ["f32", "f64", "bf16", "f16", "s32", "u8", "pred", "f8e4m3fn"])
+@pytest.mark.parametrize(
+    ("x", "kernel", "out", "window", "labels", "groups"),
+    [
+        ("2,3,9,20", "3,1,5,5", "2,3,9,20", "size=5x5 pad=2_2x2_2", "bf01_oi01->bf01", 3),
+        ("2,9,20,3", "4,5,1,3", "2,6,20,3", "size=4x5 pad=0_0x2_2", "b01f_01io->b01f", 3),
+        ("1,2,40", "2,2,7", "1,2,25", "size=7 pad=3_0 rhs_dilate=3", "bf0_oi0->bf0", 1),
+        ("1,40,12", "9,12,1", "1,37,1", "size=9 pad=2_3 rhs_reversal=1", "b0f_0io->b0f", 1),
+        ("6,5,4,33,2", "2,1,3,2,6", "2,4,4,31,2", "size=2x1x3", "f012b_012oi->b012f", 1),
+    ],
+    ids=["rows", "features last", "dilated", "reversed", "other order"],
+)
+def test_sums_of_scaled_rows(t: str, x: str, kernel: str, out: str, window: str, labels: str, groups: int) -> None:
+    module = parse(
+        f"HloModule m\nENTRY e {{ x = {t}[{x}] parameter(0)\n k = {t}[{kernel}] parameter(1)\n"
+        f" ROOT c = {t}[{out}] convolution(x, k), window={{{window}}}, dim_labels={labels}, "
+        f"feature_group_count={groups} }}"
+    )
+    (convolution,) = [i for i in module.entry.instructions if i.opcode is Opcode.CONVOLUTION]
+    assert suits_windows(convolution)
+    exe = compile(module)
+    assert all(isinstance(t, KernelThunk) for t in exe.thunks)
+    rng = np.random.default_rng(0)
+    small = [rng.integers(0, 2, s.dimensions).astype(s.dtype) for s in module.parameter_shapes]
+    for got, want in zip(exe(*small), evaluate(module, small), strict=True):
+        np.testing.assert_array_equal(got, want)
 
 
 def test_what_has_no_kernel_says_why() -> None:

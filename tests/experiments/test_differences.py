@@ -46,8 +46,8 @@ ENTRY e {
 CONVOLUTION = """HloModule convolution
 ENTRY e {
   x = f32[1,8,8,4] parameter(0)
-  w = f32[3,3,4,8] parameter(1)
-  ROOT c = f32[1,8,8,8] convolution(x, w), window={size=3x3 pad=1_1x1_1}, dim_labels=b01f_01io->b01f
+  w = f32[3,3,4,20] parameter(1)
+  ROOT c = f32[1,8,8,20] convolution(x, w), window={size=3x3 pad=1_1x1_1}, dim_labels=b01f_01io->b01f
 }
 """
 

@@ -137,7 +137,7 @@ class _Form:
     def sum(self, b: Builder) -> HloInstruction:
         """Build the sums of windows times the kernel, for one group or one output feature of each.
 
-        They are in the order of the result, and in f32 if that is a half type.
+        They are in the order of the result, and in f32 if that is narrower.
         """
         i, out = self.instruction, self.labels.out
         kernel, dims = i.operands[1], i.shape.dimensions
@@ -148,7 +148,7 @@ class _Form:
         weights = b.transpose(kernel, [self.labels.rhs.index(c) for c in f"o{self._inner}"])
         factors = b.broadcast(weights, (*dims, *inner), (out.index("f"), *depth))
         t = i.shape.element_type
-        wide = PrimitiveType.F32 if t.is_half else t
+        wide = PrimitiveType.F32 if t.is_float and t.bits < PrimitiveType.F32.bits else t
         total = b.sum(b.add(Opcode.MULTIPLY, b.convert(made, wide), b.convert(factors, wide)), depth)
         return b.convert(total, t)
 

@@ -101,9 +101,9 @@ def depthwise_sum(i: HloInstruction, b: Builder) -> HloInstruction | None:
     Slices are added in f32 or in the type of the result if that is wider.
     """
     form = _Form.of(i)
-    if form is None or not form.is_depthwise or math.prod(form.kernel) > MAX_ADDED:
-        return None
     t = i.shape.element_type
+    if form is None or not form.is_depthwise or t.is_complex or math.prod(form.kernel) > MAX_ADDED:
+        return None
     if t in _TYPES and all(o.shape.element_type is t for o in i.operands):
         return form.scaled_and_added(b)
     wide = [b.convert(o, PrimitiveType.F32) for o in i.operands]

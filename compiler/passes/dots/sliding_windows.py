@@ -47,9 +47,10 @@ def _padded(i: HloInstruction, b: Builder) -> HloInstruction | None:
     labels: ConvDimLabels = i.attributes["dim_labels"]
     wanted, t = rows_last(i), i.shape.element_type
     x, kernel = i.operands
-    if wanted == labels and not t.is_half and all(w.pad_low == w.pad_high == 0 for w in window.dims):
+    is_narrow = any(_is_narrow(o) for o in (x, kernel, i))
+    if wanted == labels and not is_narrow and all(w.pad_low == w.pad_high == 0 for w in window.dims):
         return None
-    if t.is_half:
+    if is_narrow:
         x, kernel = (b.convert(o, PrimitiveType.F32) for o in (x, kernel))
     x = b.transpose(x, [labels.lhs.index(c) for c in wanted.lhs])
     pads = dict(zip(map(str, range(len(window.dims))), edges(window.dims), strict=True))
@@ -59,6 +60,11 @@ def _padded(i: HloInstruction, b: Builder) -> HloInstruction | None:
     attributes["window"] = Window(tuple(replace(w, pad_low=0, pad_high=0) for w in window.dims))
     attributes["dim_labels"] = wanted
     order = [labels.out.index(c) for c in wanted.out]
-    shape = Shape(PrimitiveType.F32 if t.is_half else t, tuple(i.shape.dimensions[d] for d in order))
+    shape = Shape(PrimitiveType.F32 if _is_narrow(i) else t, tuple(i.shape.dimensions[d] for d in order))
     made = b.add(Opcode.CONVOLUTION, x, kernel, shape=shape, **attributes)
     return b.transpose(b.convert(made, t), [wanted.out.index(c) for c in labels.out])
+
+
+def _is_narrow(i: HloInstruction) -> bool:
+    t = i.shape.element_type
+    return t.is_float and t.bits < PrimitiveType.F32.bits

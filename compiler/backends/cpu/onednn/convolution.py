@@ -39,10 +39,9 @@ def scales_rows(i: HloInstruction) -> bool:
     Of few output features, a block is mostly empty; of many features that are scaled by few numbers each, it takes
     longer to arrange them than to scale them.
     """
-    if {o.shape.element_type for o in (*i.operands, i)} != {T.F32}:
-        return False
-    if not is_depthwise(i) or not slides_along_rows(i):
-        return suits_windows(i)
+    types = {o.shape.element_type for o in (*i.operands, i)}
+    if types != {T.F32} or not is_depthwise(i) or not slides_along_rows(i):
+        return types <= {T.F32, T.BF16, T.F16} and suits_windows(i)
     features = i.operands[0].shape.dimensions[i.attributes["dim_labels"].lhs.index("f")]
     return features < FEW or window_size(i) <= MAX_SCALED
 
