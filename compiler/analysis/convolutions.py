@@ -21,8 +21,10 @@ def is_weights_gradient(i: HloInstruction) -> bool:
 
 FEW_OUTPUTS = 3
 """Number of output features up to which sums of scaled rows are faster than a library's blocks of features."""
-FEW_FEATURES = 8
-"""The same if the input has so few features, too."""
+FEW_FEATURES, FEW_OUTPUTS_OF_FEW = 4, 8
+"""Number of features of the input up to which that also holds for more output features."""
+MIN_ROW = 8
+"""Positions per row from which on vectors along rows are not mostly empty."""
 FEW = 16
 """Number of features up to which a library's blocks of features are mostly empty."""
 MAX_SLICES = 9
@@ -46,7 +48,7 @@ def slides_along_rows(i: HloInstruction) -> bool:
 
 def _has_few_outputs(i: HloInstruction) -> bool:
     features, outputs, groups = _features(i), _outputs(i), i.attr("feature_group_count", 1)
-    few = FEW_FEATURES if features <= FEW_FEATURES else FEW_OUTPUTS
+    few = FEW_OUTPUTS_OF_FEW if features <= FEW_FEATURES else FEW_OUTPUTS
     if i.attr("batch_group_count", 1) > 1 or (groups != outputs and (groups > 1 or outputs > few)):
         return False
     return all(w.lhs_dilate <= MAX_INPUT_DILATION for w in i.attr("window", Window()).dims)
@@ -85,8 +87,11 @@ def suits_windows(i: HloInstruction) -> bool:
     window: Window = i.attr("window", Window())
     if not window.dims or any(w.lhs_dilate > 1 for w in window.dims):
         return False
-    along = window.dims[_row_dimension(i)]
-    if along.stride > 1 or along.size == 1:
+    d = _row_dimension(i)
+    if window.dims[d].stride > 1 or window.dims[d].size == 1:
+        return False
+    labels: ConvDimLabels = i.attributes["dim_labels"]
+    if i.shape.dimensions[labels.out.index(str(d))] < MIN_ROW * (1 + (_outputs(i) > FEW_OUTPUTS)):
         return False
     if not _has_rows(i):
         return _outputs(i) < FEW
