@@ -33,6 +33,7 @@ def every_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(matcher, "_SLOW", ("none",))
     monkeypatch.setattr(lowering, "group_products", lambda module, library: False)  # leaves small products to oneDNN
     monkeypatch.setattr(matcher, "scales_rows", lambda i: False)
+    monkeypatch.setattr(matcher, "suits_separation", lambda i: False)
     monkeypatch.setattr(onednn_pooling, "SUMS_NEED_FEATURES_LAST", False)
     monkeypatch.setattr(onednn_pooling, "MAX_ROW_MAXIMA", 0)
     monkeypatch.setattr(onednn_pooling, "MAX_UNPADDED", 0)

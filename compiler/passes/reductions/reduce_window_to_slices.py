@@ -15,6 +15,7 @@ from compiler.passes.infrastructure.builder import Builder
 from compiler.passes.infrastructure.patterns import identity_value, scalar_function, splat_value
 from compiler.passes.infrastructure.registry import register
 from compiler.passes.infrastructure.rewriting import RewritePass, RuleSet, RulesOf
+from compiler.passes.reductions.separable_windows import separated, separated_selection
 from compiler.passes.reductions.windows import edges, in_summing_type, is_running, under_element
 
 
@@ -23,8 +24,8 @@ from compiler.passes.reductions.windows import edges, in_summing_type, is_runnin
 class ReduceWindowToSlices(RewritePass):
     """Rewrite a reduce-window -> slices of the padded inputs, combined one after the other.
 
-    A reduction by more than one op, such as that of a maximum and its index, is combined by elementwise ops. Sums of
-    floats narrower than 32 bits are computed in f32 and rounded once.
+    Large windows are combined dimension by dimension. A reduction by more than one op, such as that of a maximum and
+    its index, is combined by elementwise ops. Sums of floats of less than 32 bits are in f32 and rounded once.
 
     Attributes:
         max_parts: maximum number of elements of the window.
@@ -40,7 +41,10 @@ class ReduceWindowToSlices(RewritePass):
         """Return the rules of the pass."""
 
         def cut(i: HloInstruction, b: Builder) -> HloInstruction | None:
-            return _cut(i, b, self.max_parts) or _combine(i, b, self.max_parts, self.max_ops)
+            if self.max_parts and (made := separated(i, b)) is not None:
+                return made
+            made = _cut(i, b, self.max_parts) or _combine(i, b, self.max_parts, self.max_ops)
+            return made or (separated_selection(i, b) if self.max_parts else None)
 
         return lambda op: (cut,) if op is Opcode.REDUCE_WINDOW else ()
 

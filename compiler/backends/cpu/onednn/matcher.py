@@ -20,6 +20,7 @@ from compiler.ir.opcodes import Opcode
 from compiler.ir.types import PrimitiveType as T
 from compiler.passes.dots.convolution_patches import suits_tiles
 from compiler.passes.dots.convolution_simplifier import is_product
+from compiler.passes.reductions.separable_windows import suits_separation
 from compiler.runtime.libraries import LibraryCall
 
 MIN_FLOPS = MIN_CONVOLUTION_FLOPS
@@ -64,6 +65,8 @@ def preference_refusal(i: HloInstruction) -> str | None:
         return f"%{i.name} suits a matrix product"
     if i.opcode is Opcode.REDUCE_WINDOW and suits_rows(i):
         return f"%{i.name} suits a loop over rows"
+    if i.opcode is Opcode.REDUCE_WINDOW and suits_separation(i):
+        return f"%{i.name} is faster dimension by dimension"
     if i.opcode is Opcode.REDUCE_WINDOW and suits_slices(i):
         return f"%{i.name} suits a kernel that other ops can join"
     if i.opcode is Opcode.DOT and suits_reduction(i):

@@ -1,0 +1,224 @@
+"""Large windows of a reduction, dimension by dimension, each as slices that are combined one after the other."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+from compiler.ir import HloComputation, HloInstruction, Opcode
+from compiler.ir.attributes import PadDim, SliceDim, Window, WindowDim
+from compiler.passes.expanders.map_inliner import lifted
+from compiler.passes.infrastructure.builder import Builder
+from compiler.passes.infrastructure.patterns import identity_value, scalar_function, splat_value
+from compiler.passes.reductions.windows import in_summing_type, is_running
+
+MIN_ELEMENTS, MIN_RATIO = 16, 2
+"""Elements of a window, and how many times the combinations of its dimensions, from which on it is divided."""
+MOST_DIRECT = 64
+"""Elements of a window up to which another pass combines them one after the other if it is not divided."""
+LONGEST = 32
+"""Elements along one dimension that are combined one by one; of more, parts are combined first."""
+_IDEMPOTENT = frozenset({Opcode.MAXIMUM, Opcode.MINIMUM, Opcode.AND, Opcode.OR})
+_SELECTING = frozenset(
+    {Opcode.PARAMETER, Opcode.COMPARE, Opcode.SELECT, Opcode.AND, Opcode.OR, Opcode.NOT, Opcode.XOR, Opcode.TUPLE}
+)
+Arrays: TypeAlias = tuple[HloInstruction, ...]
+Combine: TypeAlias = Callable[[Arrays, Arrays], Arrays | None]
+
+
+def suits_separation(i: HloInstruction) -> bool:
+    """Check for a window of several dimensions whose elements are many more than those along the dimensions together.
+
+    Its function must be an op that combines in any order.
+    """
+    if i.opcode is not Opcode.REDUCE_WINDOW or len(i.operands) != 2 or not i.shape.is_array:
+        return False
+    x, init = i.operands
+    t, function = i.shape.element_type, scalar_function(i.attributes["to_apply"])
+    if function is None or identity_value(function, t) is None or 0 in (*i.shape.dimensions, *x.shape.dimensions):
+        return False
+    if {x.shape.element_type, init.shape.element_type} != {t} or is_running(i):
+        return False
+    elements = math.prod(w.size for w in _window(i))
+    pays = elements > MOST_DIRECT or elements * i.shape.num_elements >= MIN_RATIO * _separate_work(i)
+    return _is_large(i) and pays
+
+
+def separated(i: HloInstruction, b: Builder) -> HloInstruction | None:
+    """Return a reduce-window for which `suits_separation` holds, dimension by dimension; None for others.
+
+    Sums change their order; those of floats narrower than 32 bits are computed in f32 and rounded once.
+    """
+    function = scalar_function(i.attributes["to_apply"]) if suits_separation(i) else None
+    neutral = None if function is None else identity_value(function, i.shape.element_type)
+    if function is None or neutral is None:
+        return None
+    op = function
+    starts_neutral = splat_value(i.operands[1]) == neutral
+    x, init = in_summing_type(i, b)
+
+    def combine(first: Arrays, second: Arrays) -> Arrays:
+        return (b.add(op, first[0], second[0]),)
+
+    found = _along_all(i, (x,), (b.scalar(neutral, x.shape.element_type),), combine, op in _IDEMPOTENT, b)
+    if found is None:
+        return None
+    (total,) = found
+    if not starts_neutral:
+        total = b.add(op, b.broadcast(init, i.shape.dimensions, ()), total)
+    return b.convert(total, i.shape.element_type)
+
+
+def separated_selection(i: HloInstruction, b: Builder) -> HloInstruction | None:
+    """Return a large reduce-window that selects one of the elements, such as a maximum with its index, by dimension."""
+    count, function = len(i.operands) // 2, i.attributes["to_apply"]
+    results = i.shape.tuple_shapes if i.shape.is_tuple else (i.shape,)
+    if any(0 in s.dimensions for s in (*results, *(o.shape for o in i.operands))) or not _is_large(i) or is_running(i):
+        return None
+    inputs, starts = i.operands[:count], i.operands[count:]
+    if not _selects(function) or any(
+        x.shape.element_type is not s.shape.element_type for x, s in zip(inputs, starts, strict=True)
+    ):
+        return None
+
+    def combine(first: Arrays, second: Arrays) -> Arrays | None:
+        made = lifted(function, [*first, *second], first[0].shape.dimensions, b)
+        return None if made is None else tuple(made)
+
+    found = _along_all(i, inputs, starts, combine, True, b)
+    if found is None:
+        return None
+    return b.add(Opcode.TUPLE, *found) if i.shape.is_tuple else found[0]
+
+
+def _is_large(i: HloInstruction) -> bool:
+    sizes = [w.size for w in _window(i)]
+    several = sum(s > 1 for s in sizes) > 1
+    return (several and math.prod(sizes) >= MIN_ELEMENTS) or max(sizes, default=1) > LONGEST
+
+
+def _selects(function: HloComputation) -> bool:
+    """Check whether the results are one of the two groups of arguments, so that each may be combined several times."""
+    root = function.root
+    results = root.operands if root.opcode is Opcode.TUPLE else (root,)
+    if any(f.opcode not in _SELECTING for f in function.instructions):
+        return False
+    count, choices = len(results), set()
+    for n, r in enumerate(results):
+        if r.opcode is not Opcode.SELECT:
+            return False
+        taken = tuple(o.parameter_number for o in r.operands[1:])
+        if set(taken) != {n, n + count}:
+            return False
+        choices.add((r.operands[0], taken[0] == n))
+    return len(choices) == 1
+
+
+def _window(i: HloInstruction) -> Sequence[WindowDim]:
+    window: Window = i.attr("window", Window())
+    return window.dims
+
+
+def _order(i: HloInstruction) -> list[int]:
+    """Return the dimensions that the window changes, those first along which the fewest positions are left."""
+    window = _window(i)
+    return sorted((d for d, w in enumerate(window) if w != WindowDim(1)), key=lambda d: -window[d].stride)
+
+
+def _separate_work(i: HloInstruction) -> int:
+    """Return the number of elements that are combined dimension by dimension."""
+    sizes, work = list(i.operands[0].shape.dimensions), 0
+    result = i.shape if i.shape.is_array else i.shape.tuple_shapes[0]
+    for d in _order(i):
+        w = _window(i)[d]
+        if w.size > LONGEST:
+            part = _part(w)
+            work += part * math.prod(sizes)
+            sizes[d] = result.dimensions[d]
+            work += -(-w.size // part) * math.prod(sizes)
+        else:
+            sizes[d] = result.dimensions[d]
+            work += w.size * math.prod(sizes)
+    return work
+
+
+def _part(w: WindowDim) -> int:
+    """Return how many adjacent elements of a long window are combined first."""
+    return math.isqrt(w.size - 1) + 1
+
+
+def _along_all(
+    i: HloInstruction, arrays: Arrays, starts: Arrays, combine: Combine, repeats: bool, b: Builder
+) -> Arrays | None:
+    result = i.shape if i.shape.is_array else i.shape.tuple_shapes[0]
+    for d in _order(i):
+        w = _window(i)[d]
+        if w.reversal:
+            return None
+        rank = arrays[0].shape.rank
+        edge = [PadDim(w.pad_low, w.pad_high, w.lhs_dilate - 1) if k == d else PadDim(0, 0) for k in range(rank)]
+        padded = tuple(b.pad(x, s, edge) for x, s in zip(arrays, starts, strict=True))
+        if padded != arrays:
+            padded = _stored(padded, b)
+        found = _along(padded, d, w, result.dimensions[d], combine, repeats, b)
+        if found is None:
+            return None
+        arrays = found
+    return arrays
+
+
+def _along(
+    arrays: Arrays, d: int, w: WindowDim, count: int, combine: Combine, repeats: bool, b: Builder
+) -> Arrays | None:
+    """Return the combinations of a window along one dimension of padded arrays at `count` positions.
+
+    Args:
+        arrays: the arrays.
+        d: the dimension.
+        w: size, stride and dilation of the window.
+        count: number of its positions.
+        combine: combines two elements.
+        repeats: whether an element may be combined several times.
+        b: where they are built.
+    """
+
+    def taken(of: Arrays, element: int) -> Arrays:
+        first = element * w.rhs_dilate
+        cut = SliceDim(first, first + (count - 1) * w.stride + 1, w.stride)
+        return _cut(of, d, cut, b)
+
+    if w.size <= LONGEST:
+        return _combined([taken(arrays, k) for k in range(w.size)], combine)
+    part = _part(w)
+    length = arrays[0].shape.dimensions[d] - (part - 1) * w.rhs_dilate
+    slices = [_cut(arrays, d, SliceDim(k * w.rhs_dilate, k * w.rhs_dilate + length), b) for k in range(part)]
+    parts = _combined(slices, combine)
+    if parts is None:
+        return None
+    parts = _stored(parts, b)
+    whole, rest = divmod(w.size, part)
+    terms = [taken(parts, k * part) for k in range(whole)]
+    if rest and repeats:
+        terms.append(taken(parts, w.size - part))
+    elif rest:
+        terms += [taken(arrays, k) for k in range(whole * part, w.size)]
+    return _combined(terms, combine)
+
+
+def _cut(arrays: Arrays, d: int, cut: SliceDim, b: Builder) -> Arrays:
+    return tuple(
+        b.slice(x, [cut if k == d else SliceDim(0, n) for k, n in enumerate(x.shape.dimensions)]) for x in arrays
+    )
+
+
+def _stored(arrays: Arrays, b: Builder) -> Arrays:
+    """Return arrays that are computed once, not in the loop of each element of a window."""
+    return tuple(b.add(Opcode.OPTIMIZATION_BARRIER, x) for x in arrays)
+
+
+def _combined(terms: list[Arrays], combine: Combine) -> Arrays | None:
+    total: Arrays | None = terms[0]
+    for term in terms[1:]:
+        total = None if total is None else combine(total, term)
+    return total
