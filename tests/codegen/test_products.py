@@ -5,12 +5,14 @@ import random
 import numpy as np
 import pytest
 
+from compiler import compile, parse
 from compiler.codegen.lowering.lower import lower
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.traversal import walk
 from compiler.codegen.schedules.bind_c import bind_c
 from compiler.codegen.schedules.schedule import Schedule
 from compiler.codegen.schedules.template_schedules import ProductSchedule
+from compiler.interpreter import evaluate
 from compiler.ir.computation import HloComputation
 from tests.codegen.products import random_product
 from tests.codegen.running import case_of, fused, problem, random_args, run_c
@@ -35,6 +37,24 @@ def test_random_products(schedule: Schedule | None) -> None:
 
     for computation, case, result in zip(computations, cases, results, strict=True):
         assert problem(result, case) is None, str(computation.root)
+
+
+@pytest.mark.parametrize("t", ["s32", "u32", "s64", "u64"])
+def test_products_of_integers_run_in_kernels_and_wrap_around(t: str) -> None:
+    module = parse(f"""HloModule m
+        ENTRY e {{ x = {t}[3,40,70] parameter(0)
+          y = {t}[3,30,70] parameter(1)
+          d = {t}[3,40,30] dot(x, y), lhs_batch_dims={{0}}, rhs_batch_dims={{0}},
+            lhs_contracting_dims={{2}}, rhs_contracting_dims={{2}}
+          ROOT n = {t}[3,40,30] multiply(d, d) }}""")
+    exe = compile(module)
+    assert [k.kind for k in exe.kernels] == ["product"]
+    rng = np.random.default_rng(2)
+    limits = [np.iinfo(s.dtype) for s in module.parameter_shapes]
+    arguments = [
+        rng.integers(i.min, i.max, s.dimensions, s.dtype) for i, s in zip(limits, module.parameter_shapes, strict=True)
+    ]
+    np.testing.assert_array_equal(exe(*arguments)[0], evaluate(module, arguments)[0])
 
 
 def test_nan_and_infinity_stay_in_their_rows() -> None:
@@ -70,7 +90,7 @@ def test_a_product_of_bfloat16_is_rounded_once() -> None:
     assert np.mean(result == wanted) > 0.95
 
 
-@pytest.mark.parametrize("t", ["f32", "f64"])
+@pytest.mark.parametrize("t", ["f32", "f64", "s32", "u32", "s64", "u64"])
 @pytest.mark.parametrize("vector", [256, 512])
 def test_columns_that_do_not_fill_a_vector(t: str, vector: int) -> None:
     """Every rest of a vector is loaded without what follows it, up to the last element of the array."""
@@ -83,7 +103,8 @@ def test_columns_that_do_not_fill_a_vector(t: str, vector: int) -> None:
             ROOT d = {t}[9,{columns}] dot(p0, p1), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
         """)
         args = random_args(computation.parameter_shapes, rng)
-        args[1][-1, -1] = np.inf
+        is_float = np.issubdtype(args[1].dtype, np.floating)
+        args[1][-1, -1] = np.inf if is_float else np.iinfo(args[1].dtype).max  # products of integers wrap around
         cases.append(case_of(computation, args, "c", Schedule(vector=vector)))
 
     for case, result in zip(cases, run_c(cases), strict=True):

@@ -243,11 +243,6 @@ REFUSED = {
         "%q = f32[4,4] reverse(%y), dimensions={0}",
         "%y: its result is read at other places",
     ),
-    "a product of integers": (
-        "%y = s32[4,4] dot(%i, %i), lhs_contracting_dims={1}, rhs_contracting_dims={0}",
-        "%q = s32[4,4] negate(%y)",
-        "%y: a dot of these types has no kernel: s32, s32, s32",
-    ),
     "a window that is not cumulative": (
         "%y = f32[4,4] negate(%x)",
         "%q = f32[3,4] reduce-window(%y, %zero), window={size=2x1}, to_apply=%sum",
@@ -285,11 +280,6 @@ REFUSED = {
         "%y = f32[4,4] sort(%x), dimensions={1}, is_stable=true, to_apply=%less",
         "%q = f32[4,4] reverse(%y), dimensions={1}",
         "%y: its result is read at other places",
-    ),
-    "a convolution of integers": (
-        "%y = s32[1,4,4] reshape(%i)",
-        "%q = s32[1,4,4] convolution(%y, %y), window={size=1}, dim_labels=b0f_0io->b0f",
-        "%q: a convolution of these types has no generated kernel: s32, s32, s32",
     ),
     "a convolution read elsewhere": (
         "%y = f32[4,4] convolution(%x, %x), dim_labels=bf_io->bf",

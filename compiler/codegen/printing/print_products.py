@@ -12,10 +12,18 @@ from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.printing.scalar import COMPUTE_TYPES
 from compiler.ir.types import PrimitiveType as T
 
-_MASKED = {T.F32: ("ps512", "float", "unsigned short"), T.F64: ("pd512", "double", "unsigned char")}
-"""Suffix, element type and mask type of the AVX-512 builtins for masked loads and stores."""
-_PARTIAL = {T.F32: ("ps256", "int"), T.F64: ("pd256", "long long")}
-"""Suffix and mask element of the AVX builtins for masked loads."""
+_MASKED = {
+    T.F32: ("ups512", "float"), T.F64: ("upd512", "double"),
+    T.S32: ("dqusi512", "int"), T.U32: ("dqusi512", "int"),
+    T.S64: ("dqudi512", "long long"), T.U64: ("dqudi512", "long long"),
+}  # fmt: skip
+"""Suffix and element type of the AVX-512 builtins for masked loads and stores."""
+_PARTIAL = {
+    T.F32: ("ps256", "float", "int", "AVX"), T.F64: ("pd256", "double", "long long", "AVX"),
+    T.S32: ("d256", "int", "int", "AVX2"), T.U32: ("d256", "int", "int", "AVX2"),
+    T.S64: ("q256", "long long", "long long", "AVX2"), T.U64: ("q256", "long long", "long long", "AVX2"),
+}  # fmt: skip
+"""Suffix, element and mask element of the builtins for masked loads of 256 bits, and the extension that has them."""
 
 
 def product_call(s: lir.MatrixProduct, name: str) -> str:
@@ -61,6 +69,7 @@ class _Tiles:
     def __init__(self, s: lir.MatrixProduct, name: str, width: int, tile: tuple[int, int], attributes: str) -> None:
         self.s, self.name, self.width, self.attributes = s, name, width, attributes
         self.element = COMPUTE_TYPES[s.type]
+        self.sum = f"uint{s.type.bits}_t" if s.type.is_integer else self.element  # unsigned numbers wrap around
         self.lanes = width // s.type.byte_size
         self.rows, self.panel = tile[0], tile[1] * self.lanes
         self.decay = f" const {self.element} *decay," if s.decay else ""
@@ -69,7 +78,10 @@ class _Tiles:
         s, c = self.s, self.element
         heights, widths = _rests(s.rows, self.rows), _rests(s.columns, self.panel)
         kind = f"vector_size({self.width}), aligned({s.type.byte_size}), may_alias"
-        lines = [f"typedef {c} {self.name}_v __attribute__(({kind}));", *self._partial_loads(widths)]
+        lines = [f"typedef {self.sum} {self.name}_v __attribute__(({kind}));", *self._partial_loads(widths)]
+        if self.width == 64:  # what the builtins take
+            element = _MASKED[s.type][1]
+            lines.append(f"typedef {element} {self.name}_vm __attribute__((vector_size({self.width})));")
         for width in [*([self.panel] if s.columns.total >= self.panel else []), *widths]:
             for height in [*([self.rows] if s.rows.total >= self.rows else []), *heights]:
                 lines += self._tile(height, width)
@@ -122,7 +134,7 @@ class _Tiles:
         lines += [f"  {self._load(f'b{n}', 'b', n, columns, s.rhs.local)}" for n in range(vectors)]
         for r in range(rows):
             updates = " ".join(f"{names[r][n]} += x{r} * b{n};" for n in range(vectors))
-            lines.append(f"    const {c} x{r} = a[{r * s.lhs.row}]; {updates}")
+            lines.append(f"    const {self.sum} x{r} = ({self.sum})a[{r * s.lhs.row}]; {updates}")
         lines.append("  }")
         for r in range(rows):
             for n in range(vectors):
@@ -135,10 +147,14 @@ class _Tiles:
         if whole or rest >= self.lanes:
             return f"  {v} {name} = *(const {v} *)({at});"
         if self.width == 64:
-            suffix, element, mask = _MASKED[self.s.type]
-            bits = f"({mask}){hex((1 << rest) - 1)}"
-            return f"  {v} {name} = __builtin_ia32_loadu{suffix}_mask((const {element} *)({at}), ({v}){{0}}, {bits});"
+            suffix, element = _MASKED[self.s.type]
+            loaded = f"__builtin_ia32_load{suffix}_mask((const {element} *)({at}), ({v}m){{0}}, {self._mask(rest)})"
+            return f"  {v} {name} = ({v}){loaded};"
         return f"  {v} {name} = {self.name}_first{rest}({at});"
+
+    def _mask(self, count: int) -> str:
+        """Return the mask of the first elements of a vector of 64 bytes."""
+        return f"(unsigned {'short' if self.lanes == 16 else 'char'}){hex((1 << count) - 1)}"
 
     def _partial_loads(self, widths: list[int]) -> list[str]:
         """Return the functions that load the first elements of a vector of 32 bytes, for the rests of some widths.
@@ -148,14 +164,15 @@ class _Tiles:
         """
         if self.width != 32:
             return []
-        c, v, (suffix, mask) = self.element, f"{self.name}_v", _PARTIAL[self.s.type]
+        c, v = self.element, f"{self.name}_v"
+        suffix, element, mask, extension = _PARTIAL[self.s.type]
         lines = []
         for rest in sorted({width % self.lanes for width in widths} - {0}):
             lines += [
                 f"static inline {v} {self.name}_first{rest}(const {c} *p) {{",
-                "#ifdef __AVX__",
+                f"#ifdef __{extension}__",
                 f"  typedef {mask} mask_t __attribute__((vector_size(32)));",
-                f"  typedef {c} vector_t __attribute__((vector_size(32)));",
+                f"  typedef {element} vector_t __attribute__((vector_size(32)));",
                 f"  return ({v})__builtin_ia32_maskload{suffix}((const vector_t *)p, "
                 f"(mask_t){{{', '.join(['-1'] * rest)}}});",
                 "#else",
@@ -172,7 +189,6 @@ class _Tiles:
         if whole or rest >= self.lanes:
             return f"  *({v} *)({at}) = {name};"
         if self.width == 64:
-            suffix, element, mask = _MASKED[self.s.type]
-            bits = f"({mask}){hex((1 << rest) - 1)}"
-            return f"  __builtin_ia32_storeu{suffix}_mask(({element} *)({at}), {name}, {bits});"
+            suffix, element = _MASKED[self.s.type]
+            return f"  __builtin_ia32_store{suffix}_mask(({element} *)({at}), ({v}m){name}, {self._mask(rest)});"
         return f"  __builtin_memcpy({at}, &{name}, {rest * self.s.type.byte_size});"

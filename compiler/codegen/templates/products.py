@@ -48,7 +48,10 @@ from compiler.ir.instruction import HloInstruction
 from compiler.ir.opcodes import Opcode
 from compiler.ir.types import PrimitiveType as T
 
-ACCUMULATED_IN = {T.F16: T.F32, T.BF16: T.F32, T.F32: T.F32, T.F64: T.F64}
+ACCUMULATED_IN = {
+    T.F16: T.F32, T.BF16: T.F32, T.F32: T.F32, T.F64: T.F64,
+    T.S32: T.S32, T.U32: T.U32, T.S64: T.S64, T.U64: T.U64,
+}  # fmt: skip
 """The type in which products of each element type are summed."""
 GATHER, SCATTER, VECTOR = 0.4, 1.2, 0.1
 """Estimated cycles per element of packing an operand, of storing across the output, and of storing along it."""
