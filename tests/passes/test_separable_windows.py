@@ -116,7 +116,7 @@ def test_what_does_not_select_one_group_stays() -> None:
         ("size=25x1 pad=12_12x0_0", "64,64", False),
     ],
 )
-def test_when_it_pays(window: str, result: str, suits: bool) -> None:
+def test_when_it_saves_work(window: str, result: str, suits: bool) -> None:
     module = parse(f"""HloModule m
         f {{ a = f32[] parameter(0)
           b = f32[] parameter(1)
@@ -126,3 +126,51 @@ def test_when_it_pays(window: str, result: str, suits: bool) -> None:
           ROOT w = f32[{result}] reduce-window(x, i), window={{{window}}}, to_apply=f }}""")
     assert module.entry.root.opcode is Opcode.REDUCE_WINDOW
     assert suits_separation(module.entry.root) is suits
+
+
+@pytest.mark.parametrize("direction", ["GE", "GT", "LE", "LT"])
+@pytest.mark.parametrize(
+    ("window", "sources", "t"),
+    [
+        ("size=1x7x7 pad=0_0x3_3x3_3", "2,20,22", "f32"),
+        ("size=1x8x8 stride=1x4x4 pad=0_0x2_2x0_2", "2,5,5", "f32"),
+        ("size=1x6x6 stride=1x3x2 pad=0_0x-1_0x0_0", "2,5,9", "f64"),
+        ("size=1x20x4 stride=1x1x2", "2,1,10", "s32"),
+    ],
+    ids=["dense", "apart", "cropped", "long"],
+)
+def test_sources_are_added_to_the_chosen_places(direction: str, window: str, sources: str, t: str) -> None:
+    module = parse(f"""HloModule m
+        select {{ a = {t}[] parameter(0)
+          b = {t}[] parameter(1)
+          ROOT r = pred[] compare(a, b), direction={direction} }}
+        add {{ a = {t}[] parameter(0)
+          b = {t}[] parameter(1)
+          ROOT r = {t}[] add(a, b) }}
+        ENTRY e {{ x = {t}[2,20,22] parameter(0)
+          s = {t}[{sources}] parameter(1)
+          z = {t}[] constant(0)
+          ROOT w = {t}[2,20,22] select-and-scatter(x, s, z), window={{{window}}}, select=select, scatter=add }}""")
+    exe = compile(module)
+    assert all(isinstance(k, KernelThunk) for k in exe.thunks)
+    rng = np.random.default_rng(0)  # small integers, of which many are equal
+    arguments = [rng.integers(-4, 5, s.dimensions).astype(s.dtype) for s in module.parameter_shapes]
+    np.testing.assert_array_equal(exe(*arguments)[0], evaluate(module, arguments)[0])
+
+
+def test_the_gradient_of_large_maxima_goes_to_elements_and_not_to_padding() -> None:
+    module = parse("""HloModule m
+        select { a = f32[] parameter(0)
+          b = f32[] parameter(1)
+          ROOT r = pred[] compare(a, b), direction=GE }
+        add { a = f32[] parameter(0)
+          b = f32[] parameter(1)
+          ROOT r = f32[] add(a, b) }
+        ENTRY e { x = f32[30,30] parameter(0)
+          s = f32[30,30] parameter(1)
+          z = f32[] constant(0)
+          ROOT w = f32[30,30] select-and-scatter(x, s, z), window={size=9x9 pad=4_4x4_4},
+            select=select, scatter=add }""")
+    x = np.full((30, 30), -np.inf, np.float32)
+    (got,) = compile(module)(x, np.ones_like(x))
+    assert got.sum() == 900

@@ -8,15 +8,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
+
 from compiler.ir import HloComputation, HloInstruction, Opcode, PrimitiveType, Shape
 from compiler.ir.attributes import PadDim, SliceDim, Window
 from compiler.passes.infrastructure.builder import Builder
-from compiler.passes.infrastructure.patterns import scalar_function
+from compiler.passes.infrastructure.patterns import highest, lowest, scalar_function
 from compiler.passes.infrastructure.registry import register
 from compiler.passes.infrastructure.rewriting import RewritePass, RuleSet
 
 RULES = RuleSet()
 _MOST_POSITIONS = 64
+_MANY_POSITIONS = 36
+"""Positions of overlapping windows from which on the place of the selected one is computed, not an array for each."""
+_LARGER, _SMALLER = ("GE", "GT"), ("LE", "LT")
 
 
 @register
@@ -24,9 +29,10 @@ _MOST_POSITIONS = 64
 class SelectAndScatterExpander(RewritePass):
     """Find the selected position of each window by comparing its positions in turn, and scatter the source there.
 
-    Windows may have up to 64 positions and no dilation, and must either
-    - not overlap (stride equals size) and have no padding, or
-    - add the sources: then each position in the window yields one array, and these are added.
+    Windows may have no dilation, and must either
+    - not overlap (stride equals size), have no padding and up to 64 positions, or
+    - add the sources: then each position in the window yields one array, and these are added, or if there are many
+      positions, the place of the selected one is computed for each window, where a scatter adds the source.
     """
 
     name: ClassVar[str] = "select-and-scatter-expander"
@@ -66,6 +72,8 @@ def _overlapping(i: HloInstruction, b: Builder) -> HloInstruction | None:
     plain = all(w.lhs_dilate == w.rhs_dilate == 1 and not w.reversal and min(w.pad_low, w.pad_high) >= 0 for w in dims)
     if not adds or not plain or math.prod(w.size for w in dims) > _MOST_POSITIONS:
         return None
+    if _has_order(i) and math.prod(w.size for w in dims) >= _MANY_POSITIONS:
+        return None
     if len(dims) != operand.shape.rank or not source.shape.num_elements:
         return None
     around = [PadDim(w.pad_low, w.pad_high) for w in dims]
@@ -92,6 +100,71 @@ def _overlapping(i: HloInstruction, b: Builder) -> HloInstruction | None:
         total = b.add(Opcode.ADD, total, b.pad(part, zero, apart))
     inner = [SliceDim(w.pad_low, w.pad_low + n) for w, n in zip(dims, operand.shape.dimensions, strict=True)]
     return b.slice(total, inner)
+
+
+@RULES.on(Opcode.SELECT_AND_SCATTER)
+def _by_places(i: HloInstruction, b: Builder) -> HloInstruction | None:
+    """Add each source to the place of the largest or smallest element of its window."""
+    operand, source, init = i.operands
+    window: Window = i.attr("window", Window())
+    adds = scalar_function(i.attributes["scatter"]) is Opcode.ADD
+    plain = all(w.lhs_dilate == w.rhs_dilate == 1 and not w.reversal for w in window.dims)
+    count, t = operand.shape.num_elements, operand.shape.element_type
+    if not adds or not plain or not _has_order(i) or math.prod(w.size for w in window.dims) < _MANY_POSITIONS:
+        return None
+    if not source.shape.num_elements or len(window.dims) != operand.shape.rank or count > np.iinfo(np.int32).max:
+        return None
+    direction: str = i.attributes["select"].root.attributes["direction"]
+    worst = lowest(t) if direction in _LARGER else highest(t)
+    if worst is None:
+        return None
+    nowhere = np.iinfo(np.int32).max
+    places = b.reshape(
+        b.add(Opcode.IOTA, shape=Shape(PrimitiveType.S32, (count,)), iota_dimension=0), operand.shape.dimensions
+    )
+    chosen = b.add(
+        Opcode.REDUCE_WINDOW, operand, places, b.scalar(worst, t), b.scalar(nowhere, PrimitiveType.S32),
+        window=window, to_apply=_first_best(t, direction, nowhere, b),
+    )  # fmt: skip
+    at = b.add(Opcode.GET_TUPLE_ELEMENT, chosen, index=1)
+    n = source.shape.num_elements
+    total = b.add(
+        Opcode.SCATTER, b.broadcast(init, (count,), ()), b.reshape(at, (n, 1)), b.reshape(source, (n,)),
+        to_apply=i.attributes["scatter"], update_window_dims=(), inserted_window_dims=(0,),
+        scatter_dims_to_operand_dims=(0,), index_vector_dim=1,
+    )  # fmt: skip
+    return b.reshape(total, operand.shape.dimensions)
+
+
+def _has_order(i: HloInstruction) -> bool:
+    """Check whether what is selected is the larger or the smaller of two elements."""
+    select: HloComputation = i.attributes["select"]
+    root = select.root
+    if root.opcode is not Opcode.COMPARE or [o.parameter_number for o in root.operands] != [0, 1]:
+        return False
+    return root.attributes["direction"] in (*_LARGER, *_SMALLER)
+
+
+def _first_best(t: PrimitiveType, direction: str, nowhere: int, b: Builder) -> HloComputation:
+    """Return the function that selects one of two elements with their places; padding is nowhere.
+
+    Of equal elements it selects the one that the comparison would, given those of lower places first.
+    """
+    module = b.computation.parent
+    if module is None:
+        raise ValueError("a computation outside of a module cannot have a reducer")
+    function = HloComputation("first_best")
+    f = Builder(function)
+    types = (t, PrimitiveType.S32, t, PrimitiveType.S32)
+    x, m, y, n = (function.add_parameter(k, Shape(element, ())) for k, element in enumerate(types))
+    none = f.scalar(nowhere, PrimitiveType.S32)
+    is_before = f.compare(m, n, "LT" if direction in ("GE", "LE") else "GT")
+    is_better = f.compare(x, y, "GT" if direction in _LARGER else "LT")
+    keeps = f.add(Opcode.OR, is_better, f.add(Opcode.AND, f.compare(x, y, "EQ"), is_before))
+    keeps = f.add(Opcode.OR, keeps, f.compare(n, none, "EQ"))
+    keeps = f.add(Opcode.AND, keeps, f.compare(m, none, "NE"))
+    function.root = f.add(Opcode.TUPLE, f.add(Opcode.SELECT, keeps, x, y), f.add(Opcode.SELECT, keeps, m, n))
+    return module.add(function)
 
 
 def _tiles(windows: HloInstruction, counts: Sequence[int], sizes: Sequence[int], b: Builder) -> list[HloInstruction]:

@@ -41,10 +41,8 @@ class ReduceWindowToSlices(RewritePass):
         """Return the rules of the pass."""
 
         def cut(i: HloInstruction, b: Builder) -> HloInstruction | None:
-            if self.max_parts and (made := separated(i, b)) is not None:
-                return made
-            made = _cut(i, b, self.max_parts) or _combine(i, b, self.max_parts, self.max_ops)
-            return made or (separated_selection(i, b) if self.max_parts else None)
+            made = separated(i, b) or separated_selection(i, b) if self.max_parts else None
+            return made or _cut(i, b, self.max_parts) or _combine(i, b, self.max_parts, self.max_ops)
 
         return lambda op: (cut,) if op is Opcode.REDUCE_WINDOW else ()
 

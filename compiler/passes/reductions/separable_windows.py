@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from compiler.ir import HloComputation, HloInstruction, Opcode
-from compiler.ir.attributes import PadDim, SliceDim, Window, WindowDim
+from compiler.ir.attributes import SliceDim, Window, WindowDim
 from compiler.passes.expanders.map_inliner import lifted
 from compiler.passes.infrastructure.builder import Builder
 from compiler.passes.infrastructure.patterns import identity_value, scalar_function, splat_value
-from compiler.passes.reductions.windows import in_summing_type, is_running
+from compiler.passes.reductions.windows import edges, in_summing_type, is_running
 
 MIN_ELEMENTS, MIN_RATIO = 16, 2
 """Elements of a window, and how many times the combinations of its dimensions, from which on it is divided."""
@@ -21,8 +21,11 @@ LONGEST = 32
 """Elements along one dimension that are combined one by one; of more, parts are combined first."""
 _IDEMPOTENT = frozenset({Opcode.MAXIMUM, Opcode.MINIMUM, Opcode.AND, Opcode.OR})
 _SELECTING = frozenset(
-    {Opcode.PARAMETER, Opcode.COMPARE, Opcode.SELECT, Opcode.AND, Opcode.OR, Opcode.NOT, Opcode.XOR, Opcode.TUPLE}
-)
+    {
+        Opcode.PARAMETER, Opcode.CONSTANT, Opcode.COMPARE, Opcode.SELECT, Opcode.AND, Opcode.OR, Opcode.NOT, Opcode.XOR,
+        Opcode.TUPLE,
+    }
+)  # fmt: skip
 Arrays: TypeAlias = tuple[HloInstruction, ...]
 Combine: TypeAlias = Callable[[Arrays, Arrays], Arrays | None]
 
@@ -41,8 +44,8 @@ def suits_separation(i: HloInstruction) -> bool:
     if {x.shape.element_type, init.shape.element_type} != {t} or is_running(i):
         return False
     elements = math.prod(w.size for w in _window(i))
-    pays = elements > MOST_DIRECT or elements * i.shape.num_elements >= MIN_RATIO * _separate_work(i)
-    return _is_large(i) and pays
+    is_shorter = elements > MOST_DIRECT or elements * i.shape.num_elements >= MIN_RATIO * _separate_work(i)
+    return _is_large(i) and is_shorter
 
 
 def separated(i: HloInstruction, b: Builder) -> HloInstruction | None:
@@ -61,7 +64,8 @@ def separated(i: HloInstruction, b: Builder) -> HloInstruction | None:
     def combine(first: Arrays, second: Arrays) -> Arrays:
         return (b.add(op, first[0], second[0]),)
 
-    found = _along_all(i, (x,), (b.scalar(neutral, x.shape.element_type),), combine, op in _IDEMPOTENT, b)
+    starts = (b.scalar(neutral, x.shape.element_type),)
+    found = _along_all(i, (x,), starts, combine, op in _IDEMPOTENT, b, _order(i))
     if found is None:
         return None
     (total,) = found
@@ -71,7 +75,10 @@ def separated(i: HloInstruction, b: Builder) -> HloInstruction | None:
 
 
 def separated_selection(i: HloInstruction, b: Builder) -> HloInstruction | None:
-    """Return a large reduce-window that selects one of the elements, such as a maximum with its index, by dimension."""
+    """Return a large reduce-window that selects one of the elements, such as a maximum with its index, by dimension.
+
+    The last dimension is first, so that of equal elements the first in row-major order stays the first.
+    """
     count, function = len(i.operands) // 2, i.attributes["to_apply"]
     results = i.shape.tuple_shapes if i.shape.is_tuple else (i.shape,)
     if any(0 in s.dimensions for s in (*results, *(o.shape for o in i.operands))) or not _is_large(i) or is_running(i):
@@ -86,7 +93,7 @@ def separated_selection(i: HloInstruction, b: Builder) -> HloInstruction | None:
         made = lifted(function, [*first, *second], first[0].shape.dimensions, b)
         return None if made is None else tuple(made)
 
-    found = _along_all(i, inputs, starts, combine, True, b)
+    found = _along_all(i, inputs, starts, combine, True, b, _moving(i)[::-1])
     if found is None:
         return None
     return b.add(Opcode.TUPLE, *found) if i.shape.is_tuple else found[0]
@@ -120,10 +127,14 @@ def _window(i: HloInstruction) -> Sequence[WindowDim]:
     return window.dims
 
 
+def _moving(i: HloInstruction) -> list[int]:
+    """Return the dimensions that the window changes."""
+    return [d for d, w in enumerate(_window(i)) if w != WindowDim(1)]
+
+
 def _order(i: HloInstruction) -> list[int]:
     """Return the dimensions that the window changes, those first along which the fewest positions are left."""
-    window = _window(i)
-    return sorted((d for d, w in enumerate(window) if w != WindowDim(1)), key=lambda d: -window[d].stride)
+    return sorted(_moving(i), key=lambda d: -_window(i)[d].stride)
 
 
 def _separate_work(i: HloInstruction) -> int:
@@ -149,23 +160,23 @@ def _part(w: WindowDim) -> int:
 
 
 def _along_all(
-    i: HloInstruction, arrays: Arrays, starts: Arrays, combine: Combine, repeats: bool, b: Builder
+    i: HloInstruction,
+    arrays: Arrays,
+    starts: Arrays,
+    combine: Combine,
+    repeats: bool,
+    b: Builder,
+    order: Sequence[int],
 ) -> Arrays | None:
+    window = _window(i)
+    if any(w.reversal for w in window):
+        return None
     result = i.shape if i.shape.is_array else i.shape.tuple_shapes[0]
-    for d in _order(i):
-        w = _window(i)[d]
-        if w.reversal:
-            return None
-        rank = arrays[0].shape.rank
-        edge = [PadDim(w.pad_low, w.pad_high, w.lhs_dilate - 1) if k == d else PadDim(0, 0) for k in range(rank)]
-        padded = tuple(b.pad(x, s, edge) for x, s in zip(arrays, starts, strict=True))
-        if padded != arrays:
-            padded = _stored(padded, b)
-        found = _along(padded, d, w, result.dimensions[d], combine, repeats, b)
-        if found is None:
-            return None
-        arrays = found
-    return arrays
+    padded = tuple(b.pad(x, s, edges(window)) for x, s in zip(arrays, starts, strict=True))
+    found: Arrays | None = arrays if padded == arrays else _stored(padded, b)
+    for d in order:
+        found = None if found is None else _along(found, d, window[d], result.dimensions[d], combine, repeats, b)
+    return found
 
 
 def _along(
