@@ -16,12 +16,14 @@ from compiler.passes.infrastructure.rewriting import RewritePass, RuleSet
 from compiler.passes.movement.known_rows import CompleteRows, sum_of_gathers
 
 RULES = RuleSet()
+MAX_RUNS = 4
+"""Number of runs of rows up to which a gather of known rows is a concatenation."""
 
 
 @register
 @dataclass(frozen=True)
 class GatherSimplifier(RewritePass):
-    """Rewrite gathers by one index -> dynamic-slice and by evenly spaced known rows -> slice; drop empty gathers.
+    """Rewrite gathers by one index -> dynamic-slice and by evenly spaced known rows -> slices; drop empty gathers.
 
     Scatters of one window, or of consecutive known rows, become updates. Sums into most rows of an array at known
     places become gathers.
@@ -73,7 +75,11 @@ def _gather_nothing(i: HloInstruction, b: Builder) -> HloInstruction | None:
 
 @RULES.on(Opcode.GATHER)
 def _gather_in_order(i: HloInstruction, b: Builder) -> HloInstruction | None:
-    """Rewrite a gather of rows k, k+s, k+2s... (an iota, or constants) -> slice, reversed if s is negative."""
+    """Rewrite a gather of rows k, k+s, k+2s... (an iota, or constants) -> slice, reversed if s is negative.
+
+    A few such runs, one of which has most of the rows, are concatenated: the rows of an array with a border that
+    mirrors, repeats or continues it.
+    """
     x, indices = i.operands
     mapped: tuple[int, ...] = i.attributes["start_index_map"]
     if len(mapped) != 1 or i.attr("operand_batching_dims", ()):
@@ -84,24 +90,37 @@ def _gather_in_order(i: HloInstruction, b: Builder) -> HloInstruction | None:
         return None
     if any(n != m for k, (n, m) in enumerate(zip(sizes, x.shape.dimensions, strict=True)) if k != d):
         return None
-    run = _run_of(indices)
     batch = [k for k in range(i.shape.rank) if k not in i.attributes["offset_dims"]]
-    if run is None or len(batch) != 1 or i.shape.dimensions[batch[0]] != run.count:
+    if len(batch) != 1:
         return None
-    low, high = min(run.first, run.last), max(run.first, run.last)
-    if low < 0 or high >= x.shape.dimensions[d]:
+    runs = _runs_of(indices)
+    if sum(r.count for r in runs) != i.shape.dimensions[batch[0]]:
         return None
-    taken = SliceDim(low, high + 1, abs(run.step))
-    rows = b.slice(x, [taken if k == d else SliceDim(0, n) for k, n in enumerate(x.shape.dimensions)])
-    if run.step < 0:
-        rows = b.add(Opcode.REVERSE, rows, dimensions=(d,))
+    if any(min(r.first, r.last) < 0 or max(r.first, r.last) >= x.shape.dimensions[d] for r in runs):
+        return None
+    parts = [_rows(x, d, r, b) for r in runs]
+    rows = parts[0] if len(parts) == 1 else b.concatenate(parts, d)
     others = iter(k for k in range(x.shape.rank) if k != d)
     return b.transpose(rows, [d if k == batch[0] else next(others) for k in range(i.shape.rank)])
 
 
+def _rows(x: HloInstruction, d: int, run: _Run, b: Builder) -> HloInstruction:
+    """Return the rows of an array along a dimension."""
+    low, high = min(run.first, run.last), max(run.first, run.last)
+    taken = SliceDim(low, high + 1, max(1, abs(run.step)))
+    rows = b.slice(x, [taken if k == d else SliceDim(0, n) for k, n in enumerate(x.shape.dimensions)])
+    if run.step < 0:
+        return b.add(Opcode.REVERSE, rows, dimensions=(d,))
+    if run.step or run.count == 1:
+        return rows
+    sizes = [run.count if k == d else n for k, n in enumerate(x.shape.dimensions)]
+    kept = [k for k in range(x.shape.rank) if k != d]
+    return b.broadcast(b.reshape(rows, [sizes[k] for k in kept]), sizes, kept)
+
+
 @dataclass(frozen=True)
 class _Run:
-    """Evenly spaced numbers with a non-zero step."""
+    """Evenly spaced numbers; all are equal if the step is 0."""
 
     first: int
     step: int
@@ -113,19 +132,36 @@ class _Run:
 
 
 def _run_of(indices: HloInstruction) -> _Run | None:
-    """Return the indices if they are known and evenly spaced, else None."""
+    """Return the indices if they are known and evenly spaced with a step other than 0, else None."""
+    runs = _runs_of(indices)
+    return runs[0] if len(runs) == 1 and (runs[0].step or runs[0].count == 1) else None
+
+
+def _runs_of(indices: HloInstruction) -> tuple[_Run, ...]:
+    """Return the indices as runs if they are known and a few runs, of which one has most of them; else nothing."""
     while is_op(indices, Opcode.RESHAPE) and indices.operands[0].shape.num_elements == indices.shape.num_elements:
         indices = indices.operands[0]
     if is_op(indices, Opcode.IOTA):
         n = indices.shape.dimensions[indices.attributes["iota_dimension"]]
         # In a narrow type, so many numbers would wrap around.
         fits = n == indices.shape.num_elements and n <= 1 << (indices.shape.element_type.bits - 1)
-        return _Run(0, 1, n) if fits else None
+        return (_Run(0, 1, n),) if fits else ()
     if indices.literal is None or indices.literal.array is None or indices.shape.num_elements == 0:
-        return None
+        return ()
     values = indices.literal.array.reshape(-1).astype(np.int64)
-    step = int(values[1] - values[0]) if values.size > 1 else 1
-    return _Run(int(values[0]), step, values.size) if step and np.all(np.diff(values) == step) else None
+    found: list[_Run] = []
+    at = 0
+    while at < values.size and len(found) < MAX_RUNS:
+        steps = np.diff(values[at:])
+        uneven = np.flatnonzero(steps != steps[0]) if steps.size else steps
+        count = (int(uneven[0]) if uneven.size else steps.size) + 1
+        found.append(_Run(int(values[at]), int(steps[0]) if steps.size else 1, count))
+        at += count
+    is_one = len(found) == 1
+    longest = max((r.count for r in found if r.step), default=0)
+    if at < values.size or not (is_one or 2 * longest >= values.size):
+        return ()
+    return tuple(found)
 
 
 @RULES.on(Opcode.SCATTER)
