@@ -7,11 +7,13 @@ import threading
 import types
 from collections.abc import Callable, Hashable
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import debug_infs, debug_nans
+from jax._src.config import trace_context  # the key of JAX's own caches, which nothing public returns
 
 from compiler.ir.module import HloModule
 from compiler.jit.arguments import Arguments, check_leaves, explained
@@ -28,9 +30,13 @@ __all__ = ["CacheInfo", "JitFunction"]
 
 MOST_SIGNATURES = 1024
 """Number of signatures that a function remembers."""
+MOST_CONTEXTS = 16
+"""Number of settings of JAX for which a function remembers signatures."""
 _JAX_TYPES: set[type] = set()
 """Types of JAX arrays and tracers that were met; a look-up takes less time than `isinstance`."""
 _CONTAINERS = frozenset((dict, list, tuple))
+_NumpyCalls: TypeAlias = dict[Hashable, NumpyCall | None]
+"""Calls with numpy arrays by signature; None for one that JAX calls."""
 
 
 class CacheInfo(NamedTuple):
@@ -60,7 +66,8 @@ class JitFunction:
             output,
         )
         self._lock = threading.Lock()
-        self._numpy_calls: dict[Hashable, NumpyCall | None] = {}
+        self._numpy_calls: dict[Hashable, _NumpyCalls] = {}
+        self._latest: tuple[Any, _NumpyCalls] = (None, {})
         self._programs: dict[int, Program] = {}
         functools.update_wrapper(self, function)
         self._jitted = jax.jit(
@@ -92,7 +99,10 @@ class JitFunction:
         if not (args and type(args[0]) in _JAX_TYPES) and self._output != "jax" and not any(map(_is_of_jax, args)):
             found = self._numpy_call(args, kwargs)
             if found is not None:
-                return found[0](found[1])
+                results = found[0](found[1])
+                if debug_nans.value or debug_infs.value:
+                    self._check_numbers(results, args, kwargs)
+                return results
         try:
             results = self._jitted(*args, **kwargs)
         except (TypeError, ValueError) as e:
@@ -112,16 +122,30 @@ class JitFunction:
             keys.append(found)
         if not (self._output == "numpy" or any(isinstance(a, np.ndarray) for a in leaves)):
             return None
-        key = (static, tree, tuple(keys), jax.config.jax_enable_x64)  # type: ignore[attr-defined]
+        context = trace_context()
+        latest, calls = self._latest
+        if context != latest:  # comparing takes less time than hashing
+            calls = self._numpy_calls_in(context)
+        key = (static, tree, tuple(keys))
         try:
-            call = self._numpy_calls[key]
+            call = calls[key]
         except KeyError:
             call = self._make_numpy_call(args, kwargs, leaves)
             with self._lock:
-                _remember(self._numpy_calls, key, call)
+                _remember(calls, key, call, MOST_SIGNATURES)
         except TypeError as e:
             raise explained(e, self._arguments, args, kwargs) from None
         return None if call is None else (call, leaves)
+
+    def _numpy_calls_in(self, context: Hashable) -> _NumpyCalls:
+        """Return the calls of programs that were traced under the same settings of JAX."""
+        with self._lock:
+            calls = self._numpy_calls.get(context)
+            if calls is None:
+                calls = {}
+                _remember(self._numpy_calls, context, calls, MOST_CONTEXTS)
+            self._latest = (context, calls)
+        return calls
 
     def _make_numpy_call(self, args: Any, kwargs: Any, leaves: list[Any]) -> NumpyCall | None:
         if jax.config.jax_disable_jit:  # type: ignore[attr-defined]
@@ -130,6 +154,14 @@ class JitFunction:
         if any(traced.keys) or any(isinstance(h, jax.core.Tracer) for h in traced.hoisted):
             return None
         return NumpyCall(traced, self._compiled(traced), leaves)
+
+    def _check_numbers(self, results: Any, args: Any, kwargs: Any) -> None:
+        """Raise FloatingPointError if results have NaNs or infinities and JAX is set to look for them."""
+        numbers = [r for r in jax.tree.leaves(results) if jnp.issubdtype(r.dtype, np.inexact)]
+        for kind, is_found, sought in (("nan", np.isnan, debug_nans), ("inf", np.isinf, debug_infs)):
+            if sought.value and any(is_found(r).any() for r in numbers):
+                self._jitted(*args, **kwargs)  # JAX says which op makes it
+                raise FloatingPointError(f"invalid value ({kind}) in the results of {self!r}")
 
     # ---- tracing
 
@@ -142,14 +174,16 @@ class JitFunction:
             raise explained(e, self._arguments, args, kwargs) from None
 
     def _call_traced(self, args: Any, kwargs: Any) -> Any:
-        """Call the program as a part of a function that JAX traces."""
+        """Call the program as a part of a function that JAX traces; under `jax.disable_jit`, call the function."""
+        if jax.config.jax_disable_jit:  # type: ignore[attr-defined]
+            return self._function(*args, **kwargs)
         traced = trace_function(self._function, self._arguments, args, kwargs)
         results = call_program(traced.jaxpr, self._settings, *traced.hoisted, *traced.values, donated=traced.donated)
         return jax.tree.unflatten(traced.out_tree, wrapped_results(traced, results))
 
     def _note(self, program: Program) -> None:
         with self._lock:
-            _remember(self._programs, program.key, program)
+            _remember(self._programs, program.key, program, MOST_SIGNATURES)
 
     def _compiled(self, traced: Traced) -> Program:
         return compiled(traced.jaxpr, self._settings, traced.donated)
@@ -190,12 +224,13 @@ class JitFunction:
         with self._lock:
             self._programs.clear()
             self._numpy_calls.clear()
+            self._latest = (None, {})
         self._jitted.clear_cache()  # type: ignore[attr-defined]
 
 
-def _remember(table: dict[Any, Any], key: Any, value: Any) -> None:
-    """Store a value, and forget the oldest one of a full table."""
-    if len(table) >= MOST_SIGNATURES:
+def _remember(table: dict[Any, Any], key: Any, value: Any, limit: int) -> None:
+    """Store a value, and forget the oldest one of a table that has `limit`."""
+    if len(table) >= limit:
         del table[next(iter(table))]
     table[key] = value
 

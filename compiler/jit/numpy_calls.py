@@ -39,16 +39,28 @@ class NumpyCall:
     def __init__(self, traced: Traced, program: Program, leaves: list[Any]) -> None:
         self._program, self._executable, self._tree = program, program.executable, traced.out_tree
         self._hoisted = [np.asarray(h) for h in traced.hoisted]
-        dtypes = [aval.dtype for aval in traced.jaxpr.in_avals[len(traced.hoisted) :]]
+        # Programs have booleans in place of float0, the type of derivatives by integers, which has no values.
+        dtypes = [
+            np.dtype(bool) if aval.dtype == jax.dtypes.float0 else aval.dtype
+            for aval in traced.jaxpr.in_avals[len(traced.hoisted) :]
+        ]
         self._dtypes = dtypes
         # Arrays of the right type are passed as they are.
         self._converted = [
             n for n, (leaf, dtype) in enumerate(zip(leaves, dtypes, strict=True))
             if type(leaf) is not np.ndarray or leaf.dtype != dtype
         ]  # fmt: skip
+        self._empty = [
+            (n, aval.shape) for n, aval in enumerate(traced.jaxpr.out_avals) if aval.dtype == jax.dtypes.float0
+        ]
 
     def __call__(self, leaves: list[Any]) -> Any:
         """Return the results as a tree of numpy arrays."""
         for n in self._converted:
             leaves[n] = np.asarray(leaves[n], self._dtypes[n])
-        return jax.tree_util.tree_unflatten(self._tree, self._executable(*self._hoisted, *leaves))
+        results = self._executable(*self._hoisted, *leaves)
+        if self._empty:
+            results = list(results)
+            for n, shape in self._empty:
+                results[n] = np.zeros(shape, jax.dtypes.float0)
+        return jax.tree_util.tree_unflatten(self._tree, results)

@@ -8,7 +8,7 @@ Every transformation of a call is a call again, so that derivatives and batches 
 - a batch is a call of the batched jaxpr.
 
 Lowering compiles the jaxpr and emits a custom call to the handler of `compiler.backends.cpu.xla_call`. Within a program
-that is lowered for this compiler, and on other platforms, a call is inlined.
+that is lowered for this compiler, within the function of a reduction, and on other platforms, a call is inlined.
 """
 
 from __future__ import annotations
@@ -45,6 +45,8 @@ _BYTES = {
     **{np.dtype(t): np.dtype(np.uint8) for t in (jnp.uint2, jnp.uint4)},
 }
 """Types of which XLA packs several elements into a byte, and those as which programs hold them."""
+_REDUCTIONS = frozenset(f"stablehlo.{name}" for name in ("reduce", "reduce_window", "scatter", "select_and_scatter"))
+"""Ops whose functions XLA evaluates for single elements."""
 _CACHED = 4096
 """Number of derived jaxprs that are kept."""
 
@@ -64,8 +66,9 @@ def _jitted(jaxpr: Any, settings: Settings, donated: tuple[int, ...]) -> Any:
 
 
 def _evaluate(*args: Any, jaxpr: Any, settings: Settings, donated: tuple[int, ...]) -> Any:
-    if jax.config.jax_disable_jit:  # type: ignore[attr-defined]
-        return jex.jaxpr_as_fun(jaxpr)(*args)
+    # To find what made a NaN, JAX calls functions without compiling them.
+    if jax.config.jax_disable_jit or jax.debug_nans.value or jax.debug_infs.value:  # type: ignore[attr-defined]
+        return jax.core.eval_jaxpr(jaxpr.jaxpr, jaxpr.consts, *args)  # `jaxpr_as_fun` does not look for NaNs
     return _jitted(jaxpr, settings, donated)(*args)
 
 
@@ -271,8 +274,24 @@ def _lower_inline(ctx: Any, *operands: Any, jaxpr: Any, **_: Any) -> Any:
     return mlir.lower_fun(jex.jaxpr_as_fun(jaxpr), multiple_results=True)(ctx, *operands)
 
 
+def _may_be_in_reducer(jaxpr: Any) -> bool:
+    """Check whether the call that is lowered may belong to the function of a reduction, a window or a scatter.
+
+    XLA evaluates these for single elements, where it knows no custom calls. The regions around the call show them, but
+    a function of `jax.jit` in between is lowered apart, and once for all its calls: there, a call of scalars may belong
+    to one.
+    """
+    op: Any = ir.InsertionPoint.current.block.owner.operation
+    while op.name != "func.func":
+        if op.name in _REDUCTIONS:
+            return True
+        op = op.parent.operation
+    is_main = op.attributes["sym_name"].value == "main"
+    return not is_main and not any(a.shape for a in (*jaxpr.in_avals, *jaxpr.out_avals))
+
+
 def _lower(ctx: Any, *operands: Any, jaxpr: Any, settings: Settings, donated: tuple[int, ...]) -> Any:
-    if is_inlining():
+    if is_inlining() or _may_be_in_reducer(jaxpr):
         return _lower_inline(ctx, *operands, jaxpr=jaxpr)
     program = compiled(jaxpr, settings, donated)
     executable = program.executable

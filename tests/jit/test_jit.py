@@ -293,6 +293,29 @@ def test_inside_loops_and_checkpoints() -> None:
         np.testing.assert_allclose(a, b, rtol=1e-5)
 
 
+SCATTER = jax.lax.ScatterDimensionNumbers((), (0,), (0,))
+REDUCTIONS: dict[str, Callable[..., Any]] = {
+    "reduce": lambda f, x: jax.lax.reduce(x, 0.0, f, (0,)),
+    "window": lambda f, x: jax.lax.reduce_window(x, 0.0, f, (3,), (1,), "SAME"),
+    "scatter": lambda f, x: jax.lax.scatter_apply(
+        x, jnp.array([[3], [5]]), lambda a: f(a, a), SCATTER, update_shape=(2,)
+    ),
+}
+
+
+@pytest.mark.parametrize("backend", ["cpu", "xla"])
+@pytest.mark.parametrize("name", REDUCTIONS)
+def test_inside_the_functions_of_reductions(name: str, backend: str) -> None:
+    x, reduced = jnp.arange(16.0), REDUCTIONS[name]
+    plain = jit(lambda a, b: a + b, backend=backend)
+    with_an_array = jit(lambda a, b: jnp.stack([a, b]).sum(), backend=backend)
+    for f in (plain, jax.jit(plain), with_an_array):
+        ours, theirs = functools.partial(reduced, f), functools.partial(reduced, jnp.add)
+        np.testing.assert_array_equal(jax.jit(ours)(x), theirs(x))
+        rows = jnp.stack([x, x + 1])
+        np.testing.assert_array_equal(jax.jit(jax.vmap(ours))(rows), jax.vmap(theirs)(rows))
+
+
 def test_named_axes() -> None:
     f = jit(lambda x: x - jax.lax.pmean(x, "i"))  # type: ignore[no-untyped-call]
     np.testing.assert_allclose(jax.vmap(f, axis_name="i")(jnp.arange(4.0)), np.arange(4) - 1.5)
@@ -305,18 +328,22 @@ def test_results_that_are_not_differentiable() -> None:
     np.testing.assert_array_equal(gradient, [2, 2, 2])
 
 
+@pytest.mark.parametrize("convert", [np.asarray, jnp.asarray])
+def test_derivatives_by_integers_have_no_values(convert: Any) -> None:
+    gradient = jax.grad(lambda x, n: (x * n).sum(), (0, 1), allow_int=True)
+    x, n = convert(np.ones(3, np.float32)), convert(np.arange(3))
+    by_x, by_n = jit(gradient)(x, n)
+    np.testing.assert_array_equal(by_x, [0, 1, 2])
+    assert by_n.dtype == jax.dtypes.float0 and by_n.shape == (3,)
+    assert jit(lambda x, n: (x, n))(x, by_n)[1].dtype == jax.dtypes.float0
+
+
 def test_ops_that_python_evaluates() -> None:
     f = jit(lambda x: jnp.linalg.eigvals(x).real.sum())
     matrix = np.diag([1.0, 2.0, 4.0]).astype(np.float32)
     for x in (matrix, jnp.asarray(matrix)):
         assert float(f(x)) == pytest.approx(7)
     assert float(jax.jit(lambda x: f(x) + 1)(matrix)) == pytest.approx(8)
-
-
-def test_without_jit() -> None:
-    f = jit(dense)
-    with jax.disable_jit():
-        np.testing.assert_allclose(f(X, PAIR), np.tanh(X @ PAIR.w + PAIR.b), rtol=1e-6)
 
 
 # ---- threads, processes, interruptions
