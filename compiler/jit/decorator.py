@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
+import inspect
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from compiler.api import CompileOptions
-from compiler.errors import ArgumentError, BackendError
+from compiler.api import CompileOptions, compile
+from compiler.errors import ArgumentError, BackendError, UnknownNameError
 from compiler.jit.programs import Settings
 from compiler.plan import CompilationPlan
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 Output = Literal["like", "jax", "numpy"]
 OUTPUTS = ("like", "jax", "numpy")
 BACKENDS = ("auto", "cpu", "xla")
+_ONLY_OF_JAX = ("in_shardings", "out_shardings", "device", "compiler_options")
+"""Arguments of `jax.jit` that would change where or how a function runs."""
 
 
 @overload
@@ -30,6 +33,8 @@ def jit(  # users know it by this name
     static_argnames: str | Iterable[str] | None = None,
     donate_argnums: int | Iterable[int] | None = None,
     donate_argnames: str | Iterable[str] | None = None,
+    keep_unused: bool = False,
+    inline: bool = False,
     backend: str = "auto",
     policy: Any = None,
     plan: CompilationPlan | None = None,
@@ -50,6 +55,8 @@ def jit(  # users know it by this name
         donate_argnums: positions of arguments whose memory results may take over; a JAX array is deleted by the call,
             and a numpy array that owns its memory is overwritten.
         donate_argnames: the same by name.
+        keep_unused: an argument of `jax.jit`, which makes no difference here.
+        inline: the same.
         backend: "cpu" or "auto", which means the same for arrays on the CPU; "xla" runs our passes in front of XLA.
         policy: who decides, as in `compile`.
         plan: decisions to replay, for a function that is called with one signature.
@@ -59,8 +66,10 @@ def jit(  # users know it by this name
         **decisions: further arguments of `compile` for decisions, such as `fusion_policy`.
 
     Raises:
-        ArgumentError: a static argument is not hashable, a leaf of an argument is no array, or `f` is not callable.
+        ArgumentError: a static argument is not hashable, a leaf of an argument is no array, `f` is not callable, or an
+            argument is one of `jax.jit` that is not supported.
         UnsupportedError: the function uses an op or effect that is not supported; the message names its source line.
+        UnknownNameError: there is no such argument.
         BackendError: JAX is not installed.
     """
     if importlib.util.find_spec("jax") is None:
@@ -69,6 +78,7 @@ def jit(  # users know it by this name
         raise ArgumentError(f"output must be one of {', '.join(OUTPUTS)}, not {output!r}")
     if backend not in BACKENDS:
         raise ArgumentError(f"hlogym.jit runs on the backends {', '.join(BACKENDS)}, not {backend!r}")
+    _check_decisions(decisions)
     settings = Settings("xla" if backend == "xla" else "cpu", policy, plan, options, tuple(sorted(decisions.items())))
     from compiler.jit.arguments import Arguments  # these import JAX
     from compiler.jit.function import JitFunction
@@ -80,3 +90,16 @@ def jit(  # users know it by this name
         return JitFunction(function, arguments, settings, output)
 
     return make if f is None else make(f)
+
+
+def _check_decisions(decisions: dict[str, Any]) -> None:
+    """Raise an error if there are arguments other than those of `compile`; None stands for the default of `jax.jit`."""
+    if unsupported := [name for name in _ONLY_OF_JAX if decisions.pop(name, None) is not None]:
+        raise ArgumentError(
+            f"hlogym.jit does not support {', '.join(unsupported)} of jax.jit: programs run on one CPU device, and "
+            "options=CompileOptions(...) says how they are compiled"
+        )
+    known = {*inspect.signature(compile).parameters} - {"module"}
+    for name in decisions:
+        if name not in known:
+            raise UnknownNameError("argument of hlogym.jit", name, {*known, *inspect.signature(jit).parameters})

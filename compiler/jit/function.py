@@ -198,6 +198,13 @@ class JitFunction:
         """
         return self._trace(args, kwargs).module()
 
+    def trace(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the function traced for the shapes of these arguments, as `jax.jit(f).trace` does.
+
+        Its jaxpr is that of a function of JAX which calls a program of this compiler.
+        """
+        return self._jitted.trace(*args, **kwargs)
+
     def compile(self, *args: Any, **kwargs: Any) -> Executable:
         """Return the executable for the shapes of these arguments, which takes and returns numpy arrays."""
         return self._compiled(self._trace(args, kwargs)).executable

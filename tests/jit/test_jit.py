@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import signal
 import subprocess
 import sys
@@ -218,6 +219,13 @@ def test_lower_compile_plan_and_explain() -> None:
     np.testing.assert_allclose(again(X, PAIR), expected, rtol=1e-6)
     assert plan is not None and again.plan(X, PAIR) == plan
     np.testing.assert_allclose(jax.grad(lambda x: again(x, PAIR).sum())(X), (1 - expected**2) @ PAIR.w.T, rtol=1e-5)
+
+
+def test_functions_are_traced_as_those_of_jax() -> None:
+    traced = jit(dense).trace(X, PAIR)
+    assert (traced.out_info.shape, traced.out_info.dtype) == ((2, 4), np.float32)
+    assert [a.shape for a in traced.jaxpr.in_avals] == [(2, 3), (3, 4), (4,)]
+    np.testing.assert_allclose(traced.lower().compile()(X, PAIR), np.tanh(X @ PAIR.w + PAIR.b), rtol=1e-6)
 
 
 def test_shapes_are_found_without_compiling() -> None:
@@ -441,6 +449,24 @@ def test_wrong_settings_are_refused() -> None:
         jit(lambda x: x, backend="tpu")
     with pytest.raises(ArgumentError, match="takes a function, not a int"):
         jit(3)  # type: ignore[call-overload]
+
+
+def test_arguments_of_jax_that_make_no_difference_are_accepted() -> None:
+    f = jit(lambda x, y: x + 1, keep_unused=True, inline=True, device=None, in_shardings=None, compiler_options=None)
+    for convert in (np.asarray, jnp.asarray):
+        np.testing.assert_array_equal(f(convert(X), 2), X + 1)
+
+
+def test_other_arguments_are_refused_by_the_decorator() -> None:
+    with pytest.raises(ArgumentError, match="does not support out_shardings, device of jax"):
+        jit(lambda x: x, device=jax.devices()[0], out_shardings=jax.devices()[0])
+    with pytest.raises(UnknownNameError, match=r"unknown argument of hlogym\.jit 'fusion_polcy'; did you mean"):
+        jit(fusion_polcy="none")
+    with pytest.raises(UnknownNameError, match="'module'"):
+        jit(lambda x: x, module="HloModule m")
+    for name in inspect.signature(jax.jit).parameters:
+        if name not in ("fun", "backend"):
+            jit(lambda x: x, **{name: None})
 
 
 def test_unsupported_ops_are_reported_with_their_line() -> None:
