@@ -28,9 +28,14 @@ def product_type(operands: Sequence[T], result: T) -> np.dtype[Any]:
 
 
 def sum_type(operands: Sequence[T], result: T) -> T:
-    """Return the element type of the sums: that of the result, or a float type if floats become another type."""
+    """Return the element type of the sums: that of the result, or that of operands of which it holds a part.
+
+    Floats may become integers; complex numbers may become real ones, which are their real parts.
+    """
+    if not result.is_complex and any(t.is_complex for t in operands):
+        return T.C128 if {T.C128, T.F64} & {*operands, result} else T.C64
     floats = [t for t in operands if t.is_float]
-    if not floats or result.is_float or result.is_complex or any(t.is_complex for t in operands):
+    if not floats or result.is_float or result.is_complex:
         return result
     return max(floats, key=lambda t: t.bits)
 

@@ -11,6 +11,7 @@ from compiler.ir import Opcode
 from compiler.passes import make_pass
 from compiler.runtime.thunks import HostThunk
 from compiler.text import parse
+from tests.oracle import run_xla
 
 ROTARY = """
 HloModule rotary
@@ -232,6 +233,23 @@ def test_quotients_sums_products_and_comparisons_are_computed_in_kernels() -> No
     assert not [t for t in exe.thunks if isinstance(t, HostThunk)]
     for found, value in zip(exe(*args), evaluate(parse(SINGLE_OPS), args), strict=True):
         np.testing.assert_allclose(found, value, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("types", ["c64 c64 f32", "c64 c64 f64", "c64 c64 s32", "c128 c128 f64", "c64 c128 f64"])
+@pytest.mark.parametrize("k", [1, 6])
+def test_products_of_complex_numbers_with_a_real_result_are_real_parts(types: str, k: int) -> None:
+    lhs, rhs, result = types.split()
+    text = f"""HloModule m
+    ENTRY e {{
+      x = {lhs}[5,{k}] parameter(0)
+      y = {rhs}[{k},3] parameter(1)
+      ROOT m = {result}[5,3] dot(x, y), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
+    }}"""
+    rng = np.random.default_rng(0)
+    x, y = (rng.integers(-4, 5, (*s, 2)) @ [1, 1j] for s in ((5, k), (k, 3)))
+    args = [v.astype(p.shape.dtype) for v, p in zip((x, y), parse(text).entry.parameters, strict=True)]
+    for (found,) in (run_xla(text, args), evaluate(parse(text), args), compile(text)(*args)):
+        np.testing.assert_array_equal(found, (x @ y).real)
 
 
 def test_quotients_of_special_numbers() -> None:

@@ -14,8 +14,13 @@ from compiler.interpreter import evaluate
 from compiler.passes.dots.boolean_dots import BooleanDots
 from compiler.passes.expanders.reduce_precision_expander import ReducePrecisionExpander
 from compiler.text import parse
+from tests.oracle import run_xla
 
-TYPES: dict[str, Any] = {"f16": np.float16, "bf16": ml_dtypes.bfloat16, "f32": np.float32, "f64": np.float64}
+BYTES: dict[str, Any] = {
+    f"f8{name}": getattr(ml_dtypes, f"float8_{name}")
+    for name in ("e5m2", "e4m3", "e4m3fn", "e4m3fnuz", "e4m3b11fnuz", "e3m4")
+}
+TYPES = {**BYTES, "f16": np.float16, "bf16": ml_dtypes.bfloat16, "f32": np.float32, "f64": np.float64}
 
 
 def _values(t: Any, rng: np.random.Generator) -> np.ndarray[Any, Any]:
@@ -42,6 +47,18 @@ def test_reduced_precision_is_that_of_the_interpreter(name: str) -> None:
         bits = np.dtype(f"u{x.dtype.itemsize}")
         same = (got.view(bits) == want.view(bits)) | (np.isnan(got) & np.isnan(want))
         assert same.all(), (exponent, mantissa, x[~same][:5], got[~same][:5], want[~same][:5])
+
+
+@pytest.mark.parametrize("name", BYTES)
+def test_formats_of_the_size_of_a_byte_are_those_of_xla(name: str) -> None:
+    x = np.arange(256, dtype=np.uint8).view(BYTES[name])
+    for exponent, mantissa in ((3, 4), (4, 3), (5, 2), (5, 3), (5, 4), (8, 7)):
+        text = (
+            f"HloModule m\nENTRY e {{ x = {name}[256] parameter(0)\n"
+            f"ROOT r = {name}[256] reduce-precision(x), exponent_bits={exponent}, mantissa_bits={mantissa} }}"
+        )
+        (got,), (want,) = compile(text)(x), run_xla(text, [x])
+        np.testing.assert_array_equal(got.astype(np.float32), np.asarray(want).astype(np.float32))
 
 
 def test_reduced_precision_runs_in_kernels() -> None:

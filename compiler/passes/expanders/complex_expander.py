@@ -171,18 +171,22 @@ def _sum(b: Builder, i: HloInstruction, module: HloModule) -> HloInstruction | N
 
 
 def _matrix_product(b: Builder, i: HloInstruction, _: HloModule) -> HloInstruction:
-    """Return the product as four products of real matrices, for each of which there is a library."""
-    shape = Shape(_PARTS[i.shape.element_type], i.shape.dimensions)
+    """Return the product as products of real matrices, for each of which there is a library.
+
+    There are four of them, or two if the result is real: the real part.
+    """
+    t = i.shape.element_type
+    wide = PrimitiveType.F64 if t is PrimitiveType.F64 else PrimitiveType.F32
+    shape = Shape(_PARTS.get(t, wide), i.shape.dimensions)
     (a, b_), (c, d) = (_parts_of(b, x) for x in i.operands)
 
     def product(x: HloInstruction, y: HloInstruction) -> HloInstruction:
         return b.with_operands(i, [x, y], shape)
 
-    return b.add(
-        Opcode.COMPLEX,
-        b.add(Opcode.SUBTRACT, product(a, c), product(b_, d)),
-        b.add(Opcode.ADD, product(a, d), product(b_, c)),
-    )
+    real = b.add(Opcode.SUBTRACT, product(a, c), product(b_, d))
+    if not t.is_complex:
+        return b.convert(real, t)
+    return b.add(Opcode.COMPLEX, real, b.add(Opcode.ADD, product(a, d), product(b_, c)))
 
 
 def _function(b: Builder, i: HloInstruction, _: HloModule) -> HloInstruction:

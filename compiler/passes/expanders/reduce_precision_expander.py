@@ -31,7 +31,7 @@ class ReducePrecisionExpander(InstructionPass):
         if i.parent is None or i.control_predecessors or i.shape.is_dynamic:
             return False
         t = i.shape.element_type
-        if not t.is_float or t.bits < 16:
+        if not t.is_float:
             return False
         b = Builder(i.parent)
         x = b.convert(i.operand(0), t if t is T.F64 else T.F32)
