@@ -29,9 +29,10 @@ def register_custom_call(target: str, function: CustomCall) -> None:
 
 
 def options(instruction: HloInstruction) -> dict[str, int]:
-    """Return the integers of a backend_config such as `{uplo = 76 : ui8}`."""
+    """Return the integers and booleans of a backend_config such as `{uplo = 76 : ui8, left = true}`."""
     text = str(instruction.attr("backend_config", ""))
-    return {name: int(value) for name, value in re.findall(r"(\w+)\s*[=:]\s*(-?\d+)\b", text)}
+    found = re.findall(r"(\w+)\s*[=:]\s*(-?\d+|true|false)\b", text)
+    return {name: int(value == "true") if value in ("true", "false") else int(value) for name, value in found}
 
 
 _GPU_LIBRARIES = {
@@ -123,3 +124,16 @@ def _allocate(instruction: HloInstruction, values: Sequence[Value]) -> Value:
 
 
 register_custom_call("AllocateBuffer", _allocate)
+
+
+def _sparse_times_dense(instruction: HloInstruction, values: Sequence[Value]) -> Value:
+    """Return the product of a matrix in compressed sparse rows and a dense matrix or vector."""
+    elements, ends, columns, dense = arrays(values)
+    count = ends[-1]  # the elements after it are padding
+    products = elements[:count].reshape(-1, *[1] * (dense.ndim - 1)) * dense[columns[:count]]
+    result = np.zeros(instruction.shape.dimensions, instruction.shape.dtype)
+    np.add.at(result, np.repeat(np.arange(len(ends) - 1), np.diff(ends)), products)
+    return result
+
+
+register_custom_call("cpu_csr_sparse_dense_ffi", _sparse_times_dense)

@@ -6,6 +6,7 @@ dimensions are those of the matrices, all others are batch dimensions.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ import numpy as np
 from compiler.interpreter.custom_calls import options, register_custom_call
 from compiler.interpreter.linalg import solve_triangular
 from compiler.interpreter.registry import Array, Value, arrays
+from compiler.interpreter.tridiagonal import solve_perturbed
 from compiler.ir.instruction import HloInstruction
 from compiler.ir.shape import Shape
 
@@ -52,15 +54,25 @@ def _orgqr(o: dict[str, int], args: Sequence[Array], shapes: Sequence[Shape]) ->
     return (q,)
 
 
+def _ormqr(o: dict[str, int], args: Sequence[Array], shapes: Sequence[Shape]) -> Sequence[Any]:
+    reflectors, tau, c = args
+    name, adjoint = ("unmqr", "C") if np.iscomplexobj(c) else ("ormqr", "T")
+    where = "L" if o["left"] else "R", adjoint if o["transpose"] else "N"
+    multiply = functools.partial(_routine(name, c), *where, reflectors[:, : len(tau)], tau, c)
+    _, work, _ = multiply(-1)  # asks how much memory it needs
+    product, _, _ = multiply(int(work[0].real))
+    return (product,)
+
+
 def _syevd(o: dict[str, int], args: Sequence[Array], shapes: Sequence[Shape]) -> Sequence[Any]:
     name = "heevd" if np.iscomplexobj(args[0]) else "syevd"
     w, v, info = _routine(name, args[0])(args[0], compute_v=_is(o, "mode", "V"), lower=_is(o, "uplo", "L"))
     return v, w, info
 
 
-def _gesdd(o: dict[str, int], args: Sequence[Array], shapes: Sequence[Shape]) -> Sequence[Any]:
+def _svd(name: str, o: dict[str, int], args: Sequence[Array], shapes: Sequence[Shape]) -> Sequence[Any]:
     vectors, full = not _is(o, "mode", "N"), _is(o, "mode", "A")
-    u, s, vt, info = _routine("gesdd", args[0])(args[0], compute_uv=vectors, full_matrices=full)
+    u, s, vt, info = _routine(name, args[0])(args[0], compute_uv=vectors, full_matrices=full)
     if not vectors:
         u, vt = (np.zeros(shape.dimensions[-2:], shape.dtype) for shape in shapes[2:4])
     return args[0], s, u, vt, info
@@ -117,6 +129,11 @@ def _gtsv(o: dict[str, int], args: Sequence[Array], shapes: Sequence[Shape]) -> 
     return np.concatenate([lower[:1], dl]), d, np.concatenate([du, upper[-1:]]), x, info
 
 
+def _perturbed(o: dict[str, int], args: Sequence[Array], shapes: Sequence[Shape]) -> Sequence[Any]:
+    lower, diagonal, upper, b = args
+    return (solve_perturbed(lower, diagonal, upper, b),)
+
+
 def _is(o: dict[str, int], name: str, letter: str) -> bool:
     return o.get(name, 0) == ord(letter)
 
@@ -156,9 +173,12 @@ _ROUTINES: dict[str, tuple[Routine, tuple[int, ...], str]] = {
     "geqp3": (_geqp3, (2, 1), "sdcz"),
     "orgqr": (_orgqr, (2, 1), "sd"),
     "ungqr": (_orgqr, (2, 1), "cz"),
+    "ormqr": (_ormqr, (2, 1, 2), "sd"),
+    "unmqr": (_ormqr, (2, 1, 2), "cz"),
     "syevd": (_syevd, (2,), "sd"),
     "heevd": (_syevd, (2,), "cz"),
-    "gesdd": (_gesdd, (2,), "sdcz"),
+    "gesdd": (functools.partial(_svd, "gesdd"), (2,), "sdcz"),
+    "gesvd": (functools.partial(_svd, "gesvd"), (2,), "sdcz"),
     "geev": (_geev, (2,), "sdcz"),
     "gees": (_gees, (2,), "sdcz"),
     "gehrd": (_gehrd, (2,), "sdcz"),
@@ -172,3 +192,4 @@ for _name, (_function, _ranks, _letters) in _ROUTINES.items():
         register_custom_call(f"lapack_{_letter}{_name}_ffi", _batched(_function, _ranks))
 for _letter in "sdcz":
     register_custom_call(f"lapack_{_letter}trsm_ffi", _trsm)
+register_custom_call("tridiagonal_solve_perturbed_ffi", _batched(_perturbed, (1, 1, 1, 2)))
