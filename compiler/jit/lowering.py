@@ -16,7 +16,10 @@ from compiler.ir.module import HloModule
 from compiler.jit.programs import PROGRAMS, Program, Settings
 from compiler.jit.source_lines import with_source_line
 
-__all__ = ["LoweredJaxpr", "check_effects", "compile_jaxpr", "lower_jaxpr", "spec"]
+__all__ = ["LoweredJaxpr", "check_effects", "compile_jaxpr", "lower_jaxpr", "makes_references", "spec"]
+
+_REFERENCES = "InternalMutableArray"
+"""Effect of a reference that a function makes for itself."""
 
 
 def spec(aval: Any) -> Any:
@@ -44,13 +47,23 @@ class LoweredJaxpr:
 def check_effects(closed: Any) -> None:
     """Raise UnsupportedError if a jaxpr has effects; programs have none, and a call without results is dropped.
 
-    The use of a named axis counts as an effect in JAX; it is gone once the call is batched.
+    The use of a named axis counts as an effect in JAX; it is gone once the call is batched. So does that of a reference
+    which the function makes for itself; JAX replaces it by values where it lowers the function.
     """
-    names = {type(e).__name__.removesuffix("Effect") for e in closed.effects} - {"NamedAxis"}
+    names = _effects(closed) - {"NamedAxis", _REFERENCES}
     if names:
         raise UnsupportedError(
             f"the function has effects ({', '.join(sorted(names))}), such as printing, which hlogym does not compile"
         )
+
+
+def makes_references(closed: Any) -> bool:
+    """Check whether a jaxpr makes references, which are arrays that it changes."""
+    return _REFERENCES in _effects(closed)
+
+
+def _effects(closed: Any) -> set[str]:
+    return {type(e).__name__.removesuffix("Effect") for e in closed.effects}
 
 
 def lower_jaxpr(closed: Any, donated: Sequence[int] = ()) -> LoweredJaxpr:

@@ -32,7 +32,7 @@ from compiler.backends.cpu.executable import CpuExecutable
 from compiler.backends.xla.executable import XlaExecutable
 from compiler.backends.xla.library import xla
 from compiler.frontends.inlining import is_inlining
-from compiler.jit.lowering import compile_jaxpr, spec
+from compiler.jit.lowering import compile_jaxpr, makes_references, spec
 from compiler.jit.programs import Program, Settings
 
 __all__ = ["call", "call_p", "compiled"]
@@ -189,6 +189,8 @@ def _transposed(jaxpr: Any, linear: tuple[bool, ...], given: tuple[bool, ...]) -
             results = fun(*(next(first) if is_linear else next(second) for is_linear in linear))
             return [r for r, g in zip(results, given, strict=True) if g]
 
+        if makes_references(jaxpr):  # JAX transposes them only within a derivative
+            return jax.vjp(forward, *(jnp.zeros(a.shape, a.dtype) for a in of_linear))[1](cotangents)
         return jax.linear_transpose(forward, *of_linear)(cotangents)
 
     cotangents = [_tangent(a) for a, g in zip(jaxpr.out_avals, given, strict=True) if g]

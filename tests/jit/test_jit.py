@@ -324,6 +324,50 @@ def test_inside_the_functions_of_reductions(name: str, backend: str) -> None:
         np.testing.assert_array_equal(jax.jit(jax.vmap(ours))(rows), jax.vmap(theirs)(rows))
 
 
+def _written(x: Any) -> Any:
+    r = jax.new_ref(jnp.zeros(4))
+    r[1:] = x * 2
+    return r[...] + jnp.sin(r[1])
+
+
+def _accumulated(x: Any) -> Any:
+    r = jax.new_ref(jnp.zeros(()))
+
+    def step(carry: Any, x: Any) -> Any:
+        r[...] += jnp.sin(x)
+        return carry, r[...]
+
+    return jax.lax.scan(step, None, x)[1] * jax.freeze(r)
+
+
+@pytest.mark.parametrize("function", [_written, _accumulated])
+def test_references_that_a_function_makes(function: Callable[..., Any]) -> None:
+    x = np.arange(3, dtype=np.float32)
+    transforms: list[Callable[[Any, Any], Any]] = [
+        lambda make, f: make(f),
+        lambda make, f: jax.jit(make(f)),
+        lambda make, f: make(lambda x: make(f)(x) + 1),
+        lambda make, f: jax.vmap(make(f), (None,), axis_size=2),
+        lambda make, f: jax.vmap(lambda n: make(f)(n * jnp.ones(3))),
+        lambda make, f: jax.grad(lambda x: make(f)(x).sum()),
+        lambda make, f: make(jax.grad(lambda x: make(f)(x).sum())),
+        lambda make, f: lambda x: jax.jvp(make(f), (x,), (x,))[1],
+    ]
+    for transform in transforms:
+        ours, theirs = (transform(make, function)(x) for make in (jit, jax.jit))
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+def test_references_from_outside_are_refused() -> None:
+    outer = jax.new_ref(jnp.zeros(3))
+
+    def write(x: Any) -> None:
+        outer[1] = x
+
+    with pytest.raises(UnsupportedError, match=r"effects \(Write\)"):
+        jit(write)(2.0)
+
+
 def test_named_axes() -> None:
     f = jit(lambda x: x - jax.lax.pmean(x, "i"))  # type: ignore[no-untyped-call]
     np.testing.assert_allclose(jax.vmap(f, axis_name="i")(jnp.arange(4.0)), np.arange(4) - 1.5)
