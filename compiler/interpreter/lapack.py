@@ -166,6 +166,11 @@ def _batched(routine: Routine, ranks: Sequence[int]) -> Callable[[HloInstruction
     return run
 
 
+def _product_by_q(instruction: HloInstruction, values: Sequence[Value]) -> Value:
+    tau, c = arrays(values)[1:]
+    return _batched(_ormqr, (2, 1, 2))(instruction, values) if tau.size else c  # Q is the identity
+
+
 _ROUTINES: dict[str, tuple[Routine, tuple[int, ...], str]] = {
     "potrf": (_potrf, (2,), "sdcz"),
     "getrf": (_getrf, (2,), "sdcz"),
@@ -173,8 +178,6 @@ _ROUTINES: dict[str, tuple[Routine, tuple[int, ...], str]] = {
     "geqp3": (_geqp3, (2, 1), "sdcz"),
     "orgqr": (_orgqr, (2, 1), "sd"),
     "ungqr": (_orgqr, (2, 1), "cz"),
-    "ormqr": (_ormqr, (2, 1, 2), "sd"),
-    "unmqr": (_ormqr, (2, 1, 2), "cz"),
     "syevd": (_syevd, (2,), "sd"),
     "heevd": (_syevd, (2,), "cz"),
     "gesdd": (functools.partial(_svd, "gesdd"), (2,), "sdcz"),
@@ -192,4 +195,5 @@ for _name, (_function, _ranks, _letters) in _ROUTINES.items():
         register_custom_call(f"lapack_{_letter}{_name}_ffi", _batched(_function, _ranks))
 for _letter in "sdcz":
     register_custom_call(f"lapack_{_letter}trsm_ffi", _trsm)
+    register_custom_call(f"lapack_{_letter}{'ormqr' if _letter in 'sd' else 'unmqr'}_ffi", _product_by_q)
 register_custom_call("tridiagonal_solve_perturbed_ffi", _batched(_perturbed, (1, 1, 1, 2)))

@@ -69,6 +69,10 @@ def test_products_by_q(t: str, mode: str, conjugate: bool, pivoting: bool) -> No
     check(lambda a, c: qr_multiply(a, c, mode=mode)[0], matrix(t, 2, 4, 4), matrix(t, 2, 4, 4, seed=1))
 
 
+def test_products_by_no_reflectors() -> None:
+    check(lax.linalg.ormqr, *(np.ones(dims, np.float32) for dims in ((3, 0), (0,), (3, 2))))
+
+
 def solve(lower: Any, diagonal: Any, upper: Any, b: Any) -> Any:
     return lax.linalg.tridiagonal_solve(lower, diagonal, upper, b, perturb_singular=True)
 
