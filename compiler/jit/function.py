@@ -13,7 +13,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import debug_infs, debug_nans
-from jax._src.config import trace_context  # the key of JAX's own caches, which nothing public returns
 
 from compiler.ir.module import HloModule
 from compiler.jit.arguments import Arguments, check_leaves, explained
@@ -25,6 +24,15 @@ from compiler.jit.tracing import Traced, trace_function, wrapped_results
 from compiler.plan import CompilationPlan
 from compiler.runtime.executable import Executable
 from compiler.runtime.explanation import Explanation
+
+try:
+    from jax._src.config import trace_context  # the key of JAX's own caches, which nothing public returns
+except ImportError:  # of another version of JAX: programs obey the settings of their first call
+
+    def trace_context() -> Any:
+        """Return the setting of JAX that changes the types of arguments."""
+        return jax.config.jax_enable_x64  # type: ignore[attr-defined]
+
 
 __all__ = ["CacheInfo", "JitFunction"]
 
