@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
+from compiler import compile
 from compiler.interpreter import evaluate
 from compiler.ir import HloModule, Opcode
 from compiler.ir.verifier import check_module
@@ -182,3 +183,55 @@ ENTRY main {
     make_pass("cse").run(module)
     make_pass("dce").run(module)
     assert [i.opcode for i in module.entry.instructions].count(Opcode.CONCATENATE) == 1
+
+
+TILES = {  # input, kernel, result, window, labels
+    "features first": (
+        "2,6,4,5",
+        "6,3,2,2",
+        "2,3,8,10",
+        "2x2 pad=1_1x1_1 lhs_dilate=2x2 rhs_reversal=1x1",
+        "bf01_io01->bf01",
+    ),
+    "features last": (
+        "2,4,5,6",
+        "2,2,3,6",
+        "2,8,10,3",
+        "2x2 pad=1_1x1_1 lhs_dilate=2x2 rhs_reversal=1x1",
+        "b01f_01oi->b01f",
+    ),
+    "as it is": ("2,6,4,5", "3,6,2,3", "2,3,8,15", "2x3 pad=1_1x2_2 lhs_dilate=2x3", "bf01_oi01->bf01"),
+    "one turned": (
+        "2,4,5,6",
+        "2,3,6,4",
+        "2,8,15,4",
+        "2x3 pad=1_1x2_2 lhs_dilate=2x3 rhs_reversal=0x1",
+        "b01f_01io->b01f",
+    ),
+    "with a rest": ("2,6,4,5", "3,6,2,3", "2,3,9,17", "2x3 pad=1_2x2_4 lhs_dilate=2x3", "bf01_oi01->bf01"),
+    "one dimension": ("6,2,7", "6,4,3", "4,2,21", "3 pad=2_2 lhs_dilate=3", "fb0_io0->fb0"),
+    "one of two": ("2,6,4,5", "3,6,2,1", "2,3,8,5", "2x1 pad=1_1x0_0 lhs_dilate=2x1", "bf01_oi01->bf01"),
+    "other order": ("4,2,6,5", "2,6,2,3", "8,10,3,2", "2x2 pad=1_1x1_1 lhs_dilate=2x2", "0bf1_0i1o->01fb"),
+}
+
+
+@pytest.mark.parametrize("case", TILES)
+def test_positions_that_fill_tiles_are_a_product(case: str) -> None:
+    x, kernel, out, window, labels = TILES[case]
+    module = parse(
+        f"HloModule m\nENTRY e {{ x = f32[{x}] parameter(0)\n k = f32[{kernel}] parameter(1)\n"
+        f" ROOT c = f32[{out}] convolution(x, k), window={{size={window}}}, dim_labels={labels} }}"
+    )
+    arguments = [
+        np.random.default_rng(n).integers(-3, 4, s.dimensions).astype(s.dtype)
+        for n, s in enumerate(module.parameter_shapes)
+    ]
+    (want,) = evaluate(module, arguments)
+    changed = parse(str(module))
+    assert make_pass("convolution-to-patches").run(changed)
+    opcodes = [i.opcode for i in changed.entry.instructions]
+    assert opcodes.count(Opcode.DOT) == 1
+    assert Opcode.CONVOLUTION not in opcodes
+    assert Opcode.CONCATENATE not in opcodes
+    np.testing.assert_array_equal(evaluate(changed, arguments)[0], want)
+    np.testing.assert_array_equal(compile(module)(*arguments)[0], want)

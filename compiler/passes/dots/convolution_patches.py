@@ -61,6 +61,8 @@ class ConvolutionToPatches(RewritePass):
         form = _Form.of(i)
         if form is None:
             return None
+        if form.fills_tiles and self.max_parts:
+            return form.product_to_tiles(b)
         if form.is_depthwise and math.prod(form.kernel) <= self.max_parts:
             return form.scaled_and_added(b)
         if form.is_depthwise_gradient and math.prod(form.positions) <= self.max_parts:
@@ -125,6 +127,12 @@ def suits_tiles(i: HloInstruction) -> bool:
         return False
     elements = math.prod(form.kernel) * form.features
     return form.features <= MAX_TILE_FEATURES and elements >= MIN_TILE_ELEMENTS
+
+
+def fills_tiles(i: HloInstruction) -> bool:
+    """Check for a convolution in which each position of the input fills a tile of the result: a transposed one."""
+    form = _Form.of(i) if i.shape.element_type in _TYPES else None
+    return form is not None and form.fills_tiles
 
 
 @dataclass(frozen=True)
@@ -192,6 +200,16 @@ class _Form:
             w.stride == w.size and (w.pad_low, w.pad_high, w.lhs_dilate, w.rhs_dilate) == (0, 0, 1, 1)
             for w in self.window
         )
+
+    @property
+    def fills_tiles(self) -> bool:
+        """Whether each position of the input fills a tile of the result, as in the gradient of tiled windows."""
+        tiles = [
+            w.lhs_dilate == w.size and w.pad_low == w.size - 1 <= w.pad_high < 2 * w.size - 1
+            and w.stride == w.rhs_dilate == 1
+            for w in self.window
+        ]  # fmt: skip
+        return self.groups == 1 and all(tiles) and math.prod(self.kernel) > 1
 
     @property
     def has_features_first(self) -> bool:
@@ -279,6 +297,50 @@ class _Form:
         kernel, dims = b.reshape(kernel, (self.outputs, length)), DotDims((1,), (1,))
         made = b.add(Opcode.DOT, tiles, kernel, shape=Shape(self._type), **dims.attributes(), **precision)
         return self._as_result(b.reshape(made, (self.batch, *self.positions, self.outputs)), b)
+
+    def product_to_tiles(self, b: Builder) -> HloInstruction:
+        """Build the products of each position of the input with the kernel, and their tiles in place."""
+        x, kernel = self.instruction.operands
+        digits, outputs, length = self._digits, self.outputs, math.prod(self.kernel)
+        turned = tuple(
+            self._labels.rhs.index(str(d)) for d, w in enumerate(self.window) if not w.reversal and w.size > 1
+        )
+        kernel = b.add(Opcode.REVERSE, kernel, dimensions=turned) if turned else kernel
+        precision = {k: v for k, v in self.instruction.attributes.items() if k == "operand_precision"}
+        before: tuple[int, ...]
+        after: tuple[int, ...]
+        if self._labels.lhs.endswith("f"):
+            x = b.transpose(x, [self._labels.lhs.index(c) for c in f"b{digits}f"])
+            x = b.reshape(x, (self.batch * math.prod(self.space), self.features))
+            kernel = b.transpose(kernel, [self._labels.rhs.index(c) for c in f"i{digits}o"])
+            kernel = b.reshape(kernel, (self.features, length * outputs))
+            made = b.add(
+                Opcode.DOT, x, kernel, shape=Shape(self._type), **DotDims((1,), (0,)).attributes(), **precision
+            )
+            made = b.reshape(made, (self.batch, *self.space, *self.kernel, outputs))
+            before, after = (self.batch,), (outputs,)
+        else:
+            x = b.transpose(x, [self._labels.lhs.index(c) for c in f"bf{digits}"])
+            x = b.reshape(x, (self.batch, self.features, math.prod(self.space)))
+            kernel = b.transpose(kernel, [self._labels.rhs.index(c) for c in f"o{digits}i"])
+            kernel = b.reshape(kernel, (outputs * length, self.features))
+            kernel = b.broadcast(kernel, (self.batch, outputs * length, self.features), (1, 2))
+            dims = DotDims((2,), (1,), (0,), (0,))
+            made = b.add(Opcode.DOT, kernel, x, shape=Shape(self._type), **dims.attributes(), **precision)
+            made = b.reshape(made, (self.batch, outputs, *self.kernel, *self.space))
+            n = len(self.space)
+            made = b.transpose(made, (0, 1, *range(2 + n, 2 + 2 * n), *range(2, 2 + n)))
+            before, after = (self.batch, outputs), ()
+        # [before, space, kernel, after] becomes [before, space and kernel of each dimension, after].
+        n, first = len(self.space), len(before)
+        order = [d for k in range(n) for d in (first + k, first + n + k)]
+        made = b.transpose(made, (*range(first), *order, *range(first + 2 * n, first + 2 * n + len(after))))
+        filled = [m * k for m, k in zip(self.space, self.kernel, strict=True)]
+        made = b.reshape(made, (*before, *filled, *after))
+        rest = [PadDim(0, n - m) for n, m in zip(self.positions, filled, strict=True)]
+        none = PadDim(0, 0)
+        made = b.pad(made, b.scalar(0, self._type), (*(none for _ in before), *rest, *(none for _ in after)))
+        return b.transpose(made, [(f"b{digits}f" if after else f"bf{digits}").index(c) for c in self._labels.out])
 
     def scaled_and_added(self, b: Builder) -> HloInstruction:
         """Build the sum of the input's slices, each multiplied by its kernel element, in the order of the result."""
