@@ -19,7 +19,7 @@ from compiler.passes.infrastructure.rewriting import RewritePass, RuleSet
 
 RULES = RuleSet()
 _MOST_POSITIONS = 64
-_MANY_POSITIONS = 36
+_MANY_POSITIONS = 16
 """Positions of overlapping windows from which on the place of the selected one is computed, not an array for each."""
 _LARGER, _SMALLER = ("GE", "GT"), ("LE", "LT")
 

@@ -19,6 +19,9 @@ MOST_DIRECT = 64
 """Elements of a window up to which another pass combines them one after the other if it is not divided."""
 LONGEST = 32
 """Elements along one dimension that are combined one by one; of more, parts are combined first."""
+DOUBLED, GROUP = 6, 4
+"""Elements along one dimension from which on selected ones are found by doubling, and size of the groups from which on
+they are stored."""
 _IDEMPOTENT = frozenset({Opcode.MAXIMUM, Opcode.MINIMUM, Opcode.AND, Opcode.OR})
 _SELECTING = frozenset(
     {
@@ -65,7 +68,7 @@ def separated(i: HloInstruction, b: Builder) -> HloInstruction | None:
         return (b.add(op, first[0], second[0]),)
 
     starts = (b.scalar(neutral, x.shape.element_type),)
-    found = _along_all(i, (x,), starts, combine, op in _IDEMPOTENT, b, _order(i))
+    found = _along_all(i, (x,), starts, combine, op in _IDEMPOTENT, False, b, _order(i))
     if found is None:
         return None
     (total,) = found
@@ -93,7 +96,7 @@ def separated_selection(i: HloInstruction, b: Builder) -> HloInstruction | None:
         made = lifted(function, [*first, *second], first[0].shape.dimensions, b)
         return None if made is None else tuple(made)
 
-    found = _along_all(i, inputs, starts, combine, True, b, _moving(i)[::-1])
+    found = _along_all(i, inputs, starts, combine, True, True, b, _moving(i)[::-1])
     if found is None:
         return None
     return b.add(Opcode.TUPLE, *found) if i.shape.is_tuple else found[0]
@@ -165,6 +168,7 @@ def _along_all(
     starts: Arrays,
     combine: Combine,
     repeats: bool,
+    selects: bool,
     b: Builder,
     order: Sequence[int],
 ) -> Arrays | None:
@@ -175,12 +179,14 @@ def _along_all(
     padded = tuple(b.pad(x, s, edges(window)) for x, s in zip(arrays, starts, strict=True))
     found: Arrays | None = arrays if padded == arrays else _stored(padded, b)
     for d in order:
-        found = None if found is None else _along(found, d, window[d], result.dimensions[d], combine, repeats, b)
+        found = (
+            None if found is None else _along(found, d, window[d], result.dimensions[d], combine, repeats, selects, b)
+        )
     return found
 
 
 def _along(
-    arrays: Arrays, d: int, w: WindowDim, count: int, combine: Combine, repeats: bool, b: Builder
+    arrays: Arrays, d: int, w: WindowDim, count: int, combine: Combine, repeats: bool, selects: bool, b: Builder
 ) -> Arrays | None:
     """Return the combinations of a window along one dimension of padded arrays at `count` positions.
 
@@ -191,6 +197,7 @@ def _along(
         count: number of its positions.
         combine: combines two elements.
         repeats: whether an element may be combined several times.
+        selects: whether combining takes several ops, and elements may be combined several times.
         b: where they are built.
     """
 
@@ -199,6 +206,18 @@ def _along(
         cut = SliceDim(first, first + (count - 1) * w.stride + 1, w.stride)
         return _cut(of, d, cut, b)
 
+    if w.size >= DOUBLED and selects:
+        # Adjacent groups are combined to groups of twice the size, and the last ones overlap.
+        group, size = arrays, 1
+        while 2 * size <= w.size:
+            length = group[0].shape.dimensions[d] - size * w.rhs_dilate
+            halves = [_cut(group, d, SliceDim(first, first + length), b) for first in (0, size * w.rhs_dilate)]
+            made = _combined(halves, combine)
+            if made is None:
+                return None
+            size *= 2
+            group = made if size < GROUP else _stored(made, b)
+        return _combined([taken(group, k) for k in dict.fromkeys((0, w.size - size))], combine)
     if w.size <= LONGEST:
         return _combined([taken(arrays, k) for k in range(w.size)], combine)
     part = _part(w)
