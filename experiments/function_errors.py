@@ -32,7 +32,7 @@ BLOCK = 2**26
 
 
 INLINE = (
-    "exponential", "exponential-minus-one", "log-plus-one", "logistic", "tanh", "erf", "asin", "acos", "power",
+    "exponential", "exponential-minus-one", "log", "log-plus-one", "logistic", "tanh", "erf", "asin", "acos", "power",
     "atan2",
 )  # fmt: skip
 """The ops whose functions are in math_c.h."""

@@ -64,6 +64,17 @@ INLINE float reduced_log(float f, float k) {
       0x1.22da24p-3f), f, -0x1.547246p-3f), f, 0x1.99a008p-3f), f, -0x1.000226p-2f), f, 0x1.555554p-2f);
   return FMAF(k, 0x1.62e43p-1f, FMAF(f * f, FMAF(f, p, -0.5f), f));
 }
+INLINE float log_f32(float x) {
+  const bool is_small = x < 0x1p-126f;
+  const float m = is_small ? x * 0x1p23f : x;
+  const int32_t e = (int32_t)(F32_TO_BITS(m) - 0x3f3504f3u) >> 23;
+  const float f = BITS_TO_F32(F32_TO_BITS(m) - ((uint32_t)e << 23)) - 1.0f;
+  const float y = reduced_log(f, (float)(is_small ? e - 23 : e));
+  /* Infinity and NaN stay, and negative numbers become NaN. */
+  const float outside = BITS_TO_F32(F32_TO_BITS(x) | (uint32_t)((int32_t)F32_TO_BITS(x) >> 31));
+  const float other = x == 0.0f ? -INFINITY : outside;
+  return (x > 0.0f) & (x < INFINITY) ? y : other;
+}
 INLINE float log1p_f32(float x) {
   const float m = 1.0f + x, low = x - (m - 1.0f);
   const int32_t e = (int32_t)(F32_TO_BITS(m) - 0x3f3504f3u) >> 23;
@@ -226,6 +237,7 @@ INLINE float reciprocal_root_f32(float x) {
 #define expf(x) exp_f32(x)
 #define fmodf(x, y) fmod_f32(x, y)
 #define expm1f(x) expm1_f32(x)
+#define logf(x) log_f32(x)
 #define log1pf(x) log1p_f32(x)
 #define tanhf(x) tanh_f32(x)
 #define erff(x) erf_f32(x)
