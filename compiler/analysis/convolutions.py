@@ -8,17 +8,6 @@ from compiler.ir.attributes import ConvDimLabels, Window
 from compiler.ir.instruction import HloInstruction
 from compiler.ir.opcodes import Opcode
 
-
-def is_weights_gradient(i: HloInstruction) -> bool:
-    """Check for a gradient of weights: the batch is grouped, or the kernel has more positions than the result."""
-    labels: ConvDimLabels = i.attributes["dim_labels"]
-    kernel, out = (
-        math.prod(n for n, c in zip(s.dimensions, text, strict=True) if c.isdigit())
-        for s, text in ((i.operands[1].shape, labels.rhs), (i.shape, labels.out))
-    )
-    return bool(i.attr("batch_group_count", 1) > 1 or (i.attr("feature_group_count", 1) == 1 and kernel > out))
-
-
 FEW_OUTPUTS = 3
 """Number of output features up to which sums of scaled rows are faster than a library's blocks of features."""
 FEW_FEATURES, FEW_OUTPUTS_OF_FEW = 4, 8
@@ -31,6 +20,16 @@ MAX_SLICES = 9
 """Elements of a depthwise kernel up to which ops add the slices under all of them by default."""
 MAX_INPUT_DILATION = 2
 """Largest distance of the input's elements up to which a loop that tests which of them it reads is fast."""
+
+
+def is_weights_gradient(i: HloInstruction) -> bool:
+    """Check for a gradient of weights: the batch is grouped, or the kernel has more positions than the result."""
+    labels: ConvDimLabels = i.attributes["dim_labels"]
+    kernel, out = (
+        math.prod(n for n, c in zip(s.dimensions, text, strict=True) if c.isdigit())
+        for s, text in ((i.operands[1].shape, labels.rhs), (i.shape, labels.out))
+    )
+    return bool(i.attr("batch_group_count", 1) > 1 or (i.attr("feature_group_count", 1) == 1 and kernel > out))
 
 
 def is_depthwise(i: HloInstruction) -> bool:

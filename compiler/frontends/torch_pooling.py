@@ -20,7 +20,7 @@ from compiler.ir.attributes import Window, WindowDim
 LOWERINGS = Lowerings()
 H = HloInstruction
 _NOWHERE = np.iinfo(np.int64).max
-"""Position of the maximum over padding alone."""
+"""Index of the maximum of a window that holds nothing but padding."""
 
 
 def pool_window(

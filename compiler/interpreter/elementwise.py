@@ -200,7 +200,7 @@ def _compare(instruction: HloInstruction, x: Array, y: Array) -> Array:
     compare = _COMPARISONS[instruction.attr("direction")]
     if instruction.attr("type") == "TOTALORDER" and t.is_float:
         return compare(total_order_key(widen(x, t)), total_order_key(widen(y, t)))
-    if t.is_float and t.bits < 32:
+    if t.is_narrow_float:
         return compare(x.astype(np.float32), y.astype(np.float32))
     if t.is_integer and t.bits < 8:
         return compare(x.astype(np.int8), y.astype(np.int8))

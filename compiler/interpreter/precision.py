@@ -18,7 +18,7 @@ F64 = np.dtype(np.float64)
 @cache
 def compute_dtype(t: PrimitiveType) -> np.dtype[Any]:
     """Return float32 for floats below 32 bits, int8 or uint8 for integers below 8, else the type's own dtype."""
-    if t.is_float and t.bits < 32:
+    if t.is_narrow_float:
         return F32
     if t.is_integer and t.bits < 8:
         return np.dtype(np.int8 if t.is_signed else np.uint8)

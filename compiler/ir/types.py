@@ -31,6 +31,7 @@ class PrimitiveType(enum.Enum):
     is_unsigned: bool
     is_float: bool
     is_half: bool
+    is_narrow_float: bool
     is_complex: bool
 
     @property
@@ -78,6 +79,7 @@ for _t in PrimitiveType:
     _t.bits = _bits(_t.value)
     _t.is_float = _t.value[0] in "fb" and _t.bits > 0
     _t.is_half = _t.value in ("f16", "bf16")
+    _t.is_narrow_float = _t.is_float and _t.bits < 32
     _t.is_complex = _t.value[0] == "c"
     _t.is_signed = _t.value[0] == "s" and _t.bits > 0
     _t.is_unsigned = _t.value[0] == "u" and _t.bits > 0

@@ -23,6 +23,7 @@ from compiler.ir.shape import Shape
 from compiler.ir.types import PrimitiveType
 from compiler.passes.dots.convolution_patches import depthwise_sum
 from compiler.passes.infrastructure.builder import Builder
+from compiler.passes.reductions.windows import edges
 
 
 def convolution_of(fused: HloComputation) -> HloInstruction | None:
@@ -115,9 +116,8 @@ class _Form:
         grouped = (2,) if self.groups > 1 else ()
         depth = tuple(range(2 + len(grouped), 2 + len(grouped) + inner))
         kernel = self._kernel(b)
-        outputs = self._size(i, self.labels.out, "f") // self.groups
         space = math.prod(positions)
-        sizes = ((self.groups,) if grouped else ()) + (batch, space, outputs)
+        sizes = ((self.groups,) if grouped else ()) + (batch, space, self.outputs)
         precision = {k: v for k, v in i.attributes.items() if k == "operand_precision"}
         made = b.add(
             Opcode.DOT, windows, kernel, shape=Shape(i.shape.element_type, sizes),
@@ -126,7 +126,7 @@ class _Form:
         )  # fmt: skip
         if grouped:
             made = b.transpose(made, (1, 2, 0, 3))
-        made = b.reshape(made, (batch, *positions, self.groups * outputs))
+        made = b.reshape(made, (batch, *positions, self.groups * self.outputs))
         return b.transpose(made, [f"b{self._digits}f".index(c) for c in self.labels.out])
 
     @property
@@ -148,7 +148,7 @@ class _Form:
         weights = b.transpose(kernel, [self.labels.rhs.index(c) for c in f"o{self._inner}"])
         factors = b.broadcast(weights, (*dims, *inner), (out.index("f"), *depth))
         t = i.shape.element_type
-        wide = PrimitiveType.F32 if t.is_float and t.bits < PrimitiveType.F32.bits else t
+        wide = PrimitiveType.F32 if t.is_narrow_float else t
         total = b.sum(b.add(Opcode.MULTIPLY, b.convert(made, wide), b.convert(factors, wide)), depth)
         return b.convert(total, t)
 
@@ -171,12 +171,8 @@ class _Form:
             first: its first dimension along the elements of the kernel, in the order of `_inner`.
         """
         x, labels = self.instruction.operands[0], self.labels.lhs
-        pads = dict(zip(self._digits, self.window, strict=True))
-        none = PadDim(0, 0)
-        padding = [
-            PadDim(pads[c].pad_low, pads[c].pad_high, pads[c].lhs_dilate - 1) if c in pads else none for c in labels
-        ]
-        x = b.pad(x, b.scalar(0, x.shape.element_type), padding)
+        pads = dict(zip(self._digits, edges(self.window), strict=True))
+        x = b.pad(x, b.scalar(0, x.shape.element_type), [pads.get(c, PadDim(0, 0)) for c in labels])
         terms: list[tuple[tuple[int, int], ...]] = []
         starts = []
         for c in labels:

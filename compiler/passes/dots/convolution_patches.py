@@ -299,7 +299,7 @@ class _Form:
         return self._as_result(b.reshape(made, (self.batch, *self.positions, self.outputs)), b)
 
     def product_to_tiles(self, b: Builder) -> HloInstruction:
-        """Build the products of each position of the input with the kernel, and their tiles in place."""
+        """Build one matrix product, and arrange what each position of the input yields as a tile of the result."""
         x, kernel = self.instruction.operands
         digits, outputs, length = self._digits, self.outputs, math.prod(self.kernel)
         turned = tuple(

@@ -16,7 +16,9 @@ from compiler.passes.reductions.windows import edges
 
 @dataclass(frozen=True)
 class WindowPadding:
-    """Pad what some convolutions read, so that their loops test no positions, with rows last, and in f32 if it is less.
+    """Pad the input of some convolutions, move its rows to the end, and convert narrow floats to f32.
+
+    The loops of the convolutions then neither test positions nor convert elements.
 
     It is no pass of the registry, because `chosen` depends on the backend.
 
@@ -47,7 +49,7 @@ def _padded(i: HloInstruction, b: Builder) -> HloInstruction | None:
     labels: ConvDimLabels = i.attributes["dim_labels"]
     wanted, t = rows_last(i), i.shape.element_type
     x, kernel = i.operands
-    is_narrow = any(_is_narrow(o) for o in (x, kernel, i))
+    is_narrow = any(o.shape.element_type.is_narrow_float for o in (x, kernel, i))
     if wanted == labels and not is_narrow and all(w.pad_low == w.pad_high == 0 for w in window.dims):
         return None
     if is_narrow:
@@ -60,11 +62,6 @@ def _padded(i: HloInstruction, b: Builder) -> HloInstruction | None:
     attributes["window"] = Window(tuple(replace(w, pad_low=0, pad_high=0) for w in window.dims))
     attributes["dim_labels"] = wanted
     order = [labels.out.index(c) for c in wanted.out]
-    shape = Shape(PrimitiveType.F32 if _is_narrow(i) else t, tuple(i.shape.dimensions[d] for d in order))
+    shape = Shape(PrimitiveType.F32 if t.is_narrow_float else t, tuple(i.shape.dimensions[d] for d in order))
     made = b.add(Opcode.CONVOLUTION, x, kernel, shape=shape, **attributes)
     return b.transpose(b.convert(made, t), [wanted.out.index(c) for c in labels.out])
-
-
-def _is_narrow(i: HloInstruction) -> bool:
-    t = i.shape.element_type
-    return t.is_float and t.bits < PrimitiveType.F32.bits

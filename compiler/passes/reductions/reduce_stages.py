@@ -57,7 +57,7 @@ class ReduceStages(InstructionPass):
             return False
         function = scalar_function(i.attributes["to_apply"])
         t = i.shape.element_type
-        if function is None or (t.is_float and t.bits < 32 and function not in (Opcode.MAXIMUM, Opcode.MINIMUM)):
+        if function is None or (t.is_narrow_float and function not in (Opcode.MAXIMUM, Opcode.MINIMUM)):
             return False  # partial results of few bits would be rounded
         neutral = identity_value(function, t)
         group = _adjacent_dimensions(i)

@@ -104,7 +104,7 @@ class _Split:
         i, b, axis = self.i, self.b, self.axis
         (x, init), reducer = i.operands, i.attributes["to_apply"]
         t = x.shape.element_type
-        if t.is_float and t.bits < PrimitiveType.F32.bits and self.function in _NARROW:
+        if t.is_narrow_float and self.function in _NARROW:
             x, init = b.convert(x, PrimitiveType.F32), b.convert(init, PrimitiveType.F32)
             reducer = self._reducer(PrimitiveType.F32)
         dims, length = x.shape.dimensions, x.shape.dimensions[axis]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from compiler.ir import HloComputation, HloInstruction, Opcode
@@ -30,7 +31,28 @@ _SELECTING = frozenset(
     }
 )  # fmt: skip
 Arrays: TypeAlias = tuple[HloInstruction, ...]
-Combine: TypeAlias = Callable[[Arrays, Arrays], Arrays | None]
+
+
+@dataclass(frozen=True)
+class _Combiner:
+    """How elements are combined.
+
+    Attributes:
+        combine: combines two arrays, or groups of arrays, elementwise; None if that is not possible.
+        repeats: whether an element may be combined several times.
+        doubles: whether groups are doubled, because combining takes several ops; elements are combined several times.
+    """
+
+    combine: Callable[[Arrays, Arrays], Arrays | None]
+    repeats: bool
+    doubles: bool = False
+
+    def all(self, terms: Sequence[Arrays]) -> Arrays | None:
+        """Return the combination of several terms in order."""
+        total: Arrays | None = terms[0]
+        for term in terms[1:]:
+            total = None if total is None else self.combine(total, term)
+        return total
 
 
 def suits_separation(i: HloInstruction) -> bool:
@@ -68,7 +90,7 @@ def separated(i: HloInstruction, b: Builder) -> HloInstruction | None:
         return (b.add(op, first[0], second[0]),)
 
     starts = (b.scalar(neutral, x.shape.element_type),)
-    found = _along_all(i, (x,), starts, combine, op in _IDEMPOTENT, False, b, _order(i))
+    found = _along_all(i, (x,), starts, _Combiner(combine, op in _IDEMPOTENT), _order(i), b)
     if found is None:
         return None
     (total,) = found
@@ -96,7 +118,7 @@ def separated_selection(i: HloInstruction, b: Builder) -> HloInstruction | None:
         made = lifted(function, [*first, *second], first[0].shape.dimensions, b)
         return None if made is None else tuple(made)
 
-    found = _along_all(i, inputs, starts, combine, True, True, b, _moving(i)[::-1])
+    found = _along_all(i, inputs, starts, _Combiner(combine, True, doubles=True), _moving(i)[::-1], b)
     if found is None:
         return None
     return b.add(Opcode.TUPLE, *found) if i.shape.is_tuple else found[0]
@@ -143,16 +165,15 @@ def _order(i: HloInstruction) -> list[int]:
 def _separate_work(i: HloInstruction) -> int:
     """Return the number of elements that are combined dimension by dimension."""
     sizes, work = list(i.operands[0].shape.dimensions), 0
-    result = i.shape if i.shape.is_array else i.shape.tuple_shapes[0]
     for d in _order(i):
         w = _window(i)[d]
         if w.size > LONGEST:
             part = _part(w)
             work += part * math.prod(sizes)
-            sizes[d] = result.dimensions[d]
+            sizes[d] = i.shape.dimensions[d]
             work += -(-w.size // part) * math.prod(sizes)
         else:
-            sizes[d] = result.dimensions[d]
+            sizes[d] = i.shape.dimensions[d]
             work += w.size * math.prod(sizes)
     return work
 
@@ -166,12 +187,11 @@ def _along_all(
     i: HloInstruction,
     arrays: Arrays,
     starts: Arrays,
-    combine: Combine,
-    repeats: bool,
-    selects: bool,
-    b: Builder,
+    combiner: _Combiner,
     order: Sequence[int],
+    b: Builder,
 ) -> Arrays | None:
+    """Return the combinations of a reduce-window; its dimensions are combined in this order."""
     window = _window(i)
     if any(w.reversal for w in window):
         return None
@@ -179,15 +199,11 @@ def _along_all(
     padded = tuple(b.pad(x, s, edges(window)) for x, s in zip(arrays, starts, strict=True))
     found: Arrays | None = arrays if padded == arrays else _stored(padded, b)
     for d in order:
-        found = (
-            None if found is None else _along(found, d, window[d], result.dimensions[d], combine, repeats, selects, b)
-        )
+        found = None if found is None else _along(found, d, window[d], result.dimensions[d], combiner, b)
     return found
 
 
-def _along(
-    arrays: Arrays, d: int, w: WindowDim, count: int, combine: Combine, repeats: bool, selects: bool, b: Builder
-) -> Arrays | None:
+def _along(arrays: Arrays, d: int, w: WindowDim, count: int, combiner: _Combiner, b: Builder) -> Arrays | None:
     """Return the combinations of a window along one dimension of padded arrays at `count` positions.
 
     Args:
@@ -195,9 +211,7 @@ def _along(
         d: the dimension.
         w: size, stride and dilation of the window.
         count: number of its positions.
-        combine: combines two elements.
-        repeats: whether an element may be combined several times.
-        selects: whether combining takes several ops, and elements may be combined several times.
+        combiner: how elements are combined.
         b: where they are built.
     """
 
@@ -206,34 +220,34 @@ def _along(
         cut = SliceDim(first, first + (count - 1) * w.stride + 1, w.stride)
         return _cut(of, d, cut, b)
 
-    if w.size >= DOUBLED and selects:
-        # Adjacent groups are combined to groups of twice the size, and the last ones overlap.
+    if w.size >= DOUBLED and combiner.doubles:
+        # Combining adjacent groups doubles their size. The last two groups may overlap, which changes no selection.
         group, size = arrays, 1
         while 2 * size <= w.size:
             length = group[0].shape.dimensions[d] - size * w.rhs_dilate
             halves = [_cut(group, d, SliceDim(first, first + length), b) for first in (0, size * w.rhs_dilate)]
-            made = _combined(halves, combine)
+            made = combiner.all(halves)
             if made is None:
                 return None
             size *= 2
             group = made if size < GROUP else _stored(made, b)
-        return _combined([taken(group, k) for k in dict.fromkeys((0, w.size - size))], combine)
+        return combiner.all([taken(group, k) for k in dict.fromkeys((0, w.size - size))])
     if w.size <= LONGEST:
-        return _combined([taken(arrays, k) for k in range(w.size)], combine)
+        return combiner.all([taken(arrays, k) for k in range(w.size)])
     part = _part(w)
     length = arrays[0].shape.dimensions[d] - (part - 1) * w.rhs_dilate
     slices = [_cut(arrays, d, SliceDim(k * w.rhs_dilate, k * w.rhs_dilate + length), b) for k in range(part)]
-    parts = _combined(slices, combine)
+    parts = combiner.all(slices)
     if parts is None:
         return None
     parts = _stored(parts, b)
     whole, rest = divmod(w.size, part)
     terms = [taken(parts, k * part) for k in range(whole)]
-    if rest and repeats:
+    if rest and combiner.repeats:
         terms.append(taken(parts, w.size - part))
     elif rest:
         terms += [taken(arrays, k) for k in range(whole * part, w.size)]
-    return _combined(terms, combine)
+    return combiner.all(terms)
 
 
 def _cut(arrays: Arrays, d: int, cut: SliceDim, b: Builder) -> Arrays:
@@ -245,10 +259,3 @@ def _cut(arrays: Arrays, d: int, cut: SliceDim, b: Builder) -> Arrays:
 def _stored(arrays: Arrays, b: Builder) -> Arrays:
     """Return arrays that are computed once, not in the loop of each element of a window."""
     return tuple(b.add(Opcode.OPTIMIZATION_BARRIER, x) for x in arrays)
-
-
-def _combined(terms: list[Arrays], combine: Combine) -> Arrays | None:
-    total: Arrays | None = terms[0]
-    for term in terms[1:]:
-        total = None if total is None else combine(total, term)
-    return total
