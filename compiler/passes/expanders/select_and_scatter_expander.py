@@ -65,44 +65,6 @@ def _expand(i: HloInstruction, b: Builder) -> HloInstruction | None:
 
 
 @RULES.on(Opcode.SELECT_AND_SCATTER)
-def _overlapping(i: HloInstruction, b: Builder) -> HloInstruction | None:
-    operand, source, init = i.operands
-    dims = i.attr("window", Window()).dims
-    adds = scalar_function(i.attributes["scatter"]) is Opcode.ADD
-    plain = all(w.lhs_dilate == w.rhs_dilate == 1 and not w.reversal and min(w.pad_low, w.pad_high) >= 0 for w in dims)
-    if not adds or not plain or math.prod(w.size for w in dims) > _MOST_POSITIONS:
-        return None
-    if _has_order(i) and math.prod(w.size for w in dims) >= _MANY_POSITIONS:
-        return None
-    if len(dims) != operand.shape.rank or not source.shape.num_elements:
-        return None
-    around = [PadDim(w.pad_low, w.pad_high) for w in dims]
-    zero = b.scalar(0, source.shape.element_type)
-    padded = b.pad(operand, b.scalar(0, operand.shape.element_type), around)
-    counts, places = source.shape.dimensions, itertools.product(*(range(w.size) for w in dims))
-    ends = [
-        [SliceDim(p, p + (n - 1) * w.stride + 1, w.stride) for p, n, w in zip(place, counts, dims, strict=True)]
-        for place in places
-    ]
-    inside: list[HloInstruction] = []
-    if padded is not operand:
-        yes = b.splat(True, operand.shape.with_type(PrimitiveType.PRED))
-        elements = b.pad(yes, b.scalar(False, PrimitiveType.PRED), around)
-        inside = [b.slice(elements, spec) for spec in ends]
-    chosen = _chosen_position([b.slice(padded, spec) for spec in ends], inside, i.attributes["select"], b)
-    nothing = b.broadcast(zero, counts, ())
-    total = b.broadcast(init, padded.shape.dimensions, ())
-    for number, spec in enumerate(ends):
-        here = b.compare(chosen, b.splat(number, chosen.shape), "EQ")
-        part = b.add(Opcode.SELECT, here, source, nothing)
-        sizes = padded.shape.dimensions
-        apart = [PadDim(d.start, m - d.limit, d.stride - 1) for d, m in zip(spec, sizes, strict=True)]
-        total = b.add(Opcode.ADD, total, b.pad(part, zero, apart))
-    inner = [SliceDim(w.pad_low, w.pad_low + n) for w, n in zip(dims, operand.shape.dimensions, strict=True)]
-    return b.slice(total, inner)
-
-
-@RULES.on(Opcode.SELECT_AND_SCATTER)
 def _by_places(i: HloInstruction, b: Builder) -> HloInstruction | None:
     """Add each source to the place of the largest or smallest element of its window."""
     operand, source, init = i.operands
@@ -134,6 +96,42 @@ def _by_places(i: HloInstruction, b: Builder) -> HloInstruction | None:
         scatter_dims_to_operand_dims=(0,), index_vector_dim=1,
     )  # fmt: skip
     return b.reshape(total, operand.shape.dimensions)
+
+
+@RULES.on(Opcode.SELECT_AND_SCATTER)
+def _overlapping(i: HloInstruction, b: Builder) -> HloInstruction | None:
+    operand, source, init = i.operands
+    dims = i.attr("window", Window()).dims
+    adds = scalar_function(i.attributes["scatter"]) is Opcode.ADD
+    plain = all(w.lhs_dilate == w.rhs_dilate == 1 and not w.reversal and min(w.pad_low, w.pad_high) >= 0 for w in dims)
+    if not adds or not plain or math.prod(w.size for w in dims) > _MOST_POSITIONS:
+        return None
+    if len(dims) != operand.shape.rank or not source.shape.num_elements:
+        return None
+    around = [PadDim(w.pad_low, w.pad_high) for w in dims]
+    zero = b.scalar(0, source.shape.element_type)
+    padded = b.pad(operand, b.scalar(0, operand.shape.element_type), around)
+    counts, places = source.shape.dimensions, itertools.product(*(range(w.size) for w in dims))
+    ends = [
+        [SliceDim(p, p + (n - 1) * w.stride + 1, w.stride) for p, n, w in zip(place, counts, dims, strict=True)]
+        for place in places
+    ]
+    inside: list[HloInstruction] = []
+    if padded is not operand:
+        yes = b.splat(True, operand.shape.with_type(PrimitiveType.PRED))
+        elements = b.pad(yes, b.scalar(False, PrimitiveType.PRED), around)
+        inside = [b.slice(elements, spec) for spec in ends]
+    chosen = _chosen_position([b.slice(padded, spec) for spec in ends], inside, i.attributes["select"], b)
+    nothing = b.broadcast(zero, counts, ())
+    total = b.broadcast(init, padded.shape.dimensions, ())
+    for number, spec in enumerate(ends):
+        here = b.compare(chosen, b.splat(number, chosen.shape), "EQ")
+        part = b.add(Opcode.SELECT, here, source, nothing)
+        sizes = padded.shape.dimensions
+        apart = [PadDim(d.start, m - d.limit, d.stride - 1) for d, m in zip(spec, sizes, strict=True)]
+        total = b.add(Opcode.ADD, total, b.pad(part, zero, apart))
+    inner = [SliceDim(w.pad_low, w.pad_low + n) for w, n in zip(dims, operand.shape.dimensions, strict=True)]
+    return b.slice(total, inner)
 
 
 def _has_order(i: HloInstruction) -> bool:
