@@ -68,7 +68,7 @@ def jit(  # users know it by this name
     Raises:
         ArgumentError: a static argument is not hashable, a leaf of an argument is no array, `f` is not callable, or an
             argument is one of `jax.jit` that is not supported.
-        UnsupportedError: the function uses an op or effect that is not supported; the message names its source line.
+        UnsupportedError: the function uses an op that is not supported; the message names its source line.
         UnknownNameError: there is no such argument.
         BackendError: JAX is not installed.
     """

@@ -16,11 +16,13 @@ from jax import debug_infs, debug_nans
 
 from compiler.ir.module import HloModule
 from compiler.jit.arguments import Arguments, check_leaves, explained
+from compiler.jit.lowering import SeveralDevicesError, check_effects
 from compiler.jit.numpy_calls import NumpyCall, leaf_key
+from compiler.jit.parts import call_in_parts, is_program
 from compiler.jit.primitive import call as call_program
 from compiler.jit.primitive import compiled
 from compiler.jit.programs import Program, Settings
-from compiler.jit.tracing import Traced, trace_function, wrapped_results
+from compiler.jit.tracing import Traced, is_key, trace_function, wrapped_results
 from compiler.plan import CompilationPlan
 from compiler.runtime.executable import Executable
 from compiler.runtime.explanation import Explanation
@@ -84,6 +86,7 @@ class JitFunction:
             static_argnames=arguments.static_names,
             donate_argnums=arguments.donated_numbers,
             donate_argnames=arguments.donated_names,
+            inline=True,  # so that a call within the function of a reduction is seen there
         )
 
     def _traced_call(self) -> Callable[..., Any]:
@@ -97,6 +100,15 @@ class JitFunction:
         name = getattr(self._function, "__qualname__", None) or repr(self._function)
         return f"<hlogym.jit of {name}, {len(self._programs)} program(s)>"
 
+    def __reduce__(self) -> Any:
+        return JitFunction, (self._function, self._arguments, replace(self._settings, note=None), self._output)
+
+    def __copy__(self) -> JitFunction:
+        return self  # like functions, so that trees and modules with one can be copied
+
+    def __deepcopy__(self, memo: Any) -> JitFunction:
+        return self
+
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else types.MethodType(self, instance)
 
@@ -107,18 +119,24 @@ class JitFunction:
         if not (args and type(args[0]) in _JAX_TYPES) and self._output != "jax" and not any(map(_is_of_jax, args)):
             found = self._numpy_call(args, kwargs)
             if found is not None:
-                results = found[0](found[1])
+                call, leaves = found
+                if call is None:
+                    return _as_numpy(self._call_by_jax(args, kwargs))
+                results = call(leaves)
                 if debug_nans.value or debug_infs.value:
                     self._check_numbers(results, args, kwargs)
                 return results
-        try:
-            results = self._jitted(*args, **kwargs)
-        except (TypeError, ValueError) as e:
-            raise explained(e, self._arguments, args, kwargs) from None
+        results = self._call_by_jax(args, kwargs)
         return _as_numpy(results) if self._output == "numpy" else results
 
-    def _numpy_call(self, args: Any, kwargs: Any) -> tuple[NumpyCall, list[Any]] | None:
-        """Return the program for numpy arrays and the arrays, or None if JAX arrays are involved."""
+    def _call_by_jax(self, args: Any, kwargs: Any) -> Any:
+        try:
+            return self._jitted(*args, **kwargs)
+        except (TypeError, ValueError) as e:
+            raise explained(e, self._arguments, args, kwargs) from None
+
+    def _numpy_call(self, args: Any, kwargs: Any) -> tuple[NumpyCall | None, list[Any]] | None:
+        """Return the program for numpy arrays, None if JAX calls it, and the arrays; None if there are others."""
         static, leaves, tree = self._arguments.split(args, kwargs)
         keys = []
         for leaf in leaves:
@@ -143,7 +161,7 @@ class JitFunction:
                 _remember(calls, key, call, MOST_SIGNATURES)
         except TypeError as e:
             raise explained(e, self._arguments, args, kwargs) from None
-        return None if call is None else (call, leaves)
+        return call, leaves
 
     def _numpy_calls_in(self, context: Hashable) -> _NumpyCalls:
         """Return the calls of programs that were traced under the same settings of JAX."""
@@ -161,7 +179,12 @@ class JitFunction:
         traced = self._trace(args, kwargs)
         if any(traced.keys) or any(isinstance(h, jax.core.Tracer) for h in traced.hoisted):
             return None
-        return NumpyCall(traced, self._compiled(traced), leaves)
+        if not is_program(traced.jaxpr):
+            return None
+        try:
+            return NumpyCall(traced, self._compiled(traced), leaves)
+        except SeveralDevicesError:
+            return None
 
     def _check_numbers(self, results: Any, args: Any, kwargs: Any) -> None:
         """Raise FloatingPointError if results have NaNs or infinities and JAX is set to look for them."""
@@ -186,7 +209,12 @@ class JitFunction:
         if jax.config.jax_disable_jit:  # type: ignore[attr-defined]
             return self._function(*args, **kwargs)
         traced = trace_function(self._function, self._arguments, args, kwargs)
-        results = call_program(traced.jaxpr, self._settings, *traced.hoisted, *traced.values, donated=traced.donated)
+        if is_program(traced.jaxpr):
+            results = call_program(
+                traced.jaxpr, self._settings, *traced.hoisted, *traced.values, donated=traced.donated
+            )
+        else:
+            results = call_in_parts(traced.jaxpr, self._settings, *traced.hoisted, *traced.values)
         return jax.tree.unflatten(traced.out_tree, wrapped_results(traced, results))
 
     def _note(self, program: Program) -> None:
@@ -194,6 +222,7 @@ class JitFunction:
             _remember(self._programs, program.key, program, MOST_SIGNATURES)
 
     def _compiled(self, traced: Traced) -> Program:
+        check_effects(traced.jaxpr)
         return compiled(traced.jaxpr, self._settings, traced.donated)
 
     # ---- what a person asks for
@@ -252,12 +281,11 @@ def _remember(table: dict[Any, Any], key: Any, value: Any, limit: int) -> None:
 
 def _as_numpy(results: Any) -> Any:
     """Return results as numpy arrays, which share the memory of the JAX arrays and are read-only; typed keys stay."""
-    return jax.tree.map(
-        lambda r: (
-            r if isinstance(r, jax.core.Tracer) or jnp.issubdtype(r.dtype, jax.dtypes.extended) else np.asarray(r)
-        ),
-        results,
-    )
+    return jax.tree.map(lambda r: np.asarray(r) if _has_memory(r) else r, results)
+
+
+def _has_memory(result: Any) -> bool:
+    return isinstance(result, jax.Array) and not (isinstance(result, jax.core.Tracer) or is_key(result))
 
 
 def _is_of_jax(tree: Any) -> bool:

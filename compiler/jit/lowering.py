@@ -16,15 +16,40 @@ from compiler.ir.module import HloModule
 from compiler.jit.programs import PROGRAMS, Program, Settings
 from compiler.jit.source_lines import with_source_line
 
-__all__ = ["LoweredJaxpr", "check_effects", "compile_jaxpr", "lower_jaxpr", "makes_references", "spec"]
+__all__ = [
+    "LoweredJaxpr", "SeveralDevicesError", "check_effects", "compile_jaxpr", "depends_on_mesh", "effects_of",
+    "lower_jaxpr", "makes_references", "spec",
+]  # fmt: skip
 
+_NAMED_AXIS = "NamedAxis"
+"""Effect of the use of a named axis."""
 _REFERENCES = "InternalMutableArray"
 """Effect of a reference that a function makes for itself."""
 
 
 def spec(aval: Any) -> Any:
-    """Return the shape, type and weak type of an abstract value as an argument for tracing."""
-    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=getattr(aval, "weak_type", False))  # type: ignore[no-untyped-call]
+    """Return an abstract value, or a reference, as an argument for tracing.
+
+    Inside `jax.shard_map`, and for arrays with explicit shardings, its type depends on axes of a mesh.
+    """
+    sharding = getattr(aval, "sharding", None)
+    is_of_mesh = isinstance(sharding, jax.sharding.NamedSharding) and not sharding.mesh.empty
+    return jax.ShapeDtypeStruct(  # type: ignore[no-untyped-call]
+        aval.shape,
+        aval.dtype,
+        weak_type=getattr(aval, "weak_type", False),
+        is_ref=hasattr(aval, "inner_aval"),
+        sharding=sharding if is_of_mesh else None,
+        manual_axis_type=getattr(aval, "mat", None),
+    )
+
+
+def _spec_of_one_device(aval: Any) -> Any:
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type)  # type: ignore[no-untyped-call]
+
+
+class SeveralDevicesError(UnsupportedError):
+    """A function divides its arrays between several devices, so that XLA has to run it."""
 
 
 @dataclass(frozen=True)
@@ -34,10 +59,12 @@ class LoweredJaxpr:
     Attributes:
         computation: the XlaComputation.
         text: HLO text without metadata.
+        devices: number of devices between which XLA would divide it.
     """
 
     computation: Any
     text: str
+    devices: int
 
     def module(self) -> HloModule:
         """Return the program as a module."""
@@ -50,33 +77,47 @@ def check_effects(closed: Any) -> None:
     The use of a named axis counts as an effect in JAX; it is gone once the call is batched. So does that of a reference
     which the function makes for itself; JAX replaces it by values where it lowers the function.
     """
-    names = _effects(closed) - {"NamedAxis", _REFERENCES}
+    names = effects_of(closed)
     if names:
         raise UnsupportedError(
-            f"the function has effects ({', '.join(sorted(names))}), such as printing, which hlogym does not compile"
+            f"the function has effects ({', '.join(sorted(names))}), such as printing, so that it is not one program; "
+            "a call runs it in parts"
         )
 
 
 def makes_references(closed: Any) -> bool:
     """Check whether a jaxpr makes references, which are arrays that it changes."""
-    return _REFERENCES in _effects(closed)
+    return _REFERENCES in _all_effects(closed)
 
 
-def _effects(closed: Any) -> set[str]:
-    return {type(e).__name__.removesuffix("Effect") for e in closed.effects}
+def depends_on_mesh(closed: Any) -> bool:
+    """Check whether a jaxpr uses a named axis, or takes or returns values of which each device has its own."""
+    return _NAMED_AXIS in _all_effects(closed) or not all(
+        a.mat.empty for a in (*closed.in_avals, *closed.out_avals) if hasattr(a, "mat")
+    )
+
+
+def effects_of(jaxpr: Any) -> set[str]:
+    """Return the names of the effects of a jaxpr or an equation that a program cannot have."""
+    return _all_effects(jaxpr) - {_NAMED_AXIS, _REFERENCES}
+
+
+def _all_effects(jaxpr: Any) -> set[str]:
+    return {type(e).__name__.removesuffix("Effect") for e in jaxpr.effects}
 
 
 def lower_jaxpr(closed: Any, donated: Sequence[int] = ()) -> LoweredJaxpr:
     """Lower a jaxpr whose arguments are arrays; `donated` are the numbers of arguments that results may take over."""
     jitted = jax.jit(_named(closed), keep_unused=True, donate_argnums=tuple(donated))
     with inlining():
-        lowered = jitted.trace(*map(spec, closed.in_avals)).lower(lowering_platforms=("cpu",))
+        lowered = jitted.trace(*map(_spec_of_one_device, closed.in_avals)).lower(lowering_platforms=("cpu",))
     computation = lowered.compiler_ir("hlo")
+    devices = lowered.compiler_ir("stablehlo").operation.attributes["mhlo.num_partitions"].value
     _, hlo = jaxlib_modules()
     options = hlo.HloPrintOptions()
     options.print_large_constants = True
     options.print_metadata = False
-    return LoweredJaxpr(computation, computation.get_hlo_module().to_string(options))
+    return LoweredJaxpr(computation, computation.get_hlo_module().to_string(options), devices)
 
 
 def _named(closed: Any) -> Any:
@@ -91,8 +132,15 @@ def _named(closed: Any) -> Any:
 
 
 def compile_jaxpr(closed: Any, settings: Settings, donated: Sequence[int] = ()) -> Program:
-    """Return the compiled program of a jaxpr."""
+    """Return the compiled program of a jaxpr.
+
+    Raises:
+        SeveralDevicesError: it is for several devices.
+        UnsupportedError: an op is not supported; the message names its source line.
+    """
     lowered = lower_jaxpr(closed, donated)
+    if lowered.devices > 1:
+        raise SeveralDevicesError(f"the function is for {lowered.devices} devices, and a program runs on one")
     try:
         return PROGRAMS.get(lowered.text, settings, lowered.module)
     except UnsupportedError as e:

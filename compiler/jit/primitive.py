@@ -8,7 +8,8 @@ Every transformation of a call is a call again, so that derivatives and batches 
 - a batch is a call of the batched jaxpr.
 
 Lowering compiles the jaxpr and emits a custom call to the handler of `compiler.backends.cpu.xla_call`. Within a program
-that is lowered for this compiler, within the function of a reduction, and on other platforms, a call is inlined.
+that is lowered for this compiler, within the function of a reduction, in a program that XLA divides between devices or
+that is exported, and on other platforms, a call is inlined.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from compiler.backends.cpu.executable import CpuExecutable
 from compiler.backends.xla.executable import XlaExecutable
 from compiler.backends.xla.library import xla
 from compiler.frontends.inlining import is_inlining
-from compiler.jit.lowering import compile_jaxpr, makes_references, spec
+from compiler.jit.lowering import SeveralDevicesError, compile_jaxpr, depends_on_mesh, makes_references, spec
 from compiler.jit.programs import Program, Settings
 
 __all__ = ["call", "call_p", "compiled"]
@@ -123,16 +124,12 @@ def _linearized(jaxpr: Any, differentiated: tuple[bool, ...]) -> tuple[Any, Any,
     def linear_map(residuals: Any, tangents: Any) -> Any:
         return jax.tree.unflatten(trees[-1], residuals)(*tangents)
 
-    tangents = [_tangent(a) for a, d in zip(jaxpr.in_avals, differentiated, strict=True) if d]
+    tangents = [spec(a) for a, d in zip(jaxpr.in_avals, differentiated, strict=True) if d]
     linear = jax.make_jaxpr(linear_map)([spec(a) for a in closed.out_avals[count:]], tangents)
     if len(kept) < len(closed.out_avals):
         outer = jex.jaxpr_as_fun(closed)
         closed = jax.make_jaxpr(lambda *args: [outer(*args)[n] for n in kept])(*map(spec, jaxpr.in_avals))
     return closed, linear, places
-
-
-def _tangent(aval: Any) -> Any:
-    return jax.ShapeDtypeStruct(aval.shape, aval.dtype)  # type: ignore[no-untyped-call]
 
 
 def _places(closed: Any, count: int) -> tuple[tuple[tuple[str, int], ...], list[int]]:
@@ -193,7 +190,7 @@ def _transposed(jaxpr: Any, linear: tuple[bool, ...], given: tuple[bool, ...]) -
             return jax.vjp(forward, *(jnp.zeros(a.shape, a.dtype) for a in of_linear))[1](cotangents)
         return jax.linear_transpose(forward, *of_linear)(cotangents)
 
-    cotangents = [_tangent(a) for a, g in zip(jaxpr.out_avals, given, strict=True) if g]
+    cotangents = [spec(a) for a, g in zip(jaxpr.out_avals, given, strict=True) if g]
     return jax.make_jaxpr(backward)(others, cotangents)
 
 
@@ -292,10 +289,35 @@ def _may_be_in_reducer(jaxpr: Any) -> bool:
     return not is_main and not any(a.shape for a in (*jaxpr.in_avals, *jaxpr.out_avals))
 
 
+def _is_partitioned(ctx: Any) -> bool:
+    """Check whether XLA divides what is lowered between several devices, which it cannot do with a custom call.
+
+    In `jax.shard_map` the function is called for the part of one device, unless some axes of the mesh are left to XLA.
+    """
+    axes = ctx.module_context.axis_context
+    manual = getattr(axes, "manual_axes", None)
+    if manual is not None:
+        return set(axes.mesh.axis_names) != set(manual)
+    return (getattr(axes, "num_devices", None) or 1) > 1
+
+
+def _is_left_to_xla(ctx: Any, jaxpr: Any) -> bool:
+    """Check whether a call is inlined: XLA could not call a program there, or another process may run it."""
+    return (
+        ctx.module_context.lowering_parameters.for_export
+        or _is_partitioned(ctx)
+        or depends_on_mesh(jaxpr)
+        or _may_be_in_reducer(jaxpr)
+    )
+
+
 def _lower(ctx: Any, *operands: Any, jaxpr: Any, settings: Settings, donated: tuple[int, ...]) -> Any:
-    if is_inlining() or _may_be_in_reducer(jaxpr):
+    if is_inlining() or _is_left_to_xla(ctx, jaxpr):
         return _lower_inline(ctx, *operands, jaxpr=jaxpr)
-    program = compiled(jaxpr, settings, donated)
+    try:
+        program = compiled(jaxpr, settings, donated)
+    except SeveralDevicesError:
+        return _lower_inline(ctx, *operands, jaxpr=jaxpr)
     executable = program.executable
     if isinstance(executable, XlaExecutable):
         return _lower_hlo(ctx, executable.given, *operands)
@@ -347,5 +369,6 @@ def _call_back(program: Program, jaxpr: Any, *args: Any) -> Any:
     return jax.pure_callback(run, results, *args)
 
 
-mlir.register_lowering(call_p, _lower, platform="cpu")
-mlir.register_lowering(call_p, _lower_inline)
+# JAX would lower what is cacheable apart, where the function of a reduction around it cannot be seen.
+mlir.register_lowering(call_p, _lower, platform="cpu", cacheable=False)
+mlir.register_lowering(call_p, _lower_inline, cacheable=False)

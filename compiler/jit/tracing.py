@@ -43,7 +43,12 @@ class Traced:
     keys: list[Any]
 
     def module(self) -> HloModule:
-        """Return the program as a module whose parameters have the names of the arguments."""
+        """Return the program as a module whose parameters have the names of the arguments.
+
+        Raises:
+            UnsupportedError: the function has effects.
+        """
+        check_effects(self.jaxpr)
         module = lower_jaxpr(self.jaxpr, self.donated).module()
         names = [*(f"closure[{n}]" for n in range(len(self.hoisted))), *self.names]
         for p in module.entry.parameters:
@@ -87,7 +92,6 @@ def trace_function(function: Callable[..., Any], arguments: Arguments, args: Any
     flat.__name__ = getattr(function, "__name__", None) or type(function).__name__
     flat.__wrapped__ = function  # type: ignore[attr-defined]  # messages of JAX show the place of the function
     closed = jax.make_jaxpr(flat)(*avals)
-    check_effects(closed)
     jaxpr, hoisted = _hoist(closed)
     values = [leaves[n] if impl is None else _raw(leaves[n]) for n, impl in zip(dynamic, impls, strict=True)]
     donated = tuple(len(hoisted) + k for k, n in enumerate(dynamic) if marks[n] == DONATED)

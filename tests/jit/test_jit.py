@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import inspect
+import pickle
 import signal
 import subprocess
 import sys
@@ -15,6 +17,8 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 import jax
+import jax.experimental
+import jax.export
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
@@ -317,7 +321,8 @@ def test_inside_the_functions_of_reductions(name: str, backend: str) -> None:
     x, reduced = jnp.arange(16.0), REDUCTIONS[name]
     plain = jit(lambda a, b: a + b, backend=backend)
     with_an_array = jit(lambda a, b: jnp.stack([a, b]).sum(), backend=backend)
-    for f in (plain, jax.jit(plain), with_an_array):
+    with_constants = jit(lambda a: a.sum(), backend=backend)
+    for f in (plain, jax.jit(plain), with_an_array, lambda a, b: a + b + with_constants(jnp.zeros(3))):
         ours, theirs = functools.partial(reduced, f), functools.partial(reduced, jnp.add)
         np.testing.assert_array_equal(jax.jit(ours)(x), theirs(x))
         rows = jnp.stack([x, x + 1])
@@ -358,19 +363,32 @@ def test_references_that_a_function_makes(function: Callable[..., Any]) -> None:
         np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
 
 
-def test_references_from_outside_are_refused() -> None:
-    outer = jax.new_ref(jnp.zeros(3))
+def test_references_from_outside_are_changed() -> None:
+    outer, given = jax.new_ref(jnp.zeros(3)), jax.new_ref(jnp.ones(2))
 
-    def write(x: Any) -> None:
-        outer[1] = x
+    @jit
+    def write(r: Any, x: Any) -> Any:
+        outer[1] = jnp.sin(x)
+        r[...] += x
+        return r[...].sum() + outer[1]
 
-    with pytest.raises(UnsupportedError, match=r"effects \(Write\)"):
-        jit(write)(2.0)
+    for n in (1, 2):
+        assert float(write(given, 2.0)) == pytest.approx(2 * (1 + 2 * n) + np.sin(2), rel=1e-5)
+    np.testing.assert_allclose(outer[...], [0, np.sin(2), 0], rtol=1e-6)
 
 
 def test_named_axes() -> None:
     f = jit(lambda x: x - jax.lax.pmean(x, "i"))  # type: ignore[no-untyped-call]
     np.testing.assert_allclose(jax.vmap(f, axis_name="i")(jnp.arange(4.0)), np.arange(4) - 1.5)
+
+
+def test_derivatives_have_weak_types_like_those_of_jax() -> None:
+    def f(x: Any) -> Any:
+        return x**2
+
+    for transform in (jax.grad, lambda f: lambda x: jax.jvp(f, (x,), (x,)), lambda f: jax.linearize(f, 3.0)[1]):
+        ours, theirs = (jax.tree.leaves(transform(make(f))(3.0)) for make in (jit, jax.jit))
+        assert [(a.weak_type, float(a)) for a in ours] == [(a.weak_type, float(a)) for a in theirs]
 
 
 def test_results_that_are_not_differentiable() -> None:
@@ -396,6 +414,115 @@ def test_ops_that_python_evaluates() -> None:
     for x in (matrix, jnp.asarray(matrix)):
         assert float(f(x)) == pytest.approx(7)
     assert float(jax.jit(lambda x: f(x) + 1)(matrix)) == pytest.approx(8)
+
+
+# ---- effects and callbacks
+
+
+def _seen(seen: list[Any], x: Any) -> None:
+    jax.experimental.io_callback(lambda v: seen.append(np.asarray(v).tolist()), None, x, ordered=True)
+
+
+def _called_back(x: Any) -> Any:
+    return jax.pure_callback(lambda v: np.asarray(v) * 3, jax.ShapeDtypeStruct(x.shape, x.dtype), x)  # type: ignore[no-untyped-call]
+
+
+def _between(seen: list[Any]) -> Callable[..., Any]:
+    def f(x: Any) -> Any:
+        _seen(seen, x.sum())
+        y = jnp.sin(x) * 2
+        z = _called_back(y)
+        _seen(seen, z.max() + y.sum())
+        _seen(seen, x.max())
+        return {"sum": z.sum() + y, "z": z}
+
+    return f
+
+
+def _in_a_loop(seen: list[Any]) -> Callable[..., Any]:
+    def step(c: Any, t: Any) -> Any:
+        c = jnp.tanh(c + t)
+        _seen(seen, c.sum())
+        return c, c.mean()
+
+    return lambda x: jax.lax.scan(step, x, jnp.arange(4.0))
+
+
+def _in_a_branch(seen: list[Any]) -> Callable[..., Any]:
+    def large(x: Any) -> Any:
+        _seen(seen, x[0])
+        return jnp.sin(x)
+
+    return lambda x: jax.lax.cond(x.sum() > 0, large, lambda x: x * 2, x)
+
+
+def _in_functions(seen: list[Any]) -> Callable[..., Any]:
+    @jax.jit
+    def inner(x: Any) -> Any:
+        y = jnp.cos(x)
+        _seen(seen, y.sum())
+        return y * 2
+
+    return lambda x: inner(x) + jit(inner)(x) + jnp.exp(x)
+
+
+WITH_EFFECTS = [_between, _in_a_loop, _in_a_branch, _in_functions]
+
+
+@pytest.mark.parametrize("make", WITH_EFFECTS)
+def test_effects_and_callbacks_happen_in_order(make: Callable[..., Any]) -> None:
+    x = jnp.arange(1, 5.0)
+    found: list[tuple[Any, list[Any]]] = []
+    for compile_function in (jit, jax.jit):
+        seen: list[Any] = []
+        results = jax.tree.leaves(compile_function(make(seen))(x))
+        jax.effects_barrier()  # type: ignore[no-untyped-call]
+        found.append((results, seen))
+    (ours, seen), (theirs, wanted) = found
+    for a, b in zip(ours, theirs, strict=True):
+        assert (a.dtype, a.weak_type) == (b.dtype, b.weak_type)
+        np.testing.assert_allclose(a, b, rtol=1e-5)
+    np.testing.assert_allclose(seen, wanted, rtol=1e-5)
+
+
+def test_programs_compute_what_is_around_effects() -> None:
+    text = str(jit(_between([])).trace(jnp.arange(4.0)).jaxpr)
+    assert text.count("hlogym_call") == 2  # before and after the callback; what is printed divides no program
+    assert " sin " not in text.split("hlogym_call")[0]
+    assert "hlogym_call" in str(jit(_in_a_loop([])).trace(jnp.arange(4.0)).jaxpr)
+
+
+def test_a_training_step_that_prints(capsys: pytest.CaptureFixture[str]) -> None:
+    def loss(p: Any, x: Any) -> Any:
+        h = jnp.tanh(x @ p)
+        jax.debug.print("mean {}", h.mean())
+        return (h**2).mean()
+
+    def step(p: Any, x: Any) -> Any:
+        value, gradient = jax.value_and_grad(loss)(p, x)
+        jax.debug.print("loss {}", value)
+        return p - 0.1 * gradient, value
+
+    ours, theirs = (f(PAIR.w, X) for f in (jit(step), jax.jit(step)))
+    jax.effects_barrier()  # type: ignore[no-untyped-call]
+    for a, b in zip(ours, theirs, strict=True):
+        assert type(a) is np.ndarray
+        np.testing.assert_allclose(a, b, rtol=1e-5)
+    assert capsys.readouterr().out.count("loss") == 2
+
+
+def test_transformations_of_functions_with_callbacks() -> None:
+    def f(x: Any) -> Any:
+        seen = jax.debug.callback(lambda v: None, x)
+        return (jnp.sin(x) ** 2).sum(), seen
+
+    g = jit(lambda x: _called_back(jnp.sin(x)).sum())
+    x = jnp.arange(3.0)
+    for transform in (lambda f: jax.grad(f, has_aux=True), jax.vmap, jit):
+        ours, theirs = (jax.tree.leaves(transform(h)(x)) for h in (jit(f), f))
+        for a, b in zip(ours, theirs, strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-5)
+    assert float(jit(lambda x: g(x) + 1)(x)) == pytest.approx(float(3 * jnp.sin(x).sum() + 1), rel=1e-5)
 
 
 # ---- threads, processes, interruptions
@@ -513,15 +640,17 @@ def test_other_arguments_are_refused_by_the_decorator() -> None:
             jit(lambda x: x, **{name: None})
 
 
-def test_unsupported_ops_are_reported_with_their_line() -> None:
+def test_what_is_no_program_is_reported_with_its_line() -> None:
     def calls_back(x: Any) -> Any:
         return jax.pure_callback(np.sin, x, x)
 
-    for x in (X, jnp.asarray(X)):
-        with pytest.raises(UnsupportedError, match=r"test_jit\.py:\d+ \(.*calls_back\): %pure_callback"):
-            jit(lambda x: jax.lax.scan(lambda c, _: (calls_back(c), None), x, length=2))(x)
+    f = jit(lambda x: jax.lax.scan(lambda c, _: (calls_back(c), None), x, length=2))
+    with pytest.raises(UnsupportedError, match=r"test_jit\.py:\d+ \(.*calls_back\): %pure_callback"):
+        f.compile(X)
+    prints = jit(lambda x: jax.debug.print("{}", x))
+    for of_one_program in (prints.lower, prints.compile, prints.plan):
         with pytest.raises(UnsupportedError, match=r"effects \(Debug\), such as printing"):
-            jit(lambda x: jax.debug.print("{}", x))(x)
+            of_one_program(X)
 
 
 def test_errors_of_jax_name_the_function() -> None:
@@ -545,6 +674,28 @@ except hlogym.HlogymError as e:
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True)
     assert "hlogym[jax]" in done.stdout
+
+
+def test_functions_are_copied_and_pickled_like_those_of_jax() -> None:
+    f = jit(_halves, donate_argnums=0)
+    assert copy.deepcopy({"f": f})["f"] is f and copy.copy(f) is f
+    again = pickle.loads(pickle.dumps(f))  # noqa: S301 - made here
+    np.testing.assert_array_equal(again(X.copy()), X / 2)
+    donated = jnp.asarray(X)
+    again(donated)
+    assert donated.is_deleted()
+
+
+def _halves(x: Any) -> Any:
+    return x / 2
+
+
+def test_exported_functions_call_no_program_of_this_process() -> None:
+    f = jit(lambda x: jnp.sin(x) * 2)
+    for function in (jax.jit(lambda x: f(x) + 1), jax.jit(jax.grad(lambda x: f(x).sum()))):
+        exported: Any = jax.export.export(function)(jax.ShapeDtypeStruct(X.shape, X.dtype))  # type: ignore[no-untyped-call]
+        assert "custom_call" not in exported.mlir_module()
+        np.testing.assert_allclose(exported.call(X), function(X), rtol=1e-5)
 
 
 def test_subnormal_numbers_are_kept_in_the_threads_of_xla() -> None:
