@@ -74,6 +74,12 @@ class Machine:
         self._functions: dict[HloComputation, GeneratedFunction] = {}
         self._depths: dict[HloComputation, int] = {}
 
+    def renew(self) -> None:
+        """Set the state to that of a new machine; the generated functions and what is known of computations stay."""
+        self.context = Context(seed=self.context.seed, decorate=self.context.decorate)
+        self.state = self.context.seed
+        self.__dict__.pop("rng", None)
+
     @cached_property
     def rng(self) -> np.random.Generator:
         """The random generator of `rng`, seeded by the context."""

@@ -40,7 +40,7 @@ class CompiledGraph:
         ] == list(range(len(lowered.results)))
         self._plain = not (self._updated or lowered.draws or lowered.drawn)
         self._call_at: Any = getattr(executable, "call_at", None)
-        self._run = self._by_address if getattr(executable, "takes_addresses", False) else self._by_arrays
+        self._run = self._by_address if self._call_at is not None else self._by_arrays
 
     def __call__(self, inputs: list[Any]) -> Sequence[Any]:
         """Run the program."""

@@ -303,7 +303,7 @@ def test_a_program_can_be_called_after_an_interrupted_call() -> None:
     assert isinstance(exe, CpuExecutable)
     wanted = exe(x)
     frame = exe._frames.take()
-    frame.stop(KeyboardInterrupt())
+    frame.context.call.fail(KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):
         frame.raise_error()
     exe._frames.give(frame)

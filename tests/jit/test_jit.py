@@ -25,6 +25,7 @@ import numpy as np
 import pytest
 
 import hlogym
+from compiler.backends.cpu.executable import CpuExecutable
 from compiler.errors import ArgumentError, UnknownNameError, UnsupportedError
 from compiler.frontends.jax import lower
 from compiler.frontends.names import argument_names
@@ -408,12 +409,59 @@ def test_derivatives_by_integers_have_no_values(convert: Any) -> None:
     assert jit(lambda x, n: (x, n))(x, by_n)[1].dtype == jax.dtypes.float0
 
 
-def test_ops_that_python_evaluates() -> None:
-    f = jit(lambda x: jnp.linalg.eigvals(x).real.sum())
-    matrix = np.diag([1.0, 2.0, 4.0]).astype(np.float32)
+def _of_python(x: Any) -> Any:
+    """Return eigenvalues and a sorted array of complex numbers, which no kernels compute."""
+    values = jnp.linalg.eigvals(x).real.sum()
+    return values, jax.lax.fori_loop(0, 3, lambda n, z: jnp.sort(-z) + n, x[0].astype(jnp.complex64))
+
+
+def test_ops_that_python_evaluates(monkeypatch: pytest.MonkeyPatch) -> None:
+    def called(*_: Any, **__: Any) -> None:
+        pytest.fail("called through JAX")
+
+    monkeypatch.setattr(jax, "pure_callback", called)
+    f = jit(_of_python)
+    matrix = np.triu(np.arange(1, 10, dtype=np.float32).reshape(3, 3))
+    executable = f.compile(matrix)
+    assert isinstance(executable, CpuExecutable) and len(executable.built.driver.host) >= 2
+    wanted = jax.jit(_of_python)(matrix)
     for x in (matrix, jnp.asarray(matrix)):
-        assert float(f(x)) == pytest.approx(7)
-    assert float(jax.jit(lambda x: f(x) + 1)(matrix)) == pytest.approx(8)
+        for a, b in zip(f(x), wanted, strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-5)
+    assert float(jax.jit(lambda x: f(x)[0] + 1)(matrix)) == pytest.approx(16)
+
+
+def test_ops_that_python_evaluates_in_several_threads() -> None:
+    f = jit(_of_python)
+    matrices = [np.triu(np.full((3, 3), n, np.float32)) for n in range(1, 5)]
+    found: dict[int, list[Any]] = {}
+
+    def work(n: int) -> None:
+        convert: Any = jnp.asarray if n % 2 else np.asarray
+        found[n] = [float(f(convert(matrices[n]))[0]) for _ in range(30)]
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert found == {n: [pytest.approx(3 * (n + 1))] * 30 for n in range(4)}
+
+
+def test_errors_of_ops_that_python_evaluates(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: Any) -> None:
+        raise ArithmeticError("no eigenvalues")
+
+    f = jit(lambda x: jnp.linalg.eigvals(x).real + 1)
+    matrix = np.eye(3, dtype=np.float32)
+    with monkeypatch.context() as patch:
+        patch.setattr("compiler.backends.cpu.host_steps.evaluate_host", fails)
+        with pytest.raises(ArithmeticError, match="no eigenvalues"):
+            f(matrix)
+        with pytest.raises(jax.errors.JaxRuntimeError, match="no eigenvalues"):
+            jax.block_until_ready(f(jnp.asarray(matrix)))  # type: ignore[no-untyped-call]
+    for x in (matrix, jnp.asarray(matrix)):
+        np.testing.assert_allclose(f(x), [2, 2, 2], rtol=1e-6)
 
 
 # ---- effects and callbacks

@@ -277,7 +277,7 @@ register_custom_call("fails_on_purpose", _fail)
 
 
 def test_an_error_in_a_host_op_is_raised_by_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    from compiler.backends.cpu import executable
+    from compiler.backends.cpu import host_steps
 
     a = np.eye(40, dtype=np.float32)
     exe = compile(HOST, options=PLAIN)
@@ -288,7 +288,7 @@ def test_an_error_in_a_host_op_is_raised_by_the_call(monkeypatch: pytest.MonkeyP
         raise ValueError("failed on purpose")
 
     with monkeypatch.context() as patch:
-        patch.setattr(executable, "transform", broken)
+        patch.setattr(host_steps, "transform", broken)
         for _ in range(2):
             with pytest.raises(ValueError, match="failed on purpose"):
                 exe(x)

@@ -24,7 +24,10 @@ from compiler.runtime.thunks import (
     walk,
 )
 
-__all__ = ["Driver", "StepTable", "make_driver"]
+__all__ = ["BEGIN_HOST", "Driver", "StepTable", "make_driver"]
+
+BEGIN_HOST = -1
+"""Number of the step with which a program with host ops begins, instead of the number of one of them."""
 
 _TABLES = (BufferKind.TEMPORARY, BufferKind.PARAMETER, BufferKind.OUTPUT, BufferKind.CONSTANT)
 """The owners of memory by the number of their table of addresses; temporaries have offsets in the arena instead."""
@@ -84,7 +87,7 @@ class Driver:
         host: host thunks by the number that the driver passes to the callback.
         library: library calls in the order of their table of steps.
         calls_blas: whether a step calls BLAS or LAPACK.
-        owners: number of the thunk, in the order of `walk`, that each step belongs to; -1 for the end.
+        owners: number of the thunk, in the order of `walk`, that each step belongs to; -1 for the others.
     """
 
     steps: list[Step] = field(default_factory=list)
@@ -112,7 +115,10 @@ def make_driver(thunks: Sequence[Thunk], functions: Mapping[Thunk, LoopFunction]
         thunks: the thunks of the program.
         functions: the functions of the loops that have one. A run without times calls them in place of the steps.
     """
-    maker = _Maker({id(t): n for n, t in enumerate(walk(list(thunks)))}, functions or {})
+    every = list(walk(list(thunks)))
+    maker = _Maker({id(t): n for n, t in enumerate(every)}, functions or {})
+    if any(isinstance(t, HostThunk) for t in every):
+        maker.emit(StepKind.HOST, number=BEGIN_HOST)
     maker.sequence(thunks)
     maker.emit(StepKind.END)
     return maker.driver
@@ -180,7 +186,7 @@ class _Maker(ThunkVisitor[None]):
         self.driver.library.append(t)
 
     def host(self, t: HostThunk) -> None:
-        self.emit(StepKind.HOST, number=len(self.driver.host))
+        self.emit(StepKind.HOST, [*t.inputs, *t.outputs], len(self.driver.host))
         self.driver.host.append(t)
 
     def loop(self, t: WhileThunk) -> None:

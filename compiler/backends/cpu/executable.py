@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -21,16 +20,14 @@ from compiler.backends.cpu.device import cpu_device
 from compiler.backends.cpu.driver import Driver, make_driver
 from compiler.backends.cpu.eigenvalues import KIND as LAPACK
 from compiler.backends.cpu.eigenvalues import provide_lapack
-from compiler.backends.cpu.fourier import can_transform, transform
 from compiler.backends.cpu.frames import Context, Frame, FramePool, TimingMemory, pointers
+from compiler.backends.cpu.host_steps import HostSteps
 from compiler.backends.cpu.libraries import load_library
 from compiler.backends.cpu.loop_functions import loop_functions
 from compiler.backends.cpu.native_runtime import LARGE, RUNTIME
 from compiler.backends.cpu.onednn.steps import LibrarySteps
 from compiler.codegen.kernel_spec import KernelSpec
-from compiler.interpreter.machine import Machine
 from compiler.ir.module import HloModule
-from compiler.ir.shape import Shape
 from compiler.plan import CompilationPlan
 from compiler.runtime.allocation import allocate
 from compiler.runtime.buffers import Buffer, BufferKind
@@ -46,7 +43,6 @@ from compiler.runtime.executable import (
 )
 from compiler.runtime.executable_text import executable_html, executable_text
 from compiler.runtime.explanation import Explanation
-from compiler.runtime.host_ops import evaluate_host
 from compiler.runtime.live_arrays import find_peak
 from compiler.runtime.memory import (
     ProgramMemory,
@@ -69,7 +65,6 @@ from compiler.support.weak_methods import weakly
 
 Array = NDArray[Any]
 _ENTRY = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 5)
-_HOST = ctypes.CFUNCTYPE(None, ctypes.c_int)
 SENTINEL = 0xA5
 """Byte that results hold before a timed run, which is unlikely to be a result."""
 
@@ -133,11 +128,10 @@ class CpuExecutable:
         self._table = (ctypes.c_void_p * max(1, len(symbols)))(*(self._addresses[s] for s in symbols))
         self._library: dict[int | None, LibrarySteps] = {}  # by number of threads at most
         self._steps_of_library(None)
-        self._callback = _HOST(weakly(self._run_host))
+        self._host = HostSteps(built.driver.host)
         self._call_options = CallOptions()
         self.make_costs: Callable[[CompilationPlan | None], CostModel] | None = None
         self._make_table()
-        self._running = threading.local()  # `frame`: the frame of the call that the thread runs
 
     def _make_table(self) -> None:
         """Set up the pool of frames and, where it works, the built-in functions that call the program."""
@@ -153,10 +147,10 @@ class CpuExecutable:
         self._kept = (parameters, kept, also_kept, table)
         self._frames = FramePool(held, table, weakly(self._new_frame))
         weakref.finalize(self, self._frames.clear).atexit = False
-        # Host ops need the frame of their call, and large results a check of the memory that is left.
+        # Large results need a check of the memory that is left.
         self._call_arrays: Callable[[tuple[Any, ...]], list[Array] | None] = _decline
         self._call_addresses: Callable[..., bool | None] = _decline
-        if RUNTIME.calls_arrays and not self.built.driver.host:
+        if RUNTIME.calls_arrays:
             on_arrays, self._call_addresses = builtin_functions(held, table)
             if self._result_bytes <= SMALL:
                 self._call_arrays = on_arrays
@@ -191,6 +185,7 @@ class CpuExecutable:
     @call_options.setter
     def call_options(self, options: CallOptions) -> None:
         self._call_options = options
+        self._host.threads = options.num_threads
         if not any(True for _ in self._frames):
             self._library.clear()  # no call can be running them
         self._steps_of_library(options.num_threads)
@@ -232,11 +227,6 @@ class CpuExecutable:
         """Run the program and return the leaves of its result; raise ArgumentError if the arguments do not match."""
         results = self._call_arrays(arrays)
         return self._call_from_python(arrays) if results is None else results
-
-    @property
-    def takes_addresses(self) -> bool:
-        """Whether `call_at` works: the program has no ops that the interpreter evaluates on arrays."""
-        return not self.built.driver.host
 
     @property
     def donated(self) -> Mapping[int, int]:
@@ -299,8 +289,6 @@ class CpuExecutable:
         except BaseException:
             self._frames.give(frame)
             raise
-        if self.built.driver.host:
-            self._running.frame, frame.machine = frame, Machine()
         return frame
 
     def _make_results(self, arrays: Sequence[Any], arguments: list[Array], donate: bool) -> list[Array]:
@@ -335,7 +323,7 @@ class CpuExecutable:
         context = Context(
             program=ctypes.addressof(self._steps),
             kernels=ctypes.addressof(self._table),
-            host=ctypes.cast(self._callback, ctypes.c_void_p).value,
+            host=self._host.address,
         )
         if any(isinstance(t, GemmThunk) for t in self.thunks):
             context.sgemm, context.dgemm = blas_address("sgemm"), blas_address("dgemm")
@@ -357,31 +345,6 @@ class CpuExecutable:
         if threads not in self._library:
             self._library[threads] = LibrarySteps(self.built.driver.library, self.program.constants, threads)
         return self._library[threads]
-
-    def _run_host(self, number: int) -> None:
-        """Evaluate a host op when the driver calls back; keep an exception for the end of the call."""
-        frame: Frame = self._running.frame
-        t = self.built.driver.host[number]
-        try:
-            ins, outs = [self.view(frame, b) for b in t.inputs], [self.view(frame, b) for b in t.outputs]
-            if can_transform(t):
-                transform(t, ins[0], outs[0], self._call_options.num_threads or RUNTIME.num_threads)
-            else:
-                evaluate_host(t, ins, outs, frame.machine)
-        except BaseException as e:  # an exception cannot propagate through C
-            frame.stop(e)
-
-    def view(self, frame: Frame, b: Buffer) -> Array:
-        """Return the memory of a buffer as an array."""
-        shape, b = b.shape, b.resolve()
-        if b.kind is BufferKind.PARAMETER:
-            return _seen_as(frame.arguments[b.index], shape)
-        if b.kind is BufferKind.OUTPUT:
-            return _seen_as(frame.results[b.index], shape)
-        if b.kind is BufferKind.CONSTANT:
-            return _seen_as(self.program.constants[b.index], shape)
-        raw = frame.arena[b.index : b.index + shape.byte_size]
-        return raw.view(shape.dtype).reshape(shape.dimensions)
 
     # ---- timing
 
@@ -466,12 +429,6 @@ class CpuExecutable:
         """Call the program and return the median time of each thunk with its bytes and flops."""
         self._call_from_python(arrays, donate=False)
         return profile_thunks(self.thunks, self.time_thunks(arrays, repeats))
-
-
-def _seen_as(array: Array, shape: Shape) -> Array:
-    """Return an array's memory as that of a value; values of another type may be in it before it holds its own."""
-    same = array.dtype == shape.dtype
-    return (array if same else array.reshape(-1).view(shape.dtype)).reshape(shape.dimensions)
 
 
 def _decline(*arguments: Any) -> None:

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from compiler.backends.cpu.array_call import ProgramTable
 from compiler.backends.cpu.native_runtime import Call
-from compiler.interpreter.machine import Machine
 from compiler.runtime.buffers import PAGE, PLACE
 
 __all__ = ["Context", "Frame", "FramePool", "TimingMemory", "address_of", "pointers"]
@@ -67,8 +66,6 @@ class Frame:
         arena: memory of the temporaries.
         context: tables that are passed to the driver.
         arguments, results: arrays of the call.
-        machine: state of the host ops of the call.
-        error: exception that a host op raised, if any.
     """
 
     def __init__(self, arena_bytes: int, context: Context, parameters: int, results: int, operands: int) -> None:
@@ -78,8 +75,6 @@ class Frame:
         self.context_address = ctypes.addressof(context)
         self.arguments: list[Array] = []
         self.results: list[Array] = []
-        self.machine = Machine()
-        self.error: BaseException | None = None
         self._pointers = [(ctypes.c_void_p * max(1, n))() for n in (parameters, results, operands)]
         *tables, context.addresses = map(ctypes.addressof, self._pointers)
         self._table = _FrameTable(None, self.arena_address, self.context_address, *tables)
@@ -104,19 +99,10 @@ class Frame:
         """Let the driver of a timed run keep its temporaries in this memory; C has the frame's own arena."""
         self.arena, self.arena_address = arena, address_of(arena)
 
-    def stop(self, error: BaseException) -> None:
-        """Request that the running call stops early and raises an error."""
-        self.error = error
-        self.context.call.stopped = 1
-
     def raise_error(self) -> None:
         """Raise the exception that stopped the call early, if any."""
-        if not self.context.call.stopped:
-            return
-        error, self.error = self.error, None
-        self.context.call.raise_exception()
-        if error is not None:
-            raise error
+        if self.context.call.stopped:
+            self.context.call.raise_exception()
 
 
 class FramePool:

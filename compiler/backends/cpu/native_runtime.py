@@ -43,8 +43,12 @@ def runtime_source() -> str:
     return "\n".join(folder.joinpath(name).read_text() for name in SOURCES)
 
 
+HOST_ERROR = 2
+"""Why a call was stopped: a host op raised an exception, not the handler of a signal (1)."""
+
+
 class Call(ctypes.Structure):
-    """`struct hlogym_call` of runtime.c: one call of a program and the exception that a signal handler raised in it."""
+    """`struct hlogym_call` of runtime.c: one call of a program and the exception that ended it early."""
 
     stopped: int
     flush_denormals: int
@@ -62,10 +66,18 @@ class Call(ctypes.Structure):
     ]
 
     def raise_exception(self) -> None:
-        """Raise the exception of a signal handler that ran during the call (KeyboardInterrupt for Ctrl-C), if any."""
+        """Raise the exception of a host op, or of a signal handler that ran during the call (Ctrl-C), if any."""
         if self.stopped and self.exception[0]:
             self.stopped = 0
             ctypes.pythonapi.PyErr_Restore(*(ctypes.c_void_p(address) for address in self.exception))
+
+    def fail(self, error: BaseException) -> None:
+        """Request that the call stops early; its caller raises the exception of a host op."""
+        for n, part in enumerate((type(error), error, error.__traceback__)):
+            if part is not None:
+                ctypes.pythonapi.Py_IncRef(ctypes.py_object(part))
+                self.exception[n] = id(part)
+        self.stopped = HOST_ERROR
 
 
 class NativeRuntime:

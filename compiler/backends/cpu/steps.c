@@ -36,7 +36,7 @@ struct context {
   const struct steps *program;
   void **addresses; /* room for the addresses of all operands */
   const step_kernel_t *kernels;
-  void (*host)(int);
+  void (*host)(struct hlogym_call *, int, void *const *); /* evaluates an op in Python, or prepares that: `BEGIN_HOST` */
   gemm_t sgemm, dgemm;
   gemv_t sgemv, dgemv;
   int (*get_blas_threads)(void); /* null if the number of threads of the BLAS cannot be set */
@@ -180,7 +180,7 @@ static inline __attribute__((always_inline)) void steps_loop(const struct steps 
         run_gemm(context, s, a[0], a[1], a[2]);
         break;
       case HOST:
-        context->host(s->number);
+        context->host(&context->call, s->number, a);
         if (hlogym_interrupted()) return;
         break;
       case LEAVE_UNLESS:

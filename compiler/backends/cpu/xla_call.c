@@ -14,6 +14,7 @@
 #define EXPORT __attribute__((visibility("default")))
 #define ALIGNMENT 64
 #define BUCKETS 4096
+#define HOST_ERROR 2 /* `native_runtime.HOST_ERROR` */
 
 struct call { /* the head of `struct hlogym_call` of runtime.c */
   void *exception[3];
@@ -44,15 +45,18 @@ struct program { /* `xla_call._ProgramTable` */
 
 static struct program *buckets[BUCKETS];
 
-static struct {
+static struct { /* functions of Python, in the order of `xla_call.PYTHON` */
   void (*restore_error)(void *, void *, void *);
   int (*add_pending_call)(int (*)(void *), void *);
+  int (*gil_ensure)(void);
+  void (*gil_release)(int);
+  void *(*to_string)(void *);
+  const char *(*utf8)(void *);
+  void (*decrement)(void *);
+  void (*clear_error)(void);
 } python;
 
-EXPORT void hlogym_xla_set_python(void *restore_error, void *add_pending_call) {
-  python.restore_error = (void (*)(void *, void *, void *))restore_error;
-  python.add_pending_call = (int (*)(int (*)(void *), void *))add_pending_call;
-}
+EXPORT void hlogym_xla_set_python(void *const *table) { memcpy(&python, table, sizeof python); }
 
 static struct program **bucket(int64_t key) { return &buckets[(uint64_t)key % BUCKETS]; }
 
@@ -144,6 +148,22 @@ static void raise_later(struct call *context) {
   python.add_pending_call(raise_exception, e);
 }
 
+/* Return the error of XLA for the exception of a host op, which is dropped. */
+static XLA_FFI_Error *host_error(const XLA_FFI_CallFrame *call, struct call *context) {
+  const int gil = python.gil_ensure();
+  void *const text = python.to_string(context->exception[1]);
+  const char *const message = text ? python.utf8(text) : 0;
+  XLA_FFI_Error *const made =
+      error(call, XLA_FFI_Error_Code_INTERNAL, message ? message : "an op that Python evaluates failed");
+  if (text) python.decrement(text);
+  python.clear_error(); /* of the conversion to text */
+  for (int k = 0; k < 3; k++)
+    if (context->exception[k]) python.decrement(context->exception[k]);
+  memset(context->exception, 0, sizeof context->exception);
+  python.gil_release(gil);
+  return made;
+}
+
 /* ---- the handler */
 
 /* Return the only attribute of a call, the key of its program; 0 if the call has others. */
@@ -177,11 +197,15 @@ EXPORT XLA_FFI_Error *hlogym_xla_call(XLA_FFI_CallFrame *call) {
       memcpy(f->results[k], f->parameters[donor], (size_t)p->result_bytes[k]);
   }
   p->entry(f->arena, f->parameters, f->results, p->constants, f->context);
+  XLA_FFI_Error *failure = 0;
   const int stopped = f->context->stopped;
-  if (stopped) {
-    f->context->stopped = 0;
+  f->context->stopped = 0;
+  if (stopped == HOST_ERROR) {
+    failure = host_error(call, f->context);
+  } else if (stopped) {
     raise_later(f->context);
+    failure = error(call, XLA_FFI_Error_Code_CANCELLED, "interrupted by a signal");
   }
   give_frame(p, f);
-  return stopped ? error(call, XLA_FFI_Error_Code_CANCELLED, "interrupted by a signal") : 0;
+  return failure;
 }

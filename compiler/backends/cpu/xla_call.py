@@ -19,6 +19,12 @@ TARGET = "hlogym_call"
 """Name of the handler in XLA's registry."""
 _FLAGS = ("-O2", "-std=gnu11", "-fPIC", "-shared", "-fvisibility=hidden", "-pthread")
 
+_PYTHON = (
+    "PyErr_Restore", "Py_AddPendingCall", "PyGILState_Ensure", "PyGILState_Release", "PyObject_Str",
+    "PyUnicode_AsUTF8", "Py_DecRef", "PyErr_Clear",
+)  # fmt: skip
+"""Functions of Python that the handler calls, in the order of xla_call.c."""
+
 
 class _ProgramTable(ctypes.Structure):
     """`struct program` of xla_call.c."""
@@ -80,8 +86,8 @@ def handler(include: str, version: str) -> Any:
             text = f"/* jaxlib {version} */\n{source}"
             path = toolchain.toolchain().shared_object(text, "xla_call", (*_FLAGS, f"-I{include}"))
             library = ctypes.CDLL(str(path))
-            names = ("PyErr_Restore", "Py_AddPendingCall")
-            library.hlogym_xla_set_python(*(ctypes.cast(getattr(ctypes.pythonapi, n), ctypes.c_void_p) for n in names))
+            functions = (ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p) for name in _PYTHON)
+            library.hlogym_xla_set_python((ctypes.c_void_p * len(_PYTHON))(*functions))
             library.hlogym_xla_register.argtypes = [ctypes.c_void_p]
             _HANDLERS.library = library
         return _HANDLERS.library.hlogym_xla_call
@@ -89,9 +95,6 @@ def handler(include: str, version: str) -> Any:
 
 def why_not_callable(executable: CpuExecutable) -> str | None:
     """Return why XLA cannot call a program directly, or None if it can."""
-    host = executable.built.driver.host
-    if host:
-        return f"%{host[0].name} is evaluated in Python"
     program = executable.program
     packed = (b.shape for b in (*program.parameters, *program.results) if b.shape.element_type.bits < 8)
     refused = next((shape for shape in packed if not shape.element_type.is_integer), None)
