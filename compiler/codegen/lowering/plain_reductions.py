@@ -386,8 +386,7 @@ class _Nest:
 
     def _stage_bytes(self) -> int:
         """Return a bound of what the stages of all loops pass on, which only chains of expensive operations have."""
-        long = [i for _, i, _ in self.met if i.opcode in _LONG]
-        if len(long) < 2:
+        if not any(i.opcode in _LONG for _, i, _ in self.met):
             return 0
         widest = sorted([_bytes_of(i) for _, i, _ in self.met])[-MAX_ARRAYS:]
         return (self._sweeps + 1) * BLOCK * sum(widest)

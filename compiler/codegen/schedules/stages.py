@@ -9,6 +9,8 @@ and a load.
 from __future__ import annotations
 
 import itertools
+import math
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -35,6 +37,12 @@ MOST_PASSED = 2
 more by loads and stores than it saves."""
 CHEAP = 4
 """Number of instructions up to which a stage computes a value again instead of loading it."""
+LONG_CHAIN = 40
+"""Latency of operations in a row, in cycles, from which on they fill the window of the processor as a function does:
+the polynomial of an inverse error function, or the rounds of a counter-based random number."""
+SINGLE_LATENCY, FLOAT_LATENCY = 4, 2
+"""Cycles of a division or a root, and of an addition or a multiplication, of which two often become one."""
+_ARITHMETIC = frozenset({Opcode.ADD, Opcode.SUBTRACT, Opcode.MULTIPLY})
 _SINGLE = frozenset({Opcode.DIVIDE, Opcode.SQRT, Opcode.RSQRT, Opcode.REMAINDER})
 """Expensive operations that are one or two instructions."""
 
@@ -62,11 +70,26 @@ def stages_of(s: For, depth: int) -> Stages | None:
         depth: maximum number of expensive operations in a row in one stage, or twice as many if stages would pass on
             too many values; 0 for any number.
     """
-    return _divided(s, depth) or _divided(s, 2 * depth)
+    found = None if _has_narrow_elements(s) else _divided(s, depth, LONG_CHAIN)
+    return found or _divided(s, depth, math.inf) or _divided(s, 2 * depth, math.inf)
 
 
-def _divided(s: For, depth: int) -> Stages | None:
-    """Return the stages for a depth; None if there is one only, or if they pass on too many values."""
+def _has_narrow_elements(s: For) -> bool:
+    """Check for a loop of which the C compiler computes several vectors at once, to fill those of narrow elements."""
+    of = {x.name: x for x in s.body if isinstance(x, lir.Let)}
+    moved_values = [x for x in of.values() if isinstance(x.value, lir.Load | lir.LocalLoad)]
+    moved_values += [of[x.value] for x in s.body if isinstance(x, lir.Store | lir.LocalStore) and x.value in of]
+    return any(SCALAR_BYTES[x.type] < 4 for x in moved_values)
+
+
+def _divided(s: For, depth: int, chain: float) -> Stages | None:
+    """Return the stages for a depth; None if there is one only, or if they pass on too many values.
+
+    Args:
+        s: the loop.
+        depth: maximum number of expensive operations in a row in one stage.
+        chain: latency of other operations in a row from which on they are a stage of their own.
+    """
     if not depth or s.var.extent < MIN_ELEMENTS or not has_whole_blocks(s, BLOCK):
         return None
     choices = [x for x in s.body if isinstance(x, lir.Accumulator | lir.If)]
@@ -81,12 +104,10 @@ def _divided(s: For, depth: int) -> Stages | None:
     level = levels(lets)
     if choices and not _are_first(choices, chosen, lets, level):
         return None
-    deepest = max(level.values(), default=0)
-    count = -(-deepest // depth)
+    of = _stage_numbers(lets, level, depth, chain)
+    count = 1 + max(of.values(), default=0)
     if count < 2 or (s.var.extent < SHORT and not are_waiting(lets, level)):
         return None
-    # A stage starts with an expensive operation; the cheap ones before it belong to the stage that precedes it.
-    of = {name: max(0, (n - 1) // depth) for name, n in level.items()}
     # Only the last stage assigns accumulators, so their values are known there alone.
     current: set[str] = set()
     for let in lets:
@@ -104,6 +125,50 @@ def _divided(s: For, depth: int) -> Stages | None:
     if s.var.extent < SHORT or any(isinstance(x, lir.LocalStore) for x in s.body):
         most = min(most, MOST_PASSED * sum(map(is_long_value, lets)) - 1)
     return None if len(passed) > most else Stages(of, count, passed)
+
+
+def _stage_numbers(lets: Sequence[lir.Let], level: Mapping[str, int], depth: int, chain: float) -> dict[str, int]:
+    """Return the number of the stage of each value, by name; see `_divided`.
+
+    A stage starts with expensive operations, and with others if they are a long chain; short ones belong to the stage
+    that precedes them.
+    """
+    latencies: dict[str, int] = {}  # since the last expensive operation
+    longest: defaultdict[int, int] = defaultdict(int)  # by level
+    awaited: set[str] = set()  # by expensive operations
+    for x in reversed(lets):
+        if is_long_value(x) or x.name in awaited:
+            awaited.update(names_of(x))
+    for x in lets:
+        n = level[x.name]
+        if is_long_value(x):
+            latencies[x.name] = 0
+            continue
+        before = max((latencies[o] for o in names_of(x) if level.get(o) == n), default=0)
+        latencies[x.name] = before + _latency(x)
+        if n or x.name in awaited:
+            longest[n] = max(longest[n], latencies[x.name])
+    stage, expensive, is_full = 0, 0, False
+    of_long, of_others = {0: 0}, {}
+    for n in range(1 + max(level.values(), default=0)):
+        if n:
+            if is_full or expensive == depth:
+                stage, expensive, is_full = stage + 1, 0, False
+            expensive += 1
+            of_long[n] = stage
+        if longest[n] >= chain:
+            stage, expensive, is_full = stage + bool(expensive), 0, True
+        of_others[n] = stage
+    return {x.name: (of_long if is_long_value(x) else of_others)[level[x.name]] for x in lets}
+
+
+def _latency(let: lir.Let) -> int:
+    """Return about how many cycles a value that is no long operation waits for its operands."""
+    if not isinstance(let.value, lir.Apply):
+        return 0
+    if let.value.op.opcode in _SINGLE:
+        return SINGLE_LATENCY
+    return FLOAT_LATENCY if let.type.is_float and let.value.op.opcode in _ARITHMETIC else 1
 
 
 def _are_first(
@@ -129,7 +194,7 @@ def _are_first(
 def bytes_bound(body: Body) -> int:
     """Return an upper bound of the local memory that the stages of a loop with this body need, in bytes."""
     lets = [x for x in body if isinstance(x, lir.Let)]
-    if sum(map(is_long_value, lets)) < 2:
+    if not any(map(is_long_value, lets)):
         return 0
     return BLOCK * sum(sorted(SCALAR_BYTES[x.type] for x in lets)[-MAX_ARRAYS:])
 
