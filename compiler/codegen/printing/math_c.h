@@ -17,29 +17,50 @@ INLINE float size_of(float x) { return BITS_TO_F32(F32_TO_BITS(x) & 0x7fffffffu)
 /* `y`, which is positive or zero, or has the sign of `x` already. */
 INLINE float with_sign(float y, float x) { return BITS_TO_F32(F32_TO_BITS(y) | (F32_TO_BITS(x) & 0x80000000u)); }
 
-/* exp(x) = 2^n (1 + q) with the integer n nearest to x / ln 2; `bits` end in n + 127 * `biases`. */
-INLINE float reduced_exp(float x, int biases, uint32_t *bits) {
-  const float rounder = ROUNDER + 127.0f * biases, t = FMAF(x, 0x1.715476p+0f, rounder), n = t - rounder;
+/* The smaller one of a number that is not negative and a limit; NaN stays. With masks, a select of floats is two
+   instructions, of which the comparison is slow, and a minimum of integers one. With these bits added, infinity is the
+   largest integer and NaN a negative one. */
+INLINE float at_most(float x, float limit) {
+#ifdef __AVX512VL__
+  const int32_t a = (int32_t)(F32_TO_BITS(x) + 0x7fffffu), b = (int32_t)(F32_TO_BITS(limit) + 0x7fffffu);
+  return BITS_TO_F32((uint32_t)(a < b ? a : b) - 0x7fffffu);
+#else
+  return x > limit ? limit : x;
+#endif
+}
+/* exp(x) = 2^n (1 + q) with the integer n nearest to `near` / ln 2; `bits` end in n + 127 * `biases`. */
+INLINE float reduced_exp_near(float x, float near, int biases, uint32_t *bits) {
+  const float rounder = ROUNDER + 127.0f * biases, t = FMAF(near, 0x1.715476p+0f, rounder), n = t - rounder;
   const float r = FMAF(n, 0x1.05c61p-29f, FMAF(n, -0x1.62e43p-1f, x));
   const float p = FMAF(FMAF(FMAF(FMAF(0x1.6bebb6p-10f, r, 0x1.122786p-7f), r, 0x1.555674p-5f), r, 0x1.5554bp-3f), r,
       0x1.fffffep-2f);
   *bits = F32_TO_BITS(t);
   return FMAF(r * r, p, r);
 }
+INLINE float reduced_exp(float x, int biases, uint32_t *bits) { return reduced_exp_near(x, x, biases, bits); }
 /* exp of numbers between -87 and 88. */
 INLINE float middle_exp(float x) {
   uint32_t bits;
   const float q = reduced_exp(x, 1, &bits);
   return (q + 1.0f) * BITS_TO_F32(bits << 23);
 }
+/* 2^n may be too large or too small for a float, so it is the product of two powers. What rounds to zero is chosen: a
+   product that underflows takes a hundred times as long, and masked scores are all such numbers. */
 INLINE float exp_f32(float x) {
-  const float high = x > 90.0f ? 90.0f : x, c = high < -104.0f ? -104.0f : high;
   uint32_t bits;
-  const float q = reduced_exp(c, 2, &bits);
-  /* 2^n may be too large or too small for a float, so it is the product of two powers. What rounds to zero is a product
-     with zero: a product that underflows takes a hundred times as long, and masked scores are all such numbers. */
-  const float power = BITS_TO_F32((bits - (bits >> 1)) << 23);
+#ifdef __AVX512VL__
+  /* The exponent is that of a number between -104 and 90, for which integers are compared: unsigned ones order negative
+     floats by size. NaN stays in `q`, which is infinite for larger numbers. Masks hide products that underflow. */
+  const int32_t signed_bits = (int32_t)F32_TO_BITS(x), most = (int32_t)F32_TO_BITS(90.0f);
+  const uint32_t high = (uint32_t)(signed_bits < most ? signed_bits : most), least = F32_TO_BITS(-104.0f);
+  const float q = reduced_exp_near(x, BITS_TO_F32(high < least ? high : least), 2, &bits);
+  const float y = (q + 1.0f) * BITS_TO_F32(bits >> 1 << 23) * BITS_TO_F32((bits - (bits >> 1)) << 23);
+  return x < -103.98f ? 0.0f : y;
+#else
+  const float high = x > 90.0f ? 90.0f : x, c = high < -104.0f ? -104.0f : high;
+  const float q = reduced_exp(c, 2, &bits), power = BITS_TO_F32((bits - (bits >> 1)) << 23);
   return (q + 1.0f) * BITS_TO_F32(bits >> 1 << 23) * (x < -103.98f ? 0.0f : power);
+#endif
 }
 
 INLINE float expm1_f32(float x) {
@@ -89,13 +110,12 @@ INLINE float log1p_f32(float x) {
 
 /* x P(x^2) / Q(x^2), which is 1 from 3.93 on. */
 INLINE float erf_f32(float x) {
-  const float a = size_of(x), c = a > 3.93f ? 3.93f : a, z = c * c, w = z * z;
+  const float c = at_most(size_of(x), 3.93f), z = c * c, w = z * z;
   const float p = FMAF(FMAF(FMAF(0x1.12405ep-19f, z, 0x1.2a6b0cp-12f), w, FMAF(0x1.ee5294p-9f, z, 0x1.b03f12p-5f)), w,
       FMAF(0x1.86563ep-3f, z, 0x1.20dd74p+0f));
   const float q = FMAF(FMAF(FMAF(0x1.3ecfb2p-15f, z, 0x1.30ea58p-10f), w, FMAF(0x1.eae4bp-7f, z, 0x1.d3ace8p-4f)), w,
       FMAF(0x1.0125e4p-1f, z, 1.0f));
-  const float y = c * p / q;
-  return with_sign(y > 1.0f ? 1.0f : y, x);
+  return with_sign(at_most(c * p / q, 1.0f), x);
 }
 
 /* In double, exp2(y log2|x|). */

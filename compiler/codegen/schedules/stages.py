@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -37,9 +37,10 @@ MOST_PASSED = 2
 more by loads and stores than it saves."""
 CHEAP = 4
 """Number of instructions up to which a stage computes a value again instead of loading it."""
-LONG_CHAIN = 40
-"""Latency of operations in a row, in cycles, from which on they fill the window of the processor as a function does:
-the polynomial of an inverse error function, or the rounds of a counter-based random number."""
+LONG_CHAIN, MANY = 26, 24
+"""Latency of operations in a row, in cycles, and number of operations for each expensive one, from which on they fill
+the window of the processor as a function does: the polynomial of an inverse error function, the rounds of a random
+number."""
 SINGLE_LATENCY, FLOAT_LATENCY = 4, 2
 """Cycles of a division or a root, and of an addition or a multiplication, of which two often become one."""
 _ARITHMETIC = frozenset({Opcode.ADD, Opcode.SUBTRACT, Opcode.MULTIPLY})
@@ -134,7 +135,9 @@ def _stage_numbers(lets: Sequence[lir.Let], level: Mapping[str, int], depth: int
     that precedes them.
     """
     latencies: dict[str, int] = {}  # since the last expensive operation
-    longest: defaultdict[int, int] = defaultdict(int)  # by level
+    longest: Counter[int] = Counter()  # by level, as the following
+    long: Counter[int] = Counter()
+    others: Counter[int] = Counter()
     awaited: set[str] = set()  # by expensive operations
     for x in reversed(lets):
         if is_long_value(x) or x.name in awaited:
@@ -143,11 +146,13 @@ def _stage_numbers(lets: Sequence[lir.Let], level: Mapping[str, int], depth: int
         n = level[x.name]
         if is_long_value(x):
             latencies[x.name] = 0
+            long[n] += 1
             continue
         before = max((latencies[o] for o in names_of(x) if level.get(o) == n), default=0)
         latencies[x.name] = before + _latency(x)
         if n or x.name in awaited:
             longest[n] = max(longest[n], latencies[x.name])
+            others[n] += isinstance(x.value, lir.Apply)
     stage, expensive, is_full = 0, 0, False
     of_long, of_others = {0: 0}, {}
     for n in range(1 + max(level.values(), default=0)):
@@ -156,7 +161,7 @@ def _stage_numbers(lets: Sequence[lir.Let], level: Mapping[str, int], depth: int
                 stage, expensive, is_full = stage + 1, 0, False
             expensive += 1
             of_long[n] = stage
-        if longest[n] >= chain:
+        if longest[n] >= chain and others[n] >= MANY * max(1, long[n]):
             stage, expensive, is_full = stage + bool(expensive), 0, True
         of_others[n] = stage
     return {x.name: (of_long if is_long_value(x) else of_others)[level[x.name]] for x in lets}
