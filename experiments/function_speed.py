@@ -71,7 +71,7 @@ def _library(is_inline: bool, width: int) -> ctypes.CDLL:
     names = ("preamble_c.h", "math_c.h") if is_inline else ("preamble_c.h",)
     preamble = "".join(resources.files("compiler.codegen.printing").joinpath(name).read_text() for name in names)
     loops = "".join(_loop(f"loop{k}", text) for k, text in enumerate(EXPRESSIONS.values()))
-    flags = (*toolchain.FLAGS, f"-mprefer-vector-width={width}")
+    flags = (*toolchain.FLAGS, f"-mprefer-vector-width={width}", *toolchain.LIBRARIES)
     return ctypes.CDLL(str(toolchain.toolchain().shared_object(preamble + loops, "function_speed", flags)))
 
 
