@@ -64,7 +64,7 @@ def _same(got: Array, want: list[float]) -> bool:
 
 @pytest.mark.parametrize("op", SPECIAL)
 def test_infinities_nan_and_signed_zeros(op: str) -> None:
-    arguments, want = zip(*SPECIAL[op], strict=True)
+    arguments, want = zip(*SPECIAL[op], (-NAN, NAN), strict=True)
     assert _same(_evaluate(op, list(arguments)), list(want))
 
 

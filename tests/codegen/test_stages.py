@@ -41,6 +41,48 @@ def test_results_are_those_of_the_interpreter(dims: str, stages: int, loops: int
     assert source.count("#pragma omp simd") == loops
 
 
+def long_chain(value: str, links: int, t: str, dims: str) -> str:
+    """Return a polynomial of a value in Horner's form, whose name is `{value}{links}`."""
+    lines = [f"{value}0 = {t}[{dims}] multiply({value}, {value})"]
+    for k in range(links):
+        lines += [f"{value}m{k} = {t}[{dims}] multiply({value}{k}, {value})"]
+        lines += [f"{value}{k + 1} = {t}[{dims}] subtract({value}, {value}m{k})"]
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize("dims", ["1000", "7,300", "40,64"])
+@pytest.mark.parametrize(("before", "after", "loops"), [(12, 12, 3), (12, 3, 2), (3, 12, 2), (3, 3, 1)])
+def test_long_chains_beside_a_function_are_stages(dims: str, before: int, after: int, loops: int) -> None:
+    text = f"""
+    a = f32[{dims}] parameter(0)
+    {long_chain("a", before, "f32", dims)}
+    e = f32[{dims}] tanh(a{before})
+    {long_chain("e", after, "f32", dims)}
+    ROOT r = f32[{dims}] negate(e{after})"""
+    assert checked(text, Schedule(stages=1)).count("#pragma omp simd") == loops
+
+
+@pytest.mark.parametrize(
+    ("first", "root"),
+    [
+        ("e = f32[1000] tanh(a)", "ROOT r = f32[1000] add(e, a12)"),  # which does not wait for the chain
+        ("e = f16[1000] tanh(h)\nb = f32[1000] convert(e)", "ROOT r = f32[1000] multiply(b, a12)"),
+        (
+            "e = f32[1000] tanh(a12)\np = pred[1000] compare(e, a), direction=LT",
+            "ROOT r = (pred[1000], f32[1000]) tuple(p, e)",
+        ),
+    ],
+)  # fmt: skip
+def test_chains_that_nothing_waits_for_and_narrow_elements_make_no_stages(first: str, root: str) -> None:
+    text = f"""
+    a = f32[1000] parameter(0)
+    h = f16[1000] parameter(1)
+    {long_chain("a", 12, "f32", "1000")}
+    {first}
+    {root}"""
+    assert "_block[" not in checked(text, Schedule(stages=1))
+
+
 @pytest.mark.parametrize(("dims", "block"), [("7,64", 64), ("9,100", 100), ("7,32", 224), ("12,64", 256)])
 def test_rows_of_a_few_vectors(dims: str, block: int) -> None:
     n = dims.split(",")[1]
