@@ -116,7 +116,7 @@ class JitFunction:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function; compile it at the first call with a signature."""
-        if not (args and type(args[0]) in _JAX_TYPES) and self._output != "jax" and not any(map(_is_of_jax, args)):
+        if not (args and type(args[0]) in _JAX_TYPES) and self._output != "jax" and not _are_of_jax(args, kwargs):
             found = self._numpy_call(args, kwargs)
             if found is not None:
                 call, leaves = found
@@ -286,6 +286,11 @@ def _as_numpy(results: Any) -> Any:
 
 def _has_memory(result: Any) -> bool:
     return isinstance(result, jax.Array) and not (isinstance(result, jax.core.Tracer) or is_key(result))
+
+
+def _are_of_jax(args: Any, kwargs: Any) -> bool:
+    """Check whether an argument is known to have an array of JAX."""
+    return any(map(_is_of_jax, args)) or any(map(_is_of_jax, kwargs.values()))
 
 
 def _is_of_jax(tree: Any) -> bool:

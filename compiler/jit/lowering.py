@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -108,7 +109,7 @@ def _all_effects(jaxpr: Any) -> set[str]:
 
 def lower_jaxpr(closed: Any, donated: Sequence[int] = ()) -> LoweredJaxpr:
     """Lower a jaxpr whose arguments are arrays; `donated` are the numbers of arguments that results may take over."""
-    jitted = jax.jit(_named(closed), keep_unused=True, donate_argnums=tuple(donated))
+    jitted = jax.jit(_named(closed), keep_unused=True, donate_argnums=_usable(closed, donated))
     with inlining():
         lowered = jitted.trace(*map(_spec_of_one_device, closed.in_avals)).lower(lowering_platforms=("cpu",))
     computation = lowered.compiler_ir("hlo")
@@ -118,6 +119,18 @@ def lower_jaxpr(closed: Any, donated: Sequence[int] = ()) -> LoweredJaxpr:
     options.print_large_constants = True
     options.print_metadata = False
     return LoweredJaxpr(computation, computation.get_hlo_module().to_string(options), devices)
+
+
+def _usable(closed: Any, donated: Sequence[int]) -> tuple[int, ...]:
+    """Return the donated arguments that there are results for; JAX warns of the others by itself."""
+    left = Counter((a.shape, a.dtype) for a in closed.out_avals)
+    usable = []
+    for n in donated:
+        of_type = closed.in_avals[n].shape, closed.in_avals[n].dtype
+        if left[of_type]:
+            left[of_type] -= 1
+            usable.append(n)
+    return tuple(usable)
 
 
 def _named(closed: Any) -> Any:

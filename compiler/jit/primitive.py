@@ -23,6 +23,7 @@ import jax
 import jax.extend.core as jex
 import jax.numpy as jnp
 import numpy as np
+from jax._src import checkify
 from jax._src.interpreters.mlir import merge_mlir_modules
 from jax.interpreters import ad, batching, mlir
 from jaxlib.mlir import ir
@@ -93,11 +94,13 @@ def _is_zero(tangent: Any) -> bool:
 
 
 @functools.lru_cache(maxsize=_CACHED)
-def _linearized(jaxpr: Any, differentiated: tuple[bool, ...]) -> tuple[Any, Any, tuple[tuple[str, int], ...]]:
-    """Return the jaxpr that computes results and residuals, that of the linear map, and where its residuals are.
+def _linearized(
+    jaxpr: Any, differentiated: tuple[bool, ...]
+) -> tuple[Any, Any, tuple[tuple[str, int], ...], tuple[bool, ...]]:
+    """Return what computes results and residuals, the linear map, where its residuals are, and which results it has.
 
     A residual is ("argument", n), or ("result", n) of the first jaxpr. The linear map takes the residuals and the
-    tangents of the differentiated arguments and returns the tangents of the inexact results.
+    tangents of the differentiated arguments and returns the tangents of the results that depend on them.
     """
     fun = jex.jaxpr_as_fun(jaxpr)
     inexact = [_is_inexact(a) for a in jaxpr.out_avals]
@@ -125,11 +128,26 @@ def _linearized(jaxpr: Any, differentiated: tuple[bool, ...]) -> tuple[Any, Any,
         return jax.tree.unflatten(trees[-1], residuals)(*tangents)
 
     tangents = [spec(a) for a, d in zip(jaxpr.in_avals, differentiated, strict=True) if d]
-    linear = jax.make_jaxpr(linear_map)([spec(a) for a in closed.out_avals[count:]], tangents)
+    given = [spec(a) for a in closed.out_avals[count:]], tangents
+    linear = jax.make_jaxpr(linear_map)(*given)
+    depend = _depending(linear.jaxpr, linear.jaxpr.invars[len(linear.jaxpr.invars) - len(tangents) :])
+    if not all(depend):
+        linear = jax.make_jaxpr(lambda *args: [t for t, d in zip(linear_map(*args), depend, strict=True) if d])(*given)
     if len(kept) < len(closed.out_avals):
         outer = jex.jaxpr_as_fun(closed)
         closed = jax.make_jaxpr(lambda *args: [outer(*args)[n] for n in kept])(*map(spec, jaxpr.in_avals))
-    return closed, linear, places
+    moving = iter(depend)
+    return closed, linear, places, tuple(i and next(moving) for i in inexact)
+
+
+def _depending(jaxpr: Any, variables: Sequence[Any]) -> list[bool]:
+    """Return for each result of a jaxpr whether it depends on some variables."""
+    known = set(variables)
+    for equation in jaxpr.eqns:
+        read = [v for v in equation.invars if not isinstance(v, jex.Literal)]
+        if not known.isdisjoint(read):
+            known.update(equation.outvars, read if equation.effects else ())  # an effect may be to write to a reference
+    return [not isinstance(v, jex.Literal) and v in known for v in jaxpr.outvars]
 
 
 def _places(closed: Any, count: int) -> tuple[tuple[tuple[str, int], ...], list[int]]:
@@ -158,16 +176,14 @@ def _jvp(
     zeros = [ad.Zero(a.to_tangent_aval()) for a in jaxpr.out_avals]
     if not any(differentiated) or not any(map(_is_inexact, jaxpr.out_avals)):
         return call(jaxpr, settings, *primals), zeros
-    forward, linear, places = _linearized(jaxpr, differentiated)
+    forward, linear, places, moving = _linearized(jaxpr, differentiated)
     settings = settings.derived()
     results = call(forward, settings, *primals)
     sources = {"argument": primals, "result": results}
     residuals = [sources[kind][n] for kind, n in places]
     given = [t for t, d in zip(tangents, differentiated, strict=True) if d]
-    out = iter(call(linear, settings, *residuals, *given))
-    return results[: len(zeros)], [
-        next(out) if _is_inexact(a) else z for a, z in zip(jaxpr.out_avals, zeros, strict=True)
-    ]
+    out = iter(call(linear, settings, *residuals, *given) if any(moving) else ())
+    return results[: len(zeros)], [next(out) if m else z for m, z in zip(moving, zeros, strict=True)]
 
 
 ad.primitive_jvps[call_p] = _jvp
@@ -245,6 +261,18 @@ def _batch(
 
 
 batching.fancy_primitive_batchers[call_p] = _batch
+
+
+# ---- checks
+
+
+def _check(error: Any, enabled_errors: Any, *args: Any, jaxpr: Any, **_: Any) -> tuple[Any, list[Any]]:
+    """Let `checkify` look for NaNs, divisions by zero and indices out of range in the ops of the function."""
+    error, results = checkify.checkify_jaxpr(jaxpr, enabled_errors, error, *args)
+    return error, results
+
+
+checkify.error_checks[call_p] = _check
 
 
 # ---- lowering

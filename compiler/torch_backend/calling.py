@@ -65,9 +65,11 @@ class CompiledGraph:
         return self._copied(tensor, layout)
 
     def _copied(self, tensor: Any, layout: TensorLayout) -> Any:
-        """Return a dense copy of a tensor in the order of a layout."""
-        stride = layout.stride if layout.is_dense else tensor.new_empty(layout.size).stride()
-        return self._new(layout.size, stride, layout.dtype).copy_(tensor)
+        """Return a dense copy of a tensor in the order of a layout, or in row-major order if that has gaps."""
+        if layout.is_dense:
+            return self._new(layout.size, layout.stride, layout.dtype).copy_(tensor)
+        copy = tensor.clone(memory_format=self._torch.contiguous_format)
+        return copy.resolve_conj().resolve_neg() if layout.has_lazy_bits else copy
 
     def _write_back(self, given: Sequence[Any], tensors: Sequence[Any]) -> None:
         """Copy new values to inputs that were passed as copies; tell autograd about those updated by the program."""

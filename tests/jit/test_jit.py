@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -271,6 +272,14 @@ def test_a_donated_numpy_array_is_overwritten() -> None:
     assert (state == 3).all()
 
 
+def test_donated_arrays_without_a_result_are_warned_of_once() -> None:
+    f = jit(lambda s, x: (s + x).sum(), donate_argnums=(0, 1))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        f(jnp.ones(3), jnp.ones(3))
+    assert len(caught) == 1 and "donated buffers were not usable" in str(caught[0].message)
+
+
 def test_a_donated_argument_that_is_used_later_keeps_its_value() -> None:
     f = jit(lambda s: s * 2, donate_argnums=0)
     value = jax.jit(lambda s: f(s) + s)(jnp.ones(5))
@@ -390,6 +399,21 @@ def test_derivatives_have_weak_types_like_those_of_jax() -> None:
     for transform in (jax.grad, lambda f: lambda x: jax.jvp(f, (x,), (x,)), lambda f: jax.linearize(f, 3.0)[1]):
         ours, theirs = (jax.tree.leaves(transform(make(f))(3.0)) for make in (jit, jax.jit))
         assert [(a.weak_type, float(a)) for a in ours] == [(a.weak_type, float(a)) for a in theirs]
+
+
+def test_results_that_do_not_depend_on_an_argument_have_no_tangents() -> None:
+    seen = jax.new_ref(jnp.zeros(()))
+
+    def f(x: Any, n: Any) -> Any:
+        y = jnp.sin(x).sum()
+        seen[...] = jax.lax.stop_gradient(y) * 2
+        return y * n
+
+    np.testing.assert_allclose(jax.grad(jit(f))(jnp.arange(3.0), 2.0), 2 * np.cos(np.arange(3)), rtol=1e-5)
+    np.testing.assert_allclose(seen[...], 2 * np.sin(np.arange(3)).sum(), rtol=1e-5)
+    g = jit(lambda x, n: (x * n, n + 1.0, jax.lax.stop_gradient(x)))
+    for a, b in zip(*(jax.jvp(h, (2.0, 3.0), (1.0, 0.0)) for h in (g, g.__wrapped__)), strict=True):
+        np.testing.assert_array_equal(a, b)
 
 
 def test_results_that_are_not_differentiable() -> None:

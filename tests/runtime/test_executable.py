@@ -5,8 +5,9 @@ from __future__ import annotations
 import ctypes
 import re
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +15,8 @@ import pytest
 from compiler import CompileOptions, compile
 from compiler.backends.cpu import toolchain as cpu
 from compiler.backends.cpu.blas import blas_threading
+from compiler.backends.cpu.executable import CpuExecutable
+from compiler.backends.cpu.native_runtime import RUNTIME
 from compiler.errors import ArgumentError, BackendError, HlogymError, InterpreterError, UnsupportedError
 from compiler.interpreter import evaluate, register_custom_call
 from compiler.interpreter.registry import Value
@@ -222,6 +225,24 @@ def test_a_fusion_without_a_kernel_runs_op_by_op() -> None:
     args = [rng.normal(size=d).astype(np.float32) for d in ((5, 6), (6, 4))]
     for options in (PLAIN, None):
         assert problem(compile(text, options=options)(*args), Reference.of(parse(text), args)) is None
+
+
+@pytest.mark.parametrize("make", [lambda x: x[:, ::2], lambda x: x[:, :6].copy("F"), lambda x: x[:, :6].tolist()])
+def test_arrays_that_are_copied_are_passed_to_the_built_in_function(
+    make: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not RUNTIME.calls_arrays:
+        pytest.skip("the built-in functions do not work with this NumPy")
+    exe = compile("HloModule m\nENTRY e { x = f64[5,6] parameter(0)\nROOT y = f64[5,6] add(x, x) }")
+    assert isinstance(exe, CpuExecutable)
+    x = make(np.arange(60.0).reshape(5, 12))
+    exe(x)
+
+    def called(*_: Any) -> None:
+        pytest.fail("called through ctypes")
+
+    monkeypatch.setattr(exe, "_call_from_python", called)
+    np.testing.assert_array_equal(exe(x)[0], 2 * np.asarray(x))
 
 
 # ---- host ops

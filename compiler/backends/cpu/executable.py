@@ -226,7 +226,15 @@ class CpuExecutable:
     def __call__(self, *arrays: Any) -> list[Array]:
         """Run the program and return the leaves of its result; raise ArgumentError if the arguments do not match."""
         results = self._call_arrays(arrays)
-        return self._call_from_python(arrays) if results is None else results
+        return self._call_converted(arrays) if results is None else results
+
+    def _call_converted(self, arrays: tuple[Any, ...]) -> list[Array]:
+        """Run the program on arguments that may need a conversion; only the given arrays themselves are donated."""
+        if self._donated:
+            return self._call_from_python(arrays)
+        arguments = tuple(self._checked(arrays))
+        results = self._call_arrays(arguments)
+        return self._call_from_python(arguments) if results is None else results
 
     @property
     def donated(self) -> Mapping[int, int]:
