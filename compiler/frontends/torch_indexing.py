@@ -285,7 +285,7 @@ def replacing(b: TorchBuilder, t: Any) -> HloComputation:
 # ---- diagonals, windows, search
 
 
-@LOWERINGS.op("diagonal", "diagonal_copy")
+@LOWERINGS.op("diagonal")
 def _diagonal(b: TorchBuilder, x: H, offset: int = 0, dim1: int = 0, dim2: int = 1) -> H:
     """Extract a diagonal, which becomes the last dimension."""
     first, second = dim1 % x.shape.rank, dim2 % x.shape.rank
@@ -313,7 +313,7 @@ def _diagonal_scatter(b: TorchBuilder, x: H, source: H, offset: int = 0, dim1: i
     return b.transpose(written, [order.index(d) for d in range(rank)])
 
 
-@LOWERINGS.op("unfold", "unfold_copy")
+@LOWERINGS.op("unfold")
 def _unfold(b: TorchBuilder, x: H, dim: int, size: int, step: int) -> H:
     """Return windows along a dimension, whose elements become the last dimension."""
     if x.shape.rank == 0:
@@ -324,7 +324,7 @@ def _unfold(b: TorchBuilder, x: H, dim: int, size: int, step: int) -> H:
     return b.transpose(found, [d for d in range(found.shape.rank) if d != at + 1] + [at + 1])
 
 
-@LOWERINGS.op("as_strided", "as_strided_copy")
+@LOWERINGS.op("as_strided")
 def _as_strided(b: TorchBuilder, x: H, size: Sequence[int], stride: Sequence[int], offset: int | None = None) -> H:
     """Return elements by strides from a contiguous tensor."""
     places = _strided_places(b, size, stride, offset)

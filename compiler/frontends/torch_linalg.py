@@ -50,7 +50,7 @@ def _angle(b: TorchBuilder, x: H) -> H:
     return b.select(b.compare(x, x, "NE"), x, turned, t)
 
 
-@LOWERINGS.op("_conj", "conj", "conj_physical", "_conj_physical", "_conj_copy")
+@LOWERINGS.op("_conj", "conj", "conj_physical", "_conj_physical")
 def _conjugate(b: TorchBuilder, x: H | complex) -> H:
     if not isinstance(x, HloInstruction):  # a factor of the program, in its gradient
         return b.constant(x.conjugate(), b.out.element_type)
@@ -64,14 +64,14 @@ def _same(b: TorchBuilder, x: H) -> H:
     return x
 
 
-@LOWERINGS.op("view_as_real", "view_as_real_copy")
+@LOWERINGS.op("view_as_real")
 def _as_real(b: TorchBuilder, x: H) -> H:
     dims = (*x.shape.dimensions, 1)
     parts = [b.reshape(b.add(op, x), dims) for op in (Opcode.REAL, Opcode.IMAG)]
     return b.add(Opcode.CONCATENATE, *parts, dimensions=(len(dims) - 1,))
 
 
-@LOWERINGS.op("view_as_complex", "view_as_complex_copy")
+@LOWERINGS.op("view_as_complex")
 def _as_complex(b: TorchBuilder, x: H) -> H:
     last = x.shape.rank - 1
     parts = [b.reshape(piece(b, x, last, k, k + 1), x.shape.dimensions[:-1]) for k in range(2)]

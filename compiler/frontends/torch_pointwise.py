@@ -92,7 +92,7 @@ def _shift_right(b: TorchBuilder, x: Any, y: Any) -> H:
     return b.binary(Opcode.SHIFT_RIGHT_ARITHMETIC if signed else Opcode.SHIFT_RIGHT_LOGICAL, x, y)
 
 
-@LOWERINGS.op("clone", "alias", "detach", "lift_fresh_copy", "lift_fresh", "contiguous")
+@LOWERINGS.op("clone", "alias", "detach", "lift_fresh", "contiguous")
 def _same(b: TorchBuilder, x: H, **_: Any) -> H:
     return x
 

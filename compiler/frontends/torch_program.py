@@ -36,6 +36,7 @@ from compiler.frontends.torch_builder import Registry, TorchBuilder, element_typ
 from compiler.frontends.torch_random import state_bytes, state_of_bytes
 from compiler.ir import HloComputation, HloInstruction, HloModule, Literal, Opcode, Shape
 from compiler.ir.shape import tuple_shape
+from compiler.ir.types import PrimitiveType as T
 
 LOWERINGS: Registry = {
     **torch_pointwise.LOWERINGS,
@@ -90,14 +91,21 @@ _ALONG_ONE_DIMENSION = frozenset(
     ]
 )
 """Ops along one dimension that PyTorch also accepts for scalars."""
-_CONTROL = ("cond", "while_loop", "with_effects", "run_and_save_rng_state", "run_with_rng_state")
+_CONTROL = ("cond", "while_loop", "scan", "map_impl", "with_effects", "run_and_save_rng_state", "run_with_rng_state")
 _MUTATIONS = ("BUFFER_MUTATION", "PARAMETER_MUTATION", "USER_INPUT_MUTATION")
 
 
 def is_lowered(target: Any) -> bool:
     """Check whether the target of a call needs no decomposition."""
     name = str(target)
-    return not name.startswith(("aten.", "prims.")) or _base(name) in LOWERINGS
+    return not name.startswith(("aten.", "prims.")) or _lowering_of(target) is not None
+
+
+def _lowering_of(op: Any) -> Any:
+    """Return the lowering of an op of ATen or prims, or None; that of a view is also that of the copy of the view."""
+    name = _base(str(op))
+    is_copy = any(str(tag) == "Tag.view_copy" for tag in getattr(op, "tags", ()))
+    return LOWERINGS.get(name.removesuffix("_copy") if is_copy else name)
 
 
 def weight(program: Any, target: str) -> Any:
@@ -193,7 +201,7 @@ class GraphWalk:
     def _lowered(self, op: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         """Lower a call of an op of ATen or prims."""
         b, name = self.builder, str(op)
-        lowering = LOWERINGS.get(_base(name))
+        lowering = _lowering_of(op)
         if lowering is None:
             if _is_constant(op, [*args, *kwargs.values()]):
                 return b.literal(to_numpy(op(*args, **kwargs)))
@@ -212,7 +220,7 @@ class GraphWalk:
         """Evaluate a Python operator in the graph: an element of several results, or arithmetic on sizes."""
         if "getitem" in str(node.target) and isinstance(args[0], list | tuple):
             return args[0][args[1]]
-        if any(isinstance(a, HloInstruction) for a in args) or not callable(node.target):
+        if any(map(_has_tensor, args)) or not callable(node.target):
             raise UnsupportedError(f"PyTorch op {self.builder.what} is not supported by the torch frontend")
         return node.target(*args)
 
@@ -271,6 +279,40 @@ class GraphWalk:
         loop = b.add(Opcode.WHILE, state, shape=state.shape, condition=test, body=step)
         return _elements(b, loop)[: len(carried)]
 
+    def _scan(self, combine: Any, init: list[Any], xs: list[Any], extra: list[Any] | None = None) -> list[Any]:
+        """Return the last state and the stacked results of a function of a state and one row of each of `xs`."""
+        b = self.builder
+        state, rows, others = ([b.tensor(v) for v in part] for part in (init, xs, extra or ()))
+        length = rows[0].shape.dimensions[0]
+        if not length:
+            raise b.unsupported("a scan of no rows")
+        zero = b.constant(0, T.S64)
+        step = self._computation(combine, f"{b.entry.name}_step", [*state, *(_row(b, x, zero) for x in rows), *others])
+        stacked = [Shape(s.element_type, (length, *s.dimensions)) for s in step.root.shape.tuple_shapes[len(state) :]]
+        filled = [b.full(0, s) for s in stacked]
+        carried = b.add(Opcode.TUPLE, zero, *state, *filled, *rows, *others)
+
+        test = b.inside(HloComputation(f"{b.entry.name}_condition"))
+        n = _elements(test, test.entry.add_parameter(0, carried.shape))[0]
+        test.entry.root = test.add(Opcode.COMPARE, n, test.constant(length, T.S64), direction="LT")
+
+        body = b.inside(HloComputation(f"{b.entry.name}_body"))
+        parts = iter(_elements(body, body.entry.add_parameter(0, carried.shape)))
+        n = next(parts)
+        state, filled, rows, others = ([next(parts) for _ in part] for part in (state, filled, rows, others))
+        given = body.add(Opcode.TUPLE, *state, *(_row(body, x, n) for x in rows), *others)
+        made = _elements(body, body.add(Opcode.CALL, given, shape=step.root.shape, to_apply=step))
+        filled = [_with_row(body, x, r, n) for x, r in zip(filled, made[len(state) :], strict=True)]
+        after = body.add(Opcode.ADD, n, body.constant(1, T.S64))
+        body.entry.root = body.add(Opcode.TUPLE, after, *made[: len(state)], *filled, *rows, *others)
+
+        condition, whole = b.module.add(test.entry), b.module.add(body.entry)
+        loop = b.add(Opcode.WHILE, carried, shape=carried.shape, condition=condition, body=whole)
+        return _elements(b, loop)[1 : 1 + len(made)]
+
+    def _map_impl(self, function: Any, xs: list[Any], extra: list[Any] | None = None) -> list[Any]:
+        return self._scan(function, [], xs, extra)
+
     def _computation(
         self, graph_module: Any, name: str, operands: list[Any], single_result: bool = False, extra: int = 0
     ) -> HloComputation:
@@ -298,6 +340,27 @@ class GraphWalk:
 
 def _elements(b: TorchBuilder, value: HloInstruction) -> list[Any]:
     return [b.add(Opcode.GET_TUPLE_ELEMENT, value, index=i) for i in range(len(value.shape.tuple_shapes))]
+
+
+def _row(b: TorchBuilder, x: HloInstruction, n: HloInstruction) -> HloInstruction:
+    """Return a row of an array."""
+    dimensions = x.shape.dimensions
+    row = b.add(Opcode.DYNAMIC_SLICE, x, *_starts(b, x, n), dynamic_slice_sizes=(1, *dimensions[1:]))
+    return b.reshape(row, dimensions[1:])
+
+
+def _with_row(b: TorchBuilder, x: HloInstruction, row: HloInstruction, n: HloInstruction) -> HloInstruction:
+    """Return an array with another row."""
+    return b.add(Opcode.DYNAMIC_UPDATE_SLICE, x, b.reshape(row, (1, *x.shape.dimensions[1:])), *_starts(b, x, n))
+
+
+def _starts(b: TorchBuilder, x: HloInstruction, n: HloInstruction) -> list[HloInstruction]:
+    return [n, *(b.constant(0, T.S64) for _ in x.shape.dimensions[1:])]
+
+
+def _has_tensor(value: Any) -> bool:
+    """Check whether an argument of a node is a tensor or a list with one."""
+    return any(map(_has_tensor, value)) if isinstance(value, list) else isinstance(value, HloInstruction)
 
 
 def _is_constant(op: Any, args: list[Any]) -> bool:

@@ -1,11 +1,13 @@
 """Calls of functions compiled by the hlogym backend: memory, random numbers, shapes, and what autograd sees."""
 
+import importlib
 import threading
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch.utils import _pytree
 from torch.utils.checkpoint import checkpoint
 
 from compiler.frontends.torch_graph import LoweredGraph, lower_graph
@@ -248,6 +250,44 @@ def test_ops_that_python_evaluates_read_tensors_where_they_are(monkeypatch: pyte
     call, x = compiled(f), torch.randn(4, 20011)  # a large prime, for which there is no kernel
     for _ in range(2):
         assert_close(call(x), f(x), 1e-3)
+
+
+def _scanned(x: Any, w: Any) -> Any:
+    scan: Any = importlib.import_module("torch._higher_order_ops.scan").scan
+
+    def step(c: Any, row: Any) -> Any:
+        after = (c @ w + row).tanh()
+        return after, {"state": after.clone(), "sum": c.sum(-1)}
+
+    last, rows = scan(step, torch.zeros(2, 3), x)
+    reverse = scan(lambda c, row: (c + row, c * 2), torch.zeros(5, 3), x, dim=1, reverse=True)
+    return last, rows, reverse
+
+
+def _mapped(x: Any, w: Any) -> Any:
+    map_rows: Any = importlib.import_module("torch._higher_order_ops.map").map
+    return map_rows(lambda row, w: (row @ w).sin() * row, x, w)
+
+
+@pytest.mark.parametrize("function", [_scanned, _mapped])
+def test_loops_over_rows(function: Any) -> None:
+    x, w = torch.randn(5, 2, 3), torch.randn(3, 3) * 0.3
+    assert_close(compiled(function)(x, w), function(x, w))
+    gradients = []
+    for call in (compiled(function), function):
+        given = [t.clone().requires_grad_() for t in (x, w)]
+        results = [r for r in _pytree.tree_leaves(call(*given)) if r.requires_grad]
+        sum((r**2).sum() for r in results).backward()
+        gradients.append([t.grad for t in given])
+    assert_close(gradients[0], gradients[1], 1e-4)
+
+
+def test_graphs_with_other_functions_of_functions_run_by_pytorch() -> None:
+    attention: Any = importlib.import_module("torch.nn.attention.flex_attention").flex_attention
+    q = torch.randn(1, 2, 8, 16)
+    call = compiled(lambda q: attention(q, q, q, score_mod=lambda s, b, h, i, k: s + i - k), fallback=True)
+    with pytest.warns(UserWarning, match="PyTorch runs this graph op by op"):
+        assert call(q).shape == q.shape
 
 
 def test_results_without_elements_are_copied_from_each_other() -> None:
