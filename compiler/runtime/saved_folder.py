@@ -23,7 +23,7 @@ from compiler.support.files import folder_lock
 
 __all__ = ["Contents", "SavedProgramError", "read_folder", "write_folder"]
 
-FORMAT = 6
+FORMAT = 7
 MANIFEST = "manifest.json"
 _BLOCK = 1 << 20
 MAX_ATTEMPTS = 20
