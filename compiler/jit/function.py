@@ -19,7 +19,6 @@ from compiler.jit.arguments import Arguments, check_leaves, explained
 from compiler.jit.lowering import SeveralDevicesError, check_effects
 from compiler.jit.numpy_calls import NumpyCall, leaf_key
 from compiler.jit.parts import call_in_parts, is_program
-from compiler.jit.primitive import call as call_program
 from compiler.jit.primitive import compiled
 from compiler.jit.programs import Program, Settings
 from compiler.jit.tracing import Traced, is_key, trace_function, wrapped_results
@@ -209,12 +208,7 @@ class JitFunction:
         if jax.config.jax_disable_jit:  # type: ignore[attr-defined]
             return self._function(*args, **kwargs)
         traced = trace_function(self._function, self._arguments, args, kwargs)
-        if is_program(traced.jaxpr):
-            results = call_program(
-                traced.jaxpr, self._settings, *traced.hoisted, *traced.values, donated=traced.donated
-            )
-        else:
-            results = call_in_parts(traced.jaxpr, self._settings, *traced.hoisted, *traced.values)
+        results = call_in_parts(traced.jaxpr, self._settings, *traced.hoisted, *traced.values, donated=traced.donated)
         return jax.tree.unflatten(traced.out_tree, wrapped_results(traced, results))
 
     def _note(self, program: Program) -> None:

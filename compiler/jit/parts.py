@@ -19,7 +19,7 @@ __all__ = ["call_in_parts", "is_program"]
 _CALLBACKS = frozenset(("pure_callback", "ffi_call"))
 """Primitives without effects that call code which this compiler does not have."""
 _NESTED = frozenset(("jit", "scan", "while", "cond"))
-"""Primitives of which the functions may be called in parts."""
+"""Primitives whose bodies, branches or functions are called in parts."""
 _CACHED = 256
 """Number of functions whose parts are kept."""
 
@@ -58,10 +58,17 @@ class _Part:
     outputs: Sequence[Any]
 
 
-def call_in_parts(closed: Any, settings: Settings, *args: Any) -> list[Any]:
-    """Call a closed jaxpr with arrays or tracers: as one program, or else as programs and equations that JAX runs."""
+def call_in_parts(closed: Any, settings: Settings, *args: Any, donated: tuple[int, ...] = ()) -> list[Any]:
+    """Call a closed jaxpr with arrays or tracers: as one program, or else as programs and equations that JAX runs.
+
+    Args:
+        closed: the jaxpr.
+        settings: of its programs.
+        *args: its arguments.
+        donated: numbers of the arguments that results of one program may take over.
+    """
     if is_program(closed):
-        return call(closed, settings, *args)
+        return call(closed, settings, *args, donated=donated)
     variables = (*closed.jaxpr.constvars, *closed.jaxpr.invars)
     values = dict(zip(variables, (*closed.consts, *args), strict=True))
     for part in _parts(closed, settings):

@@ -97,7 +97,9 @@ def _is_zero(tangent: Any) -> bool:
 def _linearized(
     jaxpr: Any, differentiated: tuple[bool, ...]
 ) -> tuple[Any, Any, tuple[tuple[str, int], ...], tuple[bool, ...]]:
-    """Return what computes results and residuals, the linear map, where its residuals are, and which results it has.
+    """Return two jaxprs, the places of the residuals, and for each result whether it has a tangent.
+
+    The first jaxpr computes the results and the residuals, the second is the linear map.
 
     A residual is ("argument", n), or ("result", n) of the first jaxpr. The linear map takes the residuals and the
     tangents of the differentiated arguments and returns the tangents of the results that depend on them.

@@ -42,7 +42,8 @@ LONG_CHAIN, MANY = 26, 24
 the window of the processor as a function does: the polynomial of an inverse error function, the rounds of a random
 number."""
 SINGLE_LATENCY, FLOAT_LATENCY = 4, 2
-"""Cycles of a division or a root, and of an addition or a multiplication, of which two often become one."""
+"""Cycles of a division or a root, and of an addition or a multiplication. Divisions take longer, but their unit works
+beside the functions of a stage; a multiplication and an addition often become one instruction."""
 _ARITHMETIC = frozenset({Opcode.ADD, Opcode.SUBTRACT, Opcode.MULTIPLY})
 _SINGLE = frozenset({Opcode.DIVIDE, Opcode.SQRT, Opcode.RSQRT, Opcode.REMAINDER})
 """Expensive operations that are one or two instructions."""
@@ -134,14 +135,31 @@ def _stage_numbers(lets: Sequence[lir.Let], level: Mapping[str, int], depth: int
     A stage starts with expensive operations, and with others if they are a long chain; short ones belong to the stage
     that precedes them.
     """
-    latencies: dict[str, int] = {}  # since the last expensive operation
-    longest: Counter[int] = Counter()  # by level, as the following
-    long: Counter[int] = Counter()
-    others: Counter[int] = Counter()
+    chained = _chained_levels(lets, level, chain)
+    stage, expensive, is_full = 0, 0, False
+    of_long, of_others = {0: 0}, {}
+    for n in range(1 + max(level.values(), default=0)):
+        if n:
+            if is_full or expensive == depth:
+                stage, expensive, is_full = stage + 1, 0, False
+            expensive += 1
+            of_long[n] = stage
+        if n in chained:
+            stage, expensive, is_full = stage + bool(expensive), 0, True
+        of_others[n] = stage
+    return {x.name: (of_long if is_long_value(x) else of_others)[level[x.name]] for x in lets}
+
+
+def _chained_levels(lets: Sequence[lir.Let], level: Mapping[str, int], chain: float) -> set[int]:
+    """Return the levels whose values that are not expensive are a long chain; see `_divided`."""
     awaited: set[str] = set()  # by expensive operations
     for x in reversed(lets):
         if is_long_value(x) or x.name in awaited:
             awaited.update(names_of(x))
+    latencies: dict[str, int] = {}  # since the last expensive operation
+    longest: Counter[int] = Counter()  # by level, as the following
+    long: Counter[int] = Counter()
+    others: Counter[int] = Counter()
     for x in lets:
         n = level[x.name]
         if is_long_value(x):
@@ -153,18 +171,7 @@ def _stage_numbers(lets: Sequence[lir.Let], level: Mapping[str, int], depth: int
         if n or x.name in awaited:
             longest[n] = max(longest[n], latencies[x.name])
             others[n] += isinstance(x.value, lir.Apply)
-    stage, expensive, is_full = 0, 0, False
-    of_long, of_others = {0: 0}, {}
-    for n in range(1 + max(level.values(), default=0)):
-        if n:
-            if is_full or expensive == depth:
-                stage, expensive, is_full = stage + 1, 0, False
-            expensive += 1
-            of_long[n] = stage
-        if longest[n] >= chain and others[n] >= MANY * max(1, long[n]):
-            stage, expensive, is_full = stage + bool(expensive), 0, True
-        of_others[n] = stage
-    return {x.name: (of_long if is_long_value(x) else of_others)[level[x.name]] for x in lets}
+    return {n for n in level.values() if longest[n] >= chain and others[n] >= MANY * max(1, long[n])}
 
 
 def _latency(let: lir.Let) -> int:
