@@ -100,8 +100,14 @@ def _fuse(computation: HloComputation, a: Attention, fixed: set[HloInstruction])
     region = needed | pointwise
     for dot in (a.dot, a.output):
         region.update(product_region(computation, dot, fixed, after_too=dot is a.output))
-    outline(computation, [i for i in computation.post_order() if i in region], "attention", copied)
+    inside = [i for i in computation.post_order() if i in region and not _is_table(i)]
+    outline(computation, inside, "attention", copied)
     return True
+
+
+def _is_table(i: HloInstruction) -> bool:
+    """Check for constants of different elements, such as slopes of each head, which a kernel reads from memory."""
+    return i.opcode is Opcode.CONSTANT and i.value.common_value is None
 
 
 def _is_shared(i: HloInstruction) -> bool:
