@@ -166,6 +166,16 @@ def test_columns_are_read_along_columns_by_many_blocks() -> None:
     assert counts.grid * counts.block >= 132 * 512
 
 
+@pytest.mark.parametrize(("columns", "blocks"), [(50, 7), (1023, 128), (4095, 128), (24, 3)])
+def test_columns_that_are_no_whole_sectors_run_on_many_blocks(columns: int, blocks: int) -> None:
+    f = running.fused(
+        f"x = f32[3000,{columns}] parameter(0)\n z = f32[] constant(0)\n"
+        f"ROOT s = f32[{columns}] reduce(x, z), dimensions={{0}}, to_apply=add",
+        fusions.REDUCERS,
+    )
+    assert running.kernel_of(f, "cuda").grid == blocks
+
+
 def test_nests_that_share_nothing_run_on_blocks_of_their_own(tmp_path: Path) -> None:
     f = running.fused(
         """

@@ -117,8 +117,7 @@ class RowNest:
         loaded = (x.value for s in self._sweeps for x in walk(s.body) if isinstance(x, lir.Let))
         sizes = [self.types[x.buffer].byte_size for x in loaded if isinstance(x, lir.Load)]
         sector = SECTOR_BYTES // min(sizes, default=1)
-        aligned = self.var.extent % sector == 0  # otherwise fewer columns would touch two sectors each
-        return column_team(self.var.extent, self._elements, schedule, sector if aligned else WARP)
+        return column_team(self.var.extent, self._elements, schedule, sector, self.var.extent % sector == 0)
 
     def threads(self, schedule: Schedule) -> int:
         """Return the preferred number of threads of a block."""

@@ -74,7 +74,7 @@ def row_team(rows: int, elements: int, schedule: Schedule) -> Team:
     return Team(size, threads // size)
 
 
-def column_team(columns: int, rows: int, schedule: Schedule, sector: int = WARP) -> Team:
+def column_team(columns: int, rows: int, schedule: Schedule, sector: int = WARP, aligned: bool = True) -> Team:
     """Return the threads that reduce elements that are not adjacent, so that adjacent threads read adjacent ones.
 
     Args:
@@ -82,10 +82,13 @@ def column_team(columns: int, rows: int, schedule: Schedule, sector: int = WARP)
         rows: number of elements of each.
         schedule: may set the number of threads.
         sector: number of adjacent elements below which accesses to memory are not whole.
+        aligned: whether so many adjacent elements are one sector; otherwise they lie in two, and fewer columns than
+            those of a warp pay if twice as many multiprocessors have blocks.
     """
     most = most_threads(schedule, MAX_THREADS)
     wide = min(WARP, ceil_power(columns))
-    while wide > sector and -(-columns // wide) < MULTIPROCESSORS and most // wide * LEAST_ROWS <= rows:
+    enough = MULTIPROCESSORS if aligned else MULTIPROCESSORS // 2
+    while wide > sector and -(-columns // wide) < enough and most // wide * LEAST_ROWS <= rows:
         wide //= 2
     size = 1
     while columns * size < FULL_THREADS and size * 4 <= rows and size * wide < most:
