@@ -71,11 +71,15 @@ def lower_for(module: HloModule, backend: Backend, target: BuildTarget, known: K
     # Patches of activations whose features are last are rows of memory: no kernel transposes them.
     gathered = FeaturesLast(lambda i: keeps(i) or is_gathered(i), LAUNCH_BYTES)
     lower(module, keeps, gathered if language.tiles else FeaturesLast(lambda i: keeps(i) and not sums_windows(i)))
+
+    def stays(i: HloInstruction) -> bool:
+        return is_kept(i) or i.parent in inside
+
     if language.staged:
-        stage_reductions(module, lambda i: is_kept(i) or i.parent in inside)
+        stage_reductions(module, stays)
     wrap_library_ops(module, lambda i: library_computes(i) or is_left_to_library(i))
     if backend.language == C.name:
         group_products(module, library_computes)
     elif language.tiles:
-        group_tile_products(module)
+        group_tile_products(module, stays)
     pack_loops(module, target, known)

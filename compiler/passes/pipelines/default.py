@@ -12,6 +12,7 @@ from compiler.passes.dots.convolution_reversal import ConvolutionReversal
 from compiler.passes.dots.features_last import FeaturesLast
 from compiler.passes.dots.product_fusion import ProductFusion
 from compiler.passes.dots.tile_product_fusion import TileProductFusion
+from compiler.passes.dots.vector_product_sums import VectorProductSums
 from compiler.passes.expanders.complex_expander import ComplexExpander
 from compiler.passes.expanders.fft_to_dot import FftToDot
 from compiler.passes.expanders.reduce_precision_expander import ReducePrecisionExpander
@@ -181,17 +182,24 @@ def group_products(module: HloModule, library: Keeps) -> bool:
     return changed
 
 
-def group_tile_products(module: HloModule) -> bool:
-    """Make fusions of attention and of the products that GPU kernels compute best; return whether any was made.
+def group_tile_products(module: HloModule, keeps: Keeps) -> bool:
+    """Make fusions of attention and of the products that GPU kernels compute best, and sums of those with vectors.
 
     Args:
         module: the module to change, after `lower`.
+        keeps: says for a dot with a vector, and for the reduction that it becomes, whether it is kept as it is.
+
+    Returns:
+        Whether the module changed.
     """
     changed = AttentionFusion(few_queries=True).run(module)
     changed |= TileProductFusion().run(module)
-    if changed:
+    sums = sparing(VectorProductSums(), keeps).run(module)
+    if changed or sums:
         PipelineRun().run(_lowering()[1], module)
-    return changed
+    if sums:
+        stage_reductions(module, keeps)
+    return changed or sums
 
 
 @cache
