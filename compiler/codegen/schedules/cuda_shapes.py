@@ -83,7 +83,7 @@ def column_team(columns: int, rows: int, schedule: Schedule, sector: int = WARP,
         schedule: may set the number of threads.
         sector: number of adjacent elements below which accesses to memory are not whole.
         aligned: whether so many adjacent elements are one sector; otherwise they lie in two, and fewer columns than
-            those of a warp pay if twice as many multiprocessors have blocks.
+            those of a warp are worth it if twice as many multiprocessors have blocks.
     """
     most = most_threads(schedule, MAX_THREADS)
     wide = min(WARP, ceil_power(columns))
