@@ -15,6 +15,9 @@ WRITTEN_OUT = 4
 MOST_ROLLED = 0.1
 """Share of a rolled array that comes from the other end at most."""
 
+MOST_JOINED = 4
+"""Greatest number of operands of a concatenation that one loop nest computes."""
+
 SPECIFIC = frozenset((Opcode.REDUCE, Opcode.MAP, Opcode.CONCATENATE, Opcode.GATHER))
 """Opcodes whose operations per element depend on more than the opcode."""
 

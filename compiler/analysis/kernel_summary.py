@@ -16,6 +16,7 @@ from typing import NamedTuple, TypeAlias
 from compiler.analysis.element_work import (
     FLOPS,
     LOOP_FROM,
+    MOST_JOINED,
     NESTED_PAD,
     SPECIFIC,
     flops_per_element,
@@ -538,6 +539,8 @@ class _Walk:
             self._need(start, SCALAR, Use(1, 1))
 
     def _move(self, i: HloInstruction, n: int, o: HloInstruction, contexts: Contexts) -> None:
+        if i.opcode is Opcode.CONCATENATE and self._is_only_output(i):
+            n = _first_joined(i, n)
         size, share, moves = float(o.shape.num_elements), evaluation_share(i, n, o), index_move(i, n)
         repeats = i.opcode is Opcode.BROADCAST and self.hero is not None
         for context, use in contexts.items():
@@ -547,6 +550,9 @@ class _Walk:
             distinct = min(size, use.distinct * share)
             key = context if moves is None else hash((context, moves))
             self._need(o, key, Use(use.evaluations * share, distinct, use.copies))
+
+    def _is_only_output(self, i: HloInstruction) -> bool:
+        return len(self.outputs) == 1 and self.outputs[0] is i and self.hero is None
 
     def _from_row(self, i: HloInstruction, o: HloInstruction, context: int) -> bool:
         """Check whether a broadcast repeats one value per row along the row."""
@@ -568,6 +574,17 @@ class _Walk:
 
 def _is_half(output: HloInstruction) -> bool:
     return output.shape.is_array and output.shape.element_type.is_half
+
+
+def _first_joined(concatenate: HloInstruction, n: int) -> int:
+    """Return the first of the operands that are computed together with one of them, which share its index.
+
+    Operands of equal shapes share a nest, as `codegen.lowering.lower` says; those that read nothing in common also have
+    nothing that would be counted once.
+    """
+    shape = concatenate.operands[n].shape.dimensions
+    same = [k for k, o in enumerate(concatenate.operands) if o.shape.dimensions == shape]
+    return same[same.index(n) // MOST_JOINED * MOST_JOINED]
 
 
 def _may_be_overwritten(base: HloInstruction) -> bool:

@@ -39,6 +39,24 @@ ENTRY main {
     slice_sizes={1}
 }
 """
+WAVELET = """
+HloModule m
+ENTRY main {
+  x = f32[2048,32] parameter(0)
+  y = f32[2048,32] parameter(1)
+  z = f32[2048,32] parameter(2)
+  d = f32[2048,32] subtract(x, y)
+  small = f32[] constant(0.1)
+  smalls = f32[2048,32] broadcast(small), dimensions={}
+  step = f32[2048,32] multiply(d, smalls)
+  s = f32[2048,32] add(z, step)
+  odd = f32[2048,16] slice(s), slice={[0:2048], [1:32:2]}
+  even = f32[2048,16] slice(s), slice={[0:2048], [0:32:2]}
+  sum = f32[2048,16] add(even, odd)
+  difference = f32[2048,16] subtract(even, odd)
+  ROOT w = f32[2048,32] concatenate(sum, difference), dimensions={1}
+}
+"""
 
 
 def fused(text: str) -> HloModule:
@@ -169,3 +187,37 @@ def test_rows_of_a_block_that_share_the_sets_of_a_cache_take_more_room(columns: 
     text = text.replace("dimensions={1}", "dimensions={9}").replace("dimensions={0}", "dimensions={1}")
     kernel = parse(text.replace("dimensions={9}", "dimensions={0}").replace("LONG", "300")).entry.root
     assert summarize(kernel).block_bytes == 300 * bytes_of_row
+
+
+def joined(pieces: int, then: str = "") -> HloInstruction:
+    """Return a fusion that concatenates sums of exponentials and numbers along rows, and then does something else."""
+    lines = [f"  a{n} = f32[256,16] add(e, b{n})" for n in range(pieces)]
+    lines += [f"  b{n} = f32[256,16] broadcast(c{n}), dimensions={{}}" for n in range(pieces)]
+    lines += [f"  c{n} = f32[] constant({n})" for n in range(pieces)]
+    names = ", ".join(f"a{n}" for n in range(pieces))
+    return parse(f"""
+HloModule m
+parts {{
+  x = f32[256,16] parameter(0)
+  e = f32[256,16] exponential(x)
+{chr(10).join(reversed(lines))}
+  {"" if then else "ROOT"} y = f32[256,{16 * pieces}] concatenate({names}), dimensions={{1}}
+  {f"ROOT z = f32[256,{16 * pieces}] {then}(y)" if then else ""}
+}}
+ENTRY main {{
+  x = f32[256,16] parameter(0)
+  ROOT f = f32[256,{16 * pieces}] fusion(x), kind=kLoop, calls=parts
+}}
+""").entry.root
+
+
+@pytest.mark.parametrize(("pieces", "times"), [(2, 1), (4, 1), (5, 2), (8, 2)])
+def test_a_concatenation_computes_what_up_to_four_operands_share_once(pieces: int, times: int) -> None:
+    assert summarize(joined(pieces)).loads == times * 256 * 16
+    assert summarize(joined(pieces, then="negate")).loads == pieces * 256 * 16  # each element tests where it is from
+
+
+def test_a_level_of_a_wavelet_is_one_kernel_with_what_comes_before_it() -> None:
+    kernels = [opcodes(i) for i in fused(WAVELET).entry.instructions if i.opcode is Opcode.FUSION]
+    assert len(kernels) == 1
+    assert kernels[0].count(Opcode.SLICE) == 2

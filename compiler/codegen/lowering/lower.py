@@ -30,7 +30,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from compiler.analysis.attention import attention_of
-from compiler.analysis.element_work import needs_loop
+from compiler.analysis.element_work import MOST_JOINED, needs_loop
 from compiler.codegen.lowering.emission import STATEMENT_LIMIT
 from compiler.codegen.lowering.emit import Emitter
 from compiler.codegen.lowering.nests import looped_reductions, nests_of
@@ -68,8 +68,6 @@ MAX_CALLS = 500
 """Maximum nesting depth of calls in a fused computation."""
 
 
-MAX_PIECES = 4
-"""Maximum number of operands of a concatenation that one loop nest computes."""
 NEAR = 8
 """Adjacent elements of an operand of a concatenation up to which operands share a nest, so as to write whole lines."""
 _PRODUCTS = (Opcode.CONVOLUTION, Opcode.DOT, Opcode.REDUCE_WINDOW)
@@ -408,7 +406,7 @@ def _pieces(operands: Sequence[tuple[HloInstruction, int]], dim: int) -> list[li
         for group, read in groups:
             same = group[0][0].shape.dimensions == piece.shape.dimensions
             together = math.prod(piece.shape.dimensions[dim:]) <= NEAR or not arrays.isdisjoint(read)
-            if same and len(group) < MAX_PIECES and together:
+            if same and len(group) < MOST_JOINED and together:
                 group.append((piece, start))
                 read |= arrays
                 break
