@@ -192,7 +192,7 @@ class _GraphLowering:
                 outputs = [self._output(value) for value in node.args[0]]
             elif _base_name(node) == "copy_":
                 self._update(node)
-            elif self.draw_outside and _is_random(node):
+            elif self.draw_outside and is_random(node):
                 self._draw(node)
             else:
                 self.walk.step(node)
@@ -369,7 +369,7 @@ _OF_SHAPES = frozenset(
 """Random ops whose numbers depend on no values of tensors."""
 
 
-def _is_random(node: Any) -> bool:
+def is_random(node: Any) -> bool:
     """Check whether a node draws random numbers."""
     torch: Any = importlib.import_module("torch")
     return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()) or "rng_state" in str(node.target)

@@ -220,7 +220,9 @@ class GraphWalk:
         """Evaluate a Python operator in the graph: an element of several results, or arithmetic on sizes."""
         if "getitem" in str(node.target) and isinstance(args[0], list | tuple):
             return args[0][args[1]]
-        if any(map(_has_tensor, args)) or not callable(node.target):
+        # A custom op, or a function of functions, is called each time, even without tensors.
+        is_op = any(kind.__module__ == "torch._ops" for kind in type(node.target).__mro__)
+        if is_op or any(map(_has_tensor, args)) or not callable(node.target):
             raise UnsupportedError(f"PyTorch op {self.builder.what} is not supported by the torch frontend")
         return node.target(*args)
 

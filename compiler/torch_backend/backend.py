@@ -11,12 +11,14 @@ from typing import Any
 
 from compiler.errors import UnsupportedError
 from compiler.frontends.torch_decompositions import decompositions
-from compiler.frontends.torch_graph import lower_graph
+from compiler.frontends.torch_graph import is_random, lower_graph
 from compiler.frontends.torch_substitutes import substitute_calls
+from compiler.frontends.torch_support import unsupported_nodes
 from compiler.program_cache import cached_program
 from compiler.support.lru_dict import LruDict
 from compiler.torch_backend.calling import CompiledGraph
 from compiler.torch_backend.options import BackendOptions
+from compiler.torch_backend.parts import divide
 from compiler.torch_backend.threads import share_threads
 from compiler.torch_backend.whole_ops import whole_resampling
 
@@ -24,6 +26,8 @@ __all__ = ["compile_graph"]
 
 _SIZES = 64
 """How many combinations of sizes of one graph with dynamic shapes stay compiled."""
+_REASONS = 3
+"""How many reasons a warning names."""
 
 
 def compile_graph(
@@ -139,34 +143,89 @@ class _GraphCompiler:
         self._options = options
 
     def __call__(self, graph_module: Any, inputs: Sequence[Any]) -> Any:
-        """Compile a graph of ATen ops, or leave a backward graph with an unsupported op to PyTorch.
+        """Compile a graph of ATen ops, in parts if it has unsupported ones; or leave a backward graph to PyTorch.
 
         Raises:
-            UnsupportedError: a forward graph has an unsupported op, or nothing may be left to PyTorch.
+            UnsupportedError: a forward graph has an unsupported op and no part that is worth compiling, or nothing may
+                be left to PyTorch.
         """
-        options = self._options
-        passes_states = any("rng_state" in str(n.target) for n in graph_module.graph.nodes)
         dispatch: Any = importlib.import_module("torch.utils._python_dispatch")
-        try:
-            with dispatch._disable_current_modes():  # constants of the graph are read
-                lowered = lower_graph(graph_module, draw_outside=options.fallback_random)
-                program = cached_program(lowered.module, options.backend, options.policy, options.cache)
-                return CompiledGraph(lowered, program)
-        except UnsupportedError as e:
-            is_backward = any(n.name.startswith("tangents") for n in graph_module.graph.nodes)
-            if not options.fallback or not is_backward or passes_states:
-                raise
-            return _by_torch(_run_by_torch(graph_module), str(e))
+        with dispatch._disable_current_modes():  # constants of the graph are read
+            try:
+                return self._program(graph_module)
+            except UnsupportedError as e:
+                if not self._options.fallback:
+                    raise
+                divided = self._in_parts(graph_module)
+                if divided is not None:
+                    return divided
+                if not _is_backward(graph_module) or _passes_states(graph_module):
+                    raise
+                return _by_torch(_run_by_torch(graph_module), str(e))
+
+    def _program(self, graph_module: Any) -> CompiledGraph:
+        options = self._options
+        lowered = lower_graph(graph_module, draw_outside=options.fallback_random)
+        return CompiledGraph(lowered, cached_program(lowered.module, options.backend, options.policy, options.cache))
+
+    def _in_parts(self, graph_module: Any) -> Any:
+        """Compile parts of a graph with unsupported ops; return a function that calls them, or None without parts."""
+        reasons = unsupported_nodes(graph_module)
+        drawn = [n for n in graph_module.graph.nodes if self._options.fallback_random and is_random(n)]
+        divided = divide(graph_module, {**dict.fromkeys(drawn, ""), **reasons})
+        if divided is None:
+            return None
+        whole, why = divided.graph_module, list(reasons.values())
+        for name, part in list(whole.named_children()):
+            function = part.forward
+            if name in divided.programs:
+                try:
+                    function = _unboxed(self._program(part))
+                except UnsupportedError as e:
+                    if _passes_states(part):
+                        raise
+                    why.append(str(e))
+            # Calls of attributes that are no modules are fast.
+            delattr(whole, name)
+            setattr(whole, name, function)
+        _warn(
+            f"PyTorch runs {divided.by_pytorch} of the {divided.ops} ops of this "
+            f"{'backward ' if _is_backward(graph_module) else ''}graph between programs: {_listed(why)}"
+        )
+        return _run_by_torch(whole)
+
+
+def _is_backward(graph_module: Any) -> bool:
+    return any(n.name.startswith("tangents") for n in graph_module.graph.nodes)
+
+
+def _passes_states(graph_module: Any) -> bool:
+    """Check whether a graph takes or returns states of random generators."""
+    return any("rng_state" in str(n.target) for n in graph_module.graph.nodes)
+
+
+def _unboxed(compiled: CompiledGraph) -> Callable[..., Any]:
+    return lambda *inputs: compiled(list(inputs))
+
+
+def _listed(reasons: Sequence[str]) -> str:
+    """Return the first reasons, without repetitions."""
+    different = list(dict.fromkeys(reasons))
+    others = f"; and {len(different) - _REASONS} others" if len(different) > _REASONS else ""
+    return "; ".join(different[:_REASONS]) + others
 
 
 def _by_torch(function: Callable[..., Any], why: str) -> Callable[..., Any]:
     """Return the function of a graph that PyTorch runs, after a warning that says why."""
-    warnings.warn(
-        f"torch.compile(backend='hlogym'): PyTorch runs this graph op by op: {why} "
-        "(options={'fallback': False} raises this as an error)",
-        stacklevel=3,
-    )
+    _warn(f"PyTorch runs this graph op by op: {why}")
     return function
+
+
+def _warn(message: str) -> None:
+    warnings.warn(
+        f"torch.compile(backend='hlogym'): {message} (options={{'fallback': False}} raises this as an error)",
+        stacklevel=4,
+    )
 
 
 def _run_by_torch(graph_module: Any) -> Any:

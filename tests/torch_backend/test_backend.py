@@ -27,8 +27,8 @@ def eigenvalues(x: Any) -> Any:
     return torch.linalg.eig(x)[0].abs() * 2
 
 
-def test_a_graph_with_an_unsupported_op_runs_by_pytorch_with_a_warning() -> None:
-    x = torch.randn(3, 3, requires_grad=True)
+def test_a_small_graph_with_an_unsupported_op_runs_by_pytorch_with_a_warning() -> None:
+    x = torch.randn(3, 3)
     with pytest.warns(UserWarning, match=r"PyTorch runs this graph op by op.*aten\.linalg_eig"):
         found = compiled(eigenvalues, fallback=True)(x)
     assert_close(found, eigenvalues(x))
