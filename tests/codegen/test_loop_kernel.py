@@ -10,11 +10,14 @@ import numpy as np
 import pytest
 
 from compiler.api import compile as compile_hlo
+from compiler.backends.cuda.emulation import stand_in
+from compiler.codegen.build_target import CUDA_TARGET
 from compiler.codegen.schedules.schedule import Schedule
 from compiler.codegen.schedules.template_schedules import GpuSchedule
 from compiler.codegen.templates import loop_kernel
 from compiler.interpreter import Context, evaluate, evaluate_op
 from compiler.ir import HloInstruction
+from compiler.runtime.thunks import KernelThunk
 from compiler.text import parse
 from env.reference import Reference
 from tests.codegen import running
@@ -244,6 +247,32 @@ REFUSED = {
 }
 
 
+SEQUENTIAL = {
+    "a recurrence": (
+        "f32[]; f32[7]; f32[7]",
+        f"""{N} at = f32[1] dynamic-slice(x2, i), dynamic_slice_sizes={{1}} a = f32[] reshape(at)
+        p = f32[] multiply(x1, x1) q = f32[] add(a, p) y = f32[] tanh(q) y1 = f32[1] reshape(y)
+        z = f32[7] dynamic-update-slice(x3, y1, i) ROOT r = STATE tuple(n, y, x2, z)""",
+        7,
+    ),
+    "elements that depend on each other": (
+        "f32[3]; f32[5,3]",
+        f"""{N} a = f32[1] slice(x1), slice={{[0:1]}} b = f32[2] slice(x1), slice={{[1:3]}}
+        c = f32[3] concatenate(b, a), dimensions={{0}} y = f32[3] sine(c) y1 = f32[1,3] reshape(y) o = s32[] constant(0)
+        z = f32[5,3] dynamic-update-slice(x2, y1, i, o) ROOT r = STATE tuple(n, y, z)""",
+        5,
+    ),
+    "a sum of few elements": (
+        "f32[4]; f32[]",
+        f"""{N} zero = f32[] constant(0) t = f32[] reduce(x1, zero), dimensions={{0}}, to_apply=add
+        u = f32[] add(t, x2) h = f32[4] broadcast(u), dimensions={{}} y = f32[4] cosine(h)
+        ROOT r = STATE tuple(n, y, u)""",
+        6,
+    ),
+}  # fmt: skip
+"""Loops that one thread of a GPU runs and that have no kernel in C."""
+
+
 def _case(name: str, language: str, schedule: Schedule | None = None) -> running.Case:
     return _case_of(loop(*LOOPS[name]), language, schedule)
 
@@ -417,3 +446,57 @@ def test_a_refusal_states_its_reason(name: str) -> None:
     why = loop_kernel.loop_refusal(loop(state, body, 4))
     assert why is not None
     assert reason in why
+
+
+@pytest.mark.skipif(not running.has_emulator(), reason="the emulator needs g++")
+def test_one_thread_runs_a_loop_of_few_values(tmp_path: Path) -> None:
+    cases = {name: _case_of(loop(*SEQUENTIAL[name]), "cuda") for name in SEQUENTIAL}
+    for (name, case), run in zip(
+        cases.items(), running.run_emulated(list(cases.values()), tmp_path, max_grid=1), strict=True
+    ):
+        assert case.spec.grid == 1
+        assert not run.error, name
+        assert running.problem(run.outputs, case) is None, name
+
+
+@pytest.mark.parametrize("name", SEQUENTIAL)
+def test_a_loop_of_few_values_has_no_kernel_in_c(name: str) -> None:
+    assert "no array large enough" in (loop_kernel.loop_refusal(loop(*SEQUENTIAL[name])) or "")
+
+
+def test_an_iteration_of_much_work_is_for_many_threads() -> None:
+    body = f"""{N} o = f32[] constant(0) p = f32[500] multiply(x2, x2)
+    t = f32[] reduce(p, o), dimensions={{0}}, to_apply=add
+    y = f32[] add(x1, t) ROOT r = STATE tuple(n, y, x2)"""
+    assert loop_kernel.loop_refusal(loop("f32[]; f32[500]", body, 9), CUDA_TARGET) is not None
+
+
+NEWTON = """
+HloModule m
+body { s = (f32[], f32[], s32[]) parameter(0)
+  x = f32[] get-tuple-element(s), index=0 a = f32[] get-tuple-element(s), index=1
+  i = s32[] get-tuple-element(s), index=2
+  q = f32[] divide(a, x) t = f32[] add(q, x) half = f32[] constant(0.5) y = f32[] multiply(t, half)
+  one = s32[] constant(1) n = s32[] add(i, one) ROOT r = (f32[], f32[], s32[]) tuple(y, a, n) }
+condition { s = (f32[], f32[], s32[]) parameter(0)
+  x = f32[] get-tuple-element(s), index=0 a = f32[] get-tuple-element(s), index=1
+  i = s32[] get-tuple-element(s), index=2
+  p = f32[] multiply(x, x) d = f32[] subtract(p, a) m = f32[] abs(d) e = f32[] constant(1e-5)
+  far = pred[] compare(m, e), direction=GT most = s32[] constant(50) more = pred[] compare(i, most), direction=LT
+  ROOT r = pred[] and(far, more) }
+ENTRY main { a = f32[] parameter(0) one = f32[] constant(1) zero = s32[] constant(0)
+  start = (f32[], f32[], s32[]) tuple(one, a, zero)
+  w = (f32[], f32[], s32[]) while(start), condition=condition, body=body
+  ROOT g = f32[] get-tuple-element(w), index=0 }
+"""
+
+
+def test_a_loop_until_values_converge_needs_no_host() -> None:
+    executable = compile_hlo(NEWTON, backend="cuda")
+    assert [type(t) for t in executable.thunks] == [KernelThunk]
+    if running.has_emulator():
+        args = [np.array(3, np.float32)]
+        with stand_in.installed():
+            found = [x.get() for x in executable(*args)]
+        for x, wanted in zip(found, evaluate(parse(NEWTON), args), strict=True):
+            np.testing.assert_allclose(x, wanted, rtol=1e-5)

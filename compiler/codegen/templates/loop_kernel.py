@@ -17,7 +17,7 @@ from compiler.codegen.languages import find_language
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.schedules.schedule import Schedule
 from compiler.codegen.templates.loop_lowering import LoopLowering
-from compiler.codegen.templates.loop_state import LoopState, fitted_schedule
+from compiler.codegen.templates.loop_state import LoopState, fitted_schedule, positions_of
 from compiler.errors import UnsupportedError
 from compiler.ir.computation import HloComputation
 from compiler.ir.instruction import HloInstruction
@@ -99,7 +99,7 @@ def bound_loop_nest(loop: HloInstruction, language: str, schedule: Schedule) -> 
 def _lowered(loop: HloInstruction, language: str, schedule: Schedule | None) -> tuple[lir.Kernel, LoopState, Schedule]:
     """Return the nest of a loop, its state, and the schedule that it was lowered with."""
     state = LoopState(loop)
-    axis, extent = state.axis(0 if schedule is None else schedule.axis)
+    axis, extent = positions_of(state, language, 0 if schedule is None else schedule.axis)
     schedule = schedule or fitted_schedule(language, extent, state.bytes_per_lane(axis, extent))
     with deep_recursion():
         kernel = LoopLowering(state, axis, extent, schedule).kernel()

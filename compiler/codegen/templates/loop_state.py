@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from compiler.analysis.flops import instruction_flops
 from compiler.analysis.trip_count import trip_count_of
 from compiler.codegen.languages import default_schedule, find_language
 from compiler.codegen.nest.scalar_ops import SCALAR_BYTES, is_supported_type
@@ -36,6 +37,11 @@ TILE_BYTES = 48 * 1024
 CROWDED, CROWDED_ELEMENTS = 32, 2048
 """Elements that a position carries in one array, and elements of the array, from which on kernels of the body are at
 least as fast if it computes functions: the kernel of the loop is then a body of hundreds of statements."""
+SEQUENTIAL_WORK = 512
+"""Flops of an iteration of a loop of few values up to which one thread of a GPU runs it: they take about as long as it
+takes to launch a kernel, whose threads would divide an iteration among them."""
+LOAD_WORK = 8
+"""Flops in the time in which a thread loads an element near to the one before."""
 RARE = 64
 """A value of the field `rare` by which a GPU branches around work that few positions need."""
 WORD = 4
@@ -49,8 +55,18 @@ _VIEWS = frozenset({Opcode.BROADCAST, Opcode.RESHAPE, Opcode.BITCAST, Opcode.SLI
 def default_loop_schedule(loop: HloInstruction, language: str) -> Schedule:
     """Return the default schedule of the kernel of a `while`; raise UnsupportedError if it cannot have a kernel."""
     state = LoopState(loop)
-    axis, extent = state.axis()
+    axis, extent = positions_of(state, language)
     return fitted_schedule(language, extent, state.bytes_per_lane(axis, extent))
+
+
+def positions_of(state: LoopState, language: str, wanted: int = 0) -> tuple[int, int]:
+    """Return the axis along which the kernel of a loop is split in a language, and its extent: see `LoopState.axis`.
+
+    On a GPU, a loop that carries few values and does little in an iteration has one position, which one thread runs.
+    """
+    if find_language(language).threads is None and state.is_sequential():
+        return 0, 1
+    return state.axis(wanted)
 
 
 def is_crowded(loop: HloInstruction) -> bool:
@@ -201,6 +217,10 @@ class LoopState:
         shapes = self._arrays(axis, extent)
         return sum(s.num_elements // max(1, extent) * max(SCALAR_BYTES[s.element_type], WORD) for s in shapes)
 
+    def is_sequential(self) -> bool:
+        """Check whether this loop and those inside it carry shared state alone, and an iteration does little work."""
+        return all(not s.per_position and _work(s.body) <= SEQUENTIAL_WORK for s in self.levels())
+
     def axis(self, wanted: int = 0) -> tuple[int, int]:
         """Return the axis along which iterations are split and its extent: 0 for the first dimension, -1 for the last.
 
@@ -238,3 +258,10 @@ def _is_cheap(i: HloInstruction) -> bool:
     while i.opcode in _VIEWS:
         i = i.operands[0]
     return i.opcode in _CHEAP
+
+
+def _work(body: HloComputation) -> int:
+    """Return the flops of a run of a computation without those of loops inside it; elements to reduce count more."""
+    inside = [i for i in body.instructions if i.opcode is not Opcode.WHILE]
+    reduced = sum(i.operands[0].shape.num_elements for i in inside if i.opcode is Opcode.REDUCE)
+    return sum(map(instruction_flops, inside)) + LOAD_WORK * reduced

@@ -42,7 +42,7 @@ def lower_packed_loop(
         UnsupportedError: the loop cannot become one kernel, or what surrounds it is not computed position by position.
     """
     state = LoopState(loop)
-    axis, extent = state.axis(schedule.axis)
+    axis, extent = (0, 1) if state.is_sequential() else state.axis(schedule.axis)
     return _PackedLowering(fused, roots, loop, state, axis, extent, schedule).kernel()
 
 
