@@ -37,7 +37,7 @@ TILE_BYTES = 48 * 1024
 CROWDED, CROWDED_ELEMENTS = 32, 2048
 """Elements that a position carries in one array, and elements of the array, from which on kernels of the body are at
 least as fast if it computes functions: the kernel of the loop is then a body of hundreds of statements."""
-SEQUENTIAL_WORK = 512
+SEQUENTIAL_WORK = 1024
 """Flops of an iteration of a loop of few values up to which one thread of a GPU runs it: they take about as long as it
 takes to launch a kernel, whose threads would divide an iteration among them."""
 LOAD_WORK = 8
