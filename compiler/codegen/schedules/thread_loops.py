@@ -58,7 +58,7 @@ def bind_thread_loop(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
     body = with_known_counters(_with_tiles(kernel.body))
     tiles = next(s.var.extent for s in body if isinstance(s, For) and s.kind is LoopKind.INDEPENDENT)
     block = schedule.block or _block_of(tiles)
-    ahead = binding.ahead(body, block) if tiles > 1 else None  # one position has nobody to share its state with
+    ahead = binding.ahead(body, block) if tiles > 1 else None  # one position shares no state
     if ahead is not None:
         body, threads = ahead
         return replace(kernel, body=without_dead_code(body), threads=threads)
