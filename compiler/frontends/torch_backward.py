@@ -56,10 +56,13 @@ def _by_input(b: TorchBuilder, grad: H, x: H, weight: H, how: Sequence[Sequence[
 
 
 def _as_forward(b: TorchBuilder, grad: H, x: H, weight: H, how: Sequence[Sequence[int]], groups: int) -> H:
-    window = [
-        WindowDim(weight.shape.dimensions[i + 2], step, pad, pad, 1, dilation)
-        for i, (step, pad, dilation) in enumerate(zip(*how, strict=True))
-    ]
+    """Convolve the gradient; what it has beyond the windows of the input, as output padding, is skipped."""
+    window = []
+    for i, (step, pad, dilation) in enumerate(zip(*how, strict=True)):
+        reach = dilation * (weight.shape.dimensions[i + 2] - 1)
+        needed = (x.shape.dimensions[i + 2] - 1) * step + reach + 1
+        beyond = grad.shape.dimensions[i + 2] + 2 * pad - needed
+        window.append(WindowDim(weight.shape.dimensions[i + 2], step, pad, pad - (beyond // step) * step, 1, dilation))
     spatial = _spatial(x)
     return _convolve(b, grad, weight, x.shape, window, f"bf{spatial}", f"oi{spatial}", f"bf{spatial}", groups)
 
@@ -127,10 +130,16 @@ def _embedding_bag_backward(b: TorchBuilder, grad: H, index: H, offsets: H, bag:
 
 
 @LOWERINGS.op("_embedding_bag_per_sample_weights_backward")
-def _bag_weights_backward(b: TorchBuilder, grad: H, weight: H, index: H, _offsets: H, bag: H, *_: Any) -> H:
-    """Return the gradient of each row's weight: the row times its bag's gradient."""
-    t = weight.shape.element_type
-    return b.reduce(Opcode.ADD, b.binary(Opcode.MULTIPLY, take(b, grad, bag, 0), take(b, weight, index, 0), t), (1,), 0)
+def _bag_weights_backward(
+    b: TorchBuilder, grad: H, weight: H, index: H, offsets: H, bag: H, _mode: int = 0, padding: int = -1
+) -> H:
+    """Return the gradient of each row's weight: the row times its bag's gradient, and 0 for the padding index."""
+    t, rows = weight.shape.element_type, index.shape.dimensions[0]
+    if bag.shape.dimensions[0] != rows:
+        bag = bag_of_each_row(b, offsets, rows)
+    products = b.binary(Opcode.MULTIPLY, take(b, grad, bag, 0), take(b, weight, index, 0), t)
+    found = b.reduce(Opcode.ADD, products, (1,), 0)
+    return b.select(b.compare(index, padding, "NE"), found, 0, t) if padding >= 0 else found
 
 
 @LOWERINGS.op("_embedding_bag_dense_backward")

@@ -30,6 +30,7 @@ def _own() -> dict[Any, Callable[..., Any]]:
         "max_pool3d_with_indices_backward": functools.partial(_max_pool3d_backward, torch),
         "masked_scatter_backward": functools.partial(_masked_scatter_backward, torch),
         "_pdist_forward": functools.partial(_distances_of_pairs, torch),
+        "nonzero_static": functools.partial(_nonzero_static, torch),
         "embedding_renorm": functools.partial(_renormed, torch),
         "_pdist_backward": functools.partial(_distances_of_pairs_backward, torch),
         **composites(),
@@ -42,6 +43,19 @@ def _renormed(torch: Any, weight: Any, indices: Any, max_norm: float, norm_type:
     norms = torch.linalg.vector_norm(weight, norm_type, dim=1, keepdim=True)
     used = torch.zeros_like(norms, dtype=torch.bool).index_fill(0, indices.reshape(-1), True)
     return torch.where(used & (norms > max_norm), weight * (max_norm / (norms + 1e-7)), weight)
+
+
+def _nonzero_static(torch: Any, x: Any, *, size: int, fill_value: int = -1) -> Any:
+    """Return the indices of the first elements that are not zero, [size, rank], and the fill value beyond them."""
+    n = x.numel()
+    chosen = (x != 0).reshape(-1)
+    places = torch.where(chosen, chosen.cumsum(0) - 1, size).clamp(max=size)
+    found = torch.full([size + 1], n, dtype=torch.int64).scatter(0, places, torch.arange(n))[:size]
+    columns, step = [found.new_empty([size, 0])], n
+    for d in x.shape:
+        step //= max(d, 1)
+        columns.append(torch.where(found < n, found // max(step, 1) % max(d, 1), fill_value)[:, None])
+    return torch.cat(columns, 1)
 
 
 def _weight_norm_backward(grad: Any, v: Any, g: Any, norms: Any, dim: int) -> tuple[Any, Any]:

@@ -361,7 +361,7 @@ def _search(b: TorchBuilder, first: Any, second: Any, out_int32: bool = False, r
     sorted_, values = (first, second) if b.what.startswith("aten.searchsorted") else (second, first)
     right = right or more.get("side") == "right"
     if more.get("sorter") is not None:
-        raise b.unsupported("a sorter")
+        sorted_ = gather(b, sorted_, -1, more["sorter"])
     if not isinstance(values, H):
         values = b.constant(values, sorted_.shape.element_type)
     n = sorted_.shape.dimensions[-1]

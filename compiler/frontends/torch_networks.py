@@ -188,7 +188,8 @@ def _batch_norm_training(b: TorchBuilder, x: H, weight: Any, bias: Any, *rest: A
     with_stats = not isinstance(rest[0], bool)
     average, variance, training, momentum, epsilon = rest if with_stats else (None, None, *rest)
     if not training:
-        return _batch_norm(b, x, weight, bias, average, variance, momentum, epsilon)
+        unchanged = [average, variance] if len(b.result) > 3 else []
+        return _batch_norm(b, x, weight, bias, average, variance, momentum, epsilon) + unchanged
     t, dims = _single(x), tuple(d for d in range(x.shape.rank) if d != 1)
     ones = (1,) * (x.shape.rank - 2)
     weight, bias = (None if v is None else b.reshape(v, (v.shape.dimensions[0], *ones)) for v in (weight, bias))

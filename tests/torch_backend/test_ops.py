@@ -201,3 +201,52 @@ def test_images_of_integers_are_resized_in_floating_point_and_rounded(mode: str,
     assert found.dtype is torch.uint8
     # PyTorch computes with weights of 16 bits, and rounds after rows and columns, as we do.
     assert (found.int() - resized(image).int()).abs().max() <= 2
+
+
+def test_output_padding_larger_than_the_stride() -> None:
+    layer = nn.ConvTranspose2d(
+        4, 4, (2, 3), stride=(3, 2), padding=(1, 2), output_padding=(2, 3), groups=2, dilation=4
+    ).double()
+    x = drawn(2, 4, 4, 4)
+    found = with_gradients(layer, compiled(layer), (x,))
+    layer.zero_grad()
+    assert_close(found[:2], with_gradients(layer, layer, (x,))[:2], 1e-9)
+
+
+@pytest.mark.parametrize("padding", [None, 2])
+def test_weights_of_the_rows_of_bags(padding: int | None) -> None:
+    index, offsets = torch.tensor([1, 2, 0, 2, 3, 1]), torch.tensor([0, 2, 2])
+
+    def bags(table: Any, weights: Any) -> Any:
+        return F.embedding_bag(index, table, offsets, mode="sum", per_sample_weights=weights, padding_idx=padding)
+
+    args = (drawn(4, 3), drawn(6))
+    assert_close(with_gradients(nn.Module(), compiled(bags), args), with_gradients(nn.Module(), bags, args), 1e-9)
+
+
+def test_a_search_through_rows_that_a_permutation_sorts() -> None:
+    rows, wanted = drawn(3, 7), drawn(3, 4)
+    order = rows.argsort(-1)
+
+    def search(rows: Any, wanted: Any) -> Any:
+        return torch.searchsorted(rows, wanted, sorter=order)
+
+    assert_close(compiled(search)(rows, wanted), search(rows, wanted))
+
+
+@pytest.mark.parametrize("size", [2, 9])
+@pytest.mark.parametrize("shape", [(), (5,), (3, 4), (0, 3)])
+def test_indices_of_a_fixed_number_of_elements(shape: tuple[int, ...], size: int) -> None:
+    def indices(x: Any) -> Any:
+        return torch.nonzero_static(x, size=size, fill_value=-3)
+
+    x = drawn(*shape) > 0
+    assert_close(compiled(indices)(x), indices(x))
+
+
+def test_batch_norm_by_running_statistics() -> None:
+    def normalised(x: Any, mean: Any, variance: Any) -> Any:
+        return torch._native_batch_norm_legit(x, None, None, mean, variance, False, 0.1, 1e-5)[0], mean + 1
+
+    args = (drawn(4, 3, 5), drawn(3), drawn(3).abs())
+    assert_close(compiled(normalised)(*args), normalised(*args), 1e-9)
