@@ -1,5 +1,6 @@
 """Sorts by a key and topk as kernels, against the interpreter, with each of their algorithms."""
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,9 +11,11 @@ import numpy.typing as npt
 import pytest
 
 from compiler.api import compile as compile_hlo
+from compiler.backends.cuda.emulation import TrafficCounter
 from compiler.codegen.kernel_spec import make_kernel
 from compiler.codegen.languages import CUDA
 from compiler.codegen.nest.order_method import OrderMethod
+from compiler.codegen.printing.print_sorts import sorting_network
 from compiler.codegen.schedules.kernel_choice import KernelChoice
 from compiler.codegen.schedules.schedule import Schedule
 from compiler.errors import UnsupportedError
@@ -262,6 +265,44 @@ def test_selections_on_a_gpu_match_the_interpreter(tmp_path: Path) -> None:
     cases["all are equal"] = on_gpu(text, np.zeros((1, n), np.float32))
     cases["numbers beyond 16 bits"] = on_gpu(top_k_text("bf16", 1, 70_000, 3), keys("bf16", (1, 70_000)))
     check_on_gpu(cases, tmp_path)
+
+
+@pytest.mark.skipif(not running.has_emulator(), reason="the emulator needs g++")
+def test_threads_sort_many_short_rows(tmp_path: Path) -> None:
+    cases = {}
+    for n, t in enumerate(("f32", "bf16", "s32", "u8", "f64", "pred", "f16", "s64")):
+        for dims in ((1500, 2 + n, 3), (4224, 16, 1), (4230, 9, 1)):
+            text = sort_text(t, dims, ("LT", "GT")[n % 2])
+            cases[f"{t} {dims}"] = on_gpu(text, keys(t, dims, few=n % 3 == 1))
+    for t in ("f32", "bf16", "f64"):
+        for n, k in ((8, 2), (13, 13), (16, 1)):
+            cases[f"{t} {n} {k}"] = on_gpu(top_k_text(t, 5000, n, k, k != 2), keys(t, (5000, n)))
+    for case, _ in cases.values():
+        assert case.spec.grid * case.spec.block < 32 * 4224  # not a warp for each row
+    check_on_gpu(cases, tmp_path)
+
+
+def test_a_sorting_network_sorts_all_zeros_and_ones() -> None:
+    for n in range(1, 12):
+        rows = np.array(list(itertools.product((0, 1), repeat=n)))
+        expected = np.sort(rows, axis=1)
+        for low, high in sorting_network(n):
+            assert low < high
+            rows[:, [low, high]] = np.sort(rows[:, [low, high]], axis=1)
+        np.testing.assert_array_equal(rows, expected)
+
+
+@pytest.mark.skipif(not running.has_emulator(), reason="the emulator needs g++")
+def test_columns_that_threads_sort_are_read_in_whole_sectors() -> None:
+    text = "HloModule m\nless { a = f32[] parameter(0) b = f32[] parameter(1)\n"
+    text += "ROOT l = pred[] compare(a, b), direction=LT, type=TOTALORDER }\n"
+    text += "ENTRY e { x = f32[7,8192] parameter(0) ROOT s = f32[7,8192] sort(x), dimensions={0}, to_apply=less }"
+    (kernel,) = compile_hlo(text, backend="cuda").kernels
+    counts = TrafficCounter(keep=False).counts([kernel])[kernel.symbol]
+    loaded, stored = counts.arrays
+    assert loaded.l2_load_bytes == loaded.size  # the level 1 cache has what is moved, since it was read for the keys
+    assert stored.coalescing == 1
+    assert counts.barriers == 0
 
 
 @pytest.mark.skipif(not running.has_emulator(), reason="the emulator needs g++")

@@ -144,11 +144,11 @@ class OrderRow:
         type: element type of the key; floats are in total order.
         descending: whether the largest key comes first; ties are still in order of the elements.
         order: local array of S32. It has each * threads elements, or that many for each word of an entry if the row is
-            longer.
+            longer; of one thread it has `count`.
         count: number of positions that are needed.
         words: number of 32-bit words of an entry: the key, and the number in the low half of one word or in one word.
-        each: number of entries in the registers of a thread, a power of two.
-        threads: number of threads of the block, a power of two.
+        each: number of entries in the registers of a thread, a power of two; of one thread the number of elements.
+        threads: number of threads of the block, a power of two; 1: each thread sorts a row of its own.
     """
 
     element: Var

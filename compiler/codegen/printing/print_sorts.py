@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.printing.print_order import key_text
@@ -20,6 +20,9 @@ def print_order_row(s: lir.OrderRow, emit: Callable[[str], None], block: Callabl
         block: prints statements, one level deeper.
     """
     entry, n, sizes = _ENTRIES[s.words], s.element.extent, f"{s.each}, {s.threads}"
+    if s.threads == 1:
+        _print_short_row(s, entry, emit, block)
+        return
     if n <= s.each * s.threads:
         emit("{")
         _read(s, entry, s.each, "0", emit, block)
@@ -41,6 +44,42 @@ def print_order_row(s: lir.OrderRow, emit: Callable[[str], None], block: Callabl
         emit(f"for (int n_ = threadIdx.x; n_ < {s.count}; n_ += {s.threads}) {s.order}[n_] &= 0xffff;")
         emit("__syncthreads();")
     emit("}")
+
+
+def _print_short_row(
+    s: lir.OrderRow, entry: str, emit: Callable[[str], None], block: Callable[[lir.Body], None]
+) -> None:
+    """Print the sort of a row by one thread: a network whose entries have constant places, and so are registers."""
+    element, n = s.element.name, s.element.extent
+    emit("{")
+    emit(f"{entry} entries_[{n}];")
+    emit("#pragma unroll")
+    emit(f"for (index_t {element} = 0; {element} < {n}; {element}++) {{")
+    block(s.read)
+    emit(f"entries_[{element}] = make_entry<{entry}>({key_text(s)}, (uint32_t){element});")
+    emit("}")
+    for low, high in sorting_network(n):
+        emit(f"order_entries(entries_[{low}], entries_[{high}]);")
+    emit("#pragma unroll")
+    emit(f"for (int n_ = 0; n_ < {s.count}; n_++) {s.order}[n_] = (int32_t)entry_number(entries_[n_]);")
+    emit("}")
+
+
+def sorting_network(n: int) -> Iterator[tuple[int, int]]:
+    """Yield the places that Batcher's odd-even merge sort of `n` elements compares and exchanges, the lower one first.
+
+    K. E. Batcher, Sorting networks and their applications, 1968; the form for any `n` is Knuth's algorithm 5.2.2M.
+    """
+    top = 1 << max(0, (n - 1).bit_length() - 1)
+    p = top
+    while p > 0:
+        q, r, d = top, 0, p
+        while True:
+            yield from ((i, i + d) for i in range(n - d) if i & p == r)
+            if q == p:
+                break
+            d, q, r = q - p, q // 2, p
+        p //= 2
 
 
 def _read(

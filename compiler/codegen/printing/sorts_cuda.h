@@ -35,6 +35,13 @@ __device__ inline void put_word(wide_entry &e, uint32_t word, int w) {
   else e.key |= (uint64_t)word << 32;
 }
 
+// Exchange two entries of a thread unless they are in order.
+template <class E> __device__ inline void order_entries(E &a, E &b) {
+  const bool is_exchanged = b < a;
+  const E low = is_exchanged ? b : a, high = is_exchanged ? a : b;
+  a = low, b = high;
+}
+
 template <int V, int T, class E> __device__ void sort_entries(E (&e)[V], int32_t *words) {
   const int first = threadIdx.x * V;
   for (int size = 2; size <= V * T; size <<= 1) {

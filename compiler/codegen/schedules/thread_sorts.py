@@ -1,9 +1,10 @@
 """Binding of sorts and of selections to the blocks of a GPU: a block orders the elements of a row.
 
-A row that fits into the registers of a block is sorted whole. Of a longer row, of which few positions are needed, the
-block keeps a list of candidates: those before the last one that is needed so far. A thread that reads an element
-computes the reductions on which it depends by itself: the threads of a block read different elements at a time. Rows
-without keys are sorted by their comparator, which reads the elements of each pair from memory or a cache.
+Where there are many short rows, each thread sorts one. A row that fits into the registers of a block is sorted whole.
+Of a longer row, of which few positions are needed, the block keeps a list of candidates: those before the last one that
+is needed so far. A thread that reads an element computes the reductions on which it depends by itself: the threads of a
+block read different elements at a time. Rows without keys are sorted by their comparator, which reads the elements of
+each pair from memory or a cache.
 """
 
 from __future__ import annotations
@@ -16,7 +17,14 @@ from compiler.codegen.nest.index import IndexExpr, IndexSymbol, Runtime, Var
 from compiler.codegen.nest.loop_ir import Body, For, LoopKind, Scope
 from compiler.codegen.nest.traversal import map_bodies, map_indices, walk
 from compiler.codegen.schedules import accumulators
-from compiler.codegen.schedules.cuda_shapes import MAX_THREADS, WARP, ceil_power, floor_power
+from compiler.codegen.schedules.cuda_shapes import (
+    MAX_THREADS,
+    MULTIPROCESSORS,
+    WARP,
+    ceil_power,
+    flat_threads,
+    floor_power,
+)
 from compiler.codegen.schedules.schedule import Schedule
 from compiler.errors import UnsupportedError
 from compiler.ir.types import PrimitiveType as T
@@ -25,6 +33,10 @@ LONGEST_COMPARED = 16384
 """Elements of the longest row that a block sorts by a comparator."""
 STATIC_SORT = 8192
 """Element numbers that are in static shared memory."""
+SHORT_ROW = 16
+"""Elements of the longest row that one thread sorts in its registers."""
+ENOUGH_ROWS = MULTIPROCESSORS * WARP
+"""Rows from which on threads sort short rows alone: fewer of them leave multiprocessors idle."""
 MAX_EACH = 32
 """Maximum number of entries in the registers of a thread."""
 LONGEST_SORT = 8192
@@ -112,25 +124,48 @@ def _compared_row(s: lir.Sort) -> Body:
 def _rows(s: lir.SortByKey, schedule: Schedule) -> tuple[For, int]:
     """Return the loop over the rows of a sort and the number of threads of a block."""
     n, k = s.element.extent, s.position.extent
+    if n <= SHORT_ROW and s.row.extent >= ENOUGH_ROWS:
+        return _short_row(s), flat_threads(s.row.extent, schedule)
     words = words_of(s.type, n)
     capacity = _capacity(n, k, words)
     each = min(MAX_EACH, 1 << max(1, schedule.chains.bit_length() - 1))
     each = max(capacity // MAX_THREADS, min(each, capacity // WARP))
     threads = capacity // each
-    order, number = f"{s.position.name}_order", f"{s.position.name}_element"
+    ordered = _ordered(s, words, each, threads)
     held = capacity * (words if n > capacity else 1)
-    ordered = lir.OrderRow(
-        s.element, _of_one_thread(s.read), s.key, s.type, s.descending, order, k, words, each, threads
-    )
-    moved = map_indices(_of_one_thread(s.body), lambda i: i.substitute({s.element: ix.of(Runtime(number, 0, n - 1))}))
-    write: Body = (lir.Let(number, T.S32, lir.LocalLoad(order, ix.of(s.position))), *moved)
     body: Body = (
-        lir.LocalArray(order, T.S32, held, Scope.SHARED),
+        lir.LocalArray(ordered.order, T.S32, held, Scope.SHARED),
         ordered,
-        For(s.position, LoopKind.THREAD, write),
+        For(s.position, LoopKind.THREAD, _written(s, ordered.order)),
         lir.Barrier(),  # the next row of this block overwrites the order
     )
     return For(s.row, LoopKind.BLOCK, body), threads
+
+
+def _short_row(s: lir.SortByKey) -> For:
+    """Return the loop over the rows of a sort of which each thread sorts its own."""
+    n, k = s.element.extent, s.position.extent
+    ordered = _ordered(s, words_of(s.type, n), n, 1)
+    body: Body = (
+        lir.LocalArray(ordered.order, T.S32, k, Scope.PRIVATE),
+        ordered,
+        For(s.position, LoopKind.SERIAL, _written(s, ordered.order), unroll=k),
+    )
+    return For(s.row, LoopKind.GRID, body)
+
+
+def _ordered(s: lir.SortByKey, words: int, each: int, threads: int) -> lir.OrderRow:
+    """Return the sort of one row by so many threads, which hold entries of so many words each."""
+    order, k = f"{s.position.name}_order", s.position.extent
+    return lir.OrderRow(s.element, _of_one_thread(s.read), s.key, s.type, s.descending, order, k, words, each, threads)
+
+
+def _written(s: lir.SortByKey, order: str) -> Body:
+    """Return what is done for one position of a row."""
+    number = f"{s.position.name}_element"
+    at: dict[IndexSymbol, IndexExpr] = {s.element: ix.of(Runtime(number, 0, s.element.extent - 1))}
+    moved = map_indices(_of_one_thread(s.body), lambda i: i.substitute(at))
+    return (lir.Let(number, T.S32, lir.LocalLoad(order, ix.of(s.position))), *moved)
 
 
 def _of_one_thread(body: Body) -> Body:
