@@ -5,18 +5,21 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from compiler import compile
+from compiler import compile, load
 from compiler.backends.cuda.emulation import available, stand_in
+from compiler.backends.cuda.executable import CudaExecutable
 from compiler.interpreter import evaluate
 from compiler.ir import Opcode
 from compiler.text import parse
 from env.comparison import difference
 from env.reference import Reference, drawn_reference
 from env.suites import load_suite, random_inputs
+from tests.codegen.nvrtc_errors import has_nvrtc
 from tests.passes.programs import PROGRAMS, program_inputs, program_text
 
 pytestmark = pytest.mark.skipif(not available(), reason="the emulator needs g++")
@@ -112,3 +115,19 @@ def test_activations_between_convolutions_keep_their_features_last() -> None:
     everywhere = [i for c in executable.module.computations for i in c.instructions]
     moved = [i.name for i in everywhere if i.opcode is Opcode.TRANSPOSE and i.shape.num_elements == 2 * 5 * 8 * 6]
     assert moved == []
+
+
+@pytest.mark.skipif(not has_nvrtc(), reason="needs NVRTC")
+def test_cubins_for_a_gpu_and_the_stand_in_do_not_mix(tmp_path: Path) -> None:
+    text = "HloModule m\nENTRY e { x = f32[300] parameter(0) ROOT r = f32[300] negate(x) }"
+    executable = compile(text, backend="cuda")
+    assert isinstance(executable, CudaExecutable)
+    images = {s: c.image for s, c in executable.cubins("sm_90").items()}
+    x = np.arange(300, dtype=np.float32)
+    with stand_in.installed():
+        (found,) = executable(x)
+        np.testing.assert_array_equal(found.get(), -x)
+        executable.save(tmp_path / "program")
+    again = load(tmp_path / "program")
+    assert isinstance(again, CudaExecutable)
+    assert {s: c.image for s, c in again.cubins("sm_90").items()} == images

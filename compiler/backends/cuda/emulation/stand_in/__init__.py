@@ -118,12 +118,16 @@ def _modules(gpu: Gpu, max_blocks: int) -> dict[str, ModuleType]:
     return {"cupy": cupy, "cupy.cuda": cuda}
 
 
+CAPABILITY = "999"
+"""That of no GPU: what was compiled for one is no source to emulate, and the sources here are no cubins for one."""
+
+
 class _Device:
     """The only GPU, which is like an H100."""
 
     def __init__(self, device: int | None = None) -> None:
         self.id = device or 0
-        self.compute_capability = "90"
+        self.compute_capability = CAPABILITY
         self.attributes = {"MultiProcessorCount": 132}
 
 
