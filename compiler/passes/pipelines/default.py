@@ -22,6 +22,7 @@ from compiler.passes.infrastructure.registry import make_pass
 from compiler.passes.infrastructure.sparing import Keeps, sparing
 from compiler.passes.loops.loop_weights import LoopWeightTranspose
 from compiler.passes.loops.stack_allocation import LoopStackAllocation
+from compiler.passes.movement.short_rows import ShortRows
 
 STRUCTURE = (
     "async-expander",
@@ -174,7 +175,8 @@ def group_products(module: HloModule, library: Keeps) -> bool:
         library: says for a dot whether a library other than BLAS computes it.
     """
     products = ProductFusion()
-    changed = AttentionFusion().run(module)
+    changed = ShortRows().run(module)
+    changed |= AttentionFusion().run(module)
     changed |= LoopWeightTranspose().run_where(module, products.is_small)
     changed |= products.run_beside(module, library)
     if changed:
