@@ -5,13 +5,16 @@ The loop over one short row is a few vectors, so its stages would have few itera
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import Var
 from compiler.codegen.nest.loop_ir import Body, For, LoopKind
-from compiler.codegen.nest.traversal import map_bodies
+from compiler.codegen.nest.traversal import map_bodies, names_of, walk
 from compiler.codegen.nest.work import work_of
-from compiler.codegen.schedules.loop_transforms import flat_nest
+from compiler.codegen.schedules import accumulators
+from compiler.codegen.schedules.loop_transforms import flat_nest, has_loop, perfect_nest
 from compiler.codegen.schedules.short_rows import Blocks
 from compiler.codegen.schedules.sparse_loads import is_sparse
 from compiler.codegen.schedules.stages import BLOCK, array_of, moved, stages_of, statements_of_stage
@@ -29,31 +32,147 @@ def stage_rows(body: Body, depth: int) -> Body:
 
     Each stage is a loop over a block of rows, because that over one row has too few iterations to overlap.
     """
-    return tuple(_staged_rows(map_bodies(s, lambda inner: stage_rows(inner, depth)), depth) for s in body)
+    out: list[lir.Stmt] = []
+    for s in body:
+        inner = map_bodies(s, lambda inner: stage_rows(inner, depth))
+        out += _staged_sum(inner, depth) if isinstance(inner, lir.Reduce) else [_staged_rows(inner, depth)]
+    return tuple(out)
 
 
 def _staged_rows(s: lir.Stmt, depth: int) -> lir.Stmt:
-    if not isinstance(s, For) or s.combined or not s.body or not isinstance(s.body[-1], For):
+    found = None if not isinstance(s, For) or s.combined or s.base is not None else _rows_of(s)
+    if found is None:
         return s
+    row, element, before, body, kind = found
+    size = _rows_of_block(row, element, equal=kind is not LoopKind.SERIAL)
+    if not size or work_of(before) > ROW_WORK or is_sparse(For(element, LoopKind.INDEPENDENT, body)):
+        return s
+    made = _stage_loops(body, row, element, size, depth)
+    if made is None:
+        return s
+    blocks, arrays, loops = made
+    if kind is LoopKind.SERIAL:
+        stored = {x.buffer for x in body if isinstance(x, lir.Store)}
+        stored |= {x.array for x in body if isinstance(x, lir.LocalStore)}
+        if any(_array_read(x) in stored for loop in loops[:-1] for x in walk((loop,))):
+            return s
+        loops[-1] = replace(loops[-1], kind=kind)
+    return For(blocks.block, kind, (*arrays, *loops))
+
+
+def _rows_of(s: For) -> tuple[Var, Var, Body, Body, LoopKind] | None:
+    """Return the variables of a loop over rows of single elements, what a row computes before, and an element's body.
+
+    The last one is the kind of the loop over rows: one after the other if the rows are added up.
+    """
+    inner = s.body[-1] if s.body else None
+    if not isinstance(inner, For):
+        return None
+    if s.kind is LoopKind.SERIAL:
+        alone = len(s.body) == 1 and inner.kind is LoopKind.INDEPENDENT and inner.base is None
+        return (s.var, inner.var, (), inner.body, s.kind) if alone and not has_loop(inner.body) else None
     found = flat_nest(s)
     if found is None or len(found[0]) != 2:
-        return s
+        return None
     (row, element), body = found
-    if work_of(s.body[:-1]) > ROW_WORK:
-        return s
-    most = min(row.extent, BLOCK // element.extent)
-    size = max(n for n in range(1, most + 1) if row.extent % n == 0) if most else 0
-    if size < LEAST_ROWS or element.extent % LANES or is_sparse(s.body[-1]):
-        return s
+    return row, element, s.body[:-1], body, s.kind
+
+
+def _stage_loops(
+    body: Body, row: Var, element: Var, size: int, depth: int
+) -> tuple[Blocks, list[lir.LocalArray], list[For]] | None:
+    """Return blocks of rows, the arrays in which stages pass on values, and the loops of the stages over a block.
+
+    None: there is one stage only, or it cannot be divided.
+    """
     stages = stages_of(For(Var(element.name, size * element.extent), LoopKind.INDEPENDENT, body), depth)
     if stages is None:
-        return s
-    blocks = Blocks(row, size)
-    loops: list[lir.Stmt] = []
+        return None
+    blocks, loops = Blocks(row, size), list[For]()
     for n in range(stages.count):
         lane = Var(f"{element.name}g{n}", element.extent)
         inner = statements_of_stage(body, stages, n, ix.of(blocks.at) * element.extent + ix.of(lane))
         loop = For(lane, LoopKind.INDEPENDENT, moved(inner, element, ix.of(lane)))
         loops.append(blocks.over(str(n), (loop,)))
-    arrays = [lir.LocalArray(array_of(x), x.type, size * element.extent) for x in stages.passed]
-    return For(blocks.block, LoopKind.INDEPENDENT, (*arrays, *loops))
+    return blocks, [lir.LocalArray(array_of(x), x.type, size * element.extent) for x in stages.passed], loops
+
+
+def _array_read(x: lir.Stmt) -> str | None:
+    """Return the array from which a value is loaded."""
+    value = x.value if isinstance(x, lir.Let) else None
+    if isinstance(value, lir.Load | lir.PairLoad):
+        return value.buffer
+    return value.array if isinstance(value, lir.LocalLoad) else None
+
+
+def _rows_of_block(row: Var, element: Var, equal: bool) -> int:
+    """Return the number of rows of a block; 0 if blocks would have too few, or parts of vectors.
+
+    Args:
+        row: the variable of the rows.
+        element: that of the elements of a row.
+        equal: whether all blocks must have as many rows.
+    """
+    most = min(row.extent, BLOCK // element.extent)
+    if most < LEAST_ROWS or element.extent % LANES:
+        return 0
+    size = max(n for n in range(1, most + 1) if row.extent % n == 0)
+    if size < LEAST_ROWS and not equal:
+        size = -(-row.extent // -(-row.extent // most))
+    return size if size >= LEAST_ROWS else 0
+
+
+def _staged_sum(s: lir.Reduce, depth: int) -> list[lir.Stmt]:
+    """Return a reduction of whole rows as one of blocks of rows, beside one of the rows that are left over."""
+    if len(s.vars) < 2 or has_loop(s.body):
+        return [s]
+    *outer, row, element = s.vars
+    size = _rows_of_block(row, element, equal=True)
+    rest = 0
+    if not size and row.extent >= LEAST_ROWS:
+        size = _rows_of_block(row, element, equal=False)
+        rest = row.extent % size if size else 0
+    if not size or _work_of_row(s.body, element) > ROW_WORK or is_sparse(For(element, LoopKind.INDEPENDENT, s.body)):
+        return [s]
+    if not rest:
+        found = _staged_reduction(s, size, depth)
+        return [s if found is None else found]
+    whole, last = Var(row.name, row.extent - rest), Var(f"{row.name}x", rest)
+    parts = [tuple(replace(r, name=f"{r.name}_{part}") for r in s.reductions) for part in ("whole", "rest")]
+    blocks = _staged_reduction(
+        lir.Reduce((*outer, whole, element), parts[0], moved(s.body, row, ix.of(whole))), size, depth
+    )
+    if blocks is None:
+        return [s]
+    body = moved(s.body, row, ix.of(last) + whole.extent)
+    both = [
+        accumulators.combination(replace(r, value=y.name), x.name, r.name)
+        for r, x, y in zip(s.reductions, *parts, strict=True)
+    ]
+    return [blocks, *_staged_sum(lir.Reduce((*outer, last, element), parts[1], body), depth), *both]
+
+
+def _staged_reduction(s: lir.Reduce, size: int, depth: int) -> lir.Reduce | None:
+    """Return a reduction of whole blocks of rows, each reduced by its last stage; None: it has no stages."""
+    *outer, row, element = s.vars
+    combining = accumulators.combine(s)
+    made = _stage_loops((*s.body, *combining), row, element, size, depth)
+    if made is None:
+        return None
+    blocks, arrays, loops = made
+    *before, last = loops
+    of_block = tuple(replace(r, name=f"{r.name}_block") for r in s.reductions)
+    rows, lanes = perfect_nest(last)
+    of_lanes = tuple(x for x in lanes.body if x not in combining)
+    inner = lir.Reduce((rows.var, lanes.var), of_block, of_lanes)
+    of_blocks = tuple(replace(r, value=f"{r.name}_block") for r in s.reductions)
+    return lir.Reduce((*outer, blocks.block), of_blocks, (*arrays, *before, inner))
+
+
+def _work_of_row(body: Body, element: Var) -> int:
+    """Return the work of the values of a reduction that are the same in a whole row."""
+    inside = {element.name}
+    for x in body:
+        if isinstance(x, lir.Let) and not inside.isdisjoint(names_of(x)):
+            inside.add(x.name)
+    return work_of(tuple(x for x in body if isinstance(x, lir.Let) and x.name not in inside))
