@@ -14,7 +14,7 @@ from compiler.loops import KnownLoops
 from compiler.passes.dots.convolution_patches import is_gathered
 from compiler.passes.dots.dot_strength_reduction import suits_tiles
 from compiler.passes.dots.features_last import FeaturesLast
-from compiler.passes.dots.sliding_windows import WindowPadding
+from compiler.passes.dots.sliding_windows import LongFilterPadding, WindowPadding
 from compiler.passes.pipelines.default import (
     expand_transforms,
     group_products,
@@ -66,6 +66,8 @@ def lower_for(module: HloModule, backend: Backend, target: BuildTarget, known: K
         return is_kept(i) and not has_scan(i) and bool(implementations_of(i, backend.name))
 
     WindowPadding(sums_windows).run(module)
+    if backend.language == C.name:
+        LongFilterPadding(library_computes).run(module)
     if language.staged:
         expand_transforms(module, keeps)
     # Patches of activations whose features are last are rows of memory: no kernel transposes them.

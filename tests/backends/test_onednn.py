@@ -20,6 +20,7 @@ from compiler.backends.cpu.onednn import pooling as onednn_pooling
 from compiler.backends.cpu.onednn.library import VARIABLE, why_unavailable
 from compiler.errors import BackendError
 from compiler.interpreter import evaluate
+from compiler.ir import Opcode
 from compiler.runtime.executable import CallOptions, Configurable, Executable
 from compiler.runtime.thunks import LibraryThunk
 
@@ -270,6 +271,27 @@ ENTRY e {{ x = f32[2,8,8,16] parameter(0)
 def with_constant(seed: int = 0) -> str:
     kernel = np.random.default_rng(seed).integers(-3, 4, (3, 3, 16, 20))
     return CONSTANT.format(kernel=f"constant({str(kernel.tolist()).replace('[', '{').replace(']', '}')})")
+
+
+@pytest.mark.parametrize(
+    ("x", "w", "size", "pad", "labels", "out"),
+    [
+        ("2,3,90", "8,3,63", "63", "31_31", "bf0_oi0->bf0", "2,8,90"),
+        ("2,90,3", "63,3,8", "63", "40_29", "b0f_0io->b0f", "2,97,8"),
+        ("2,3,9,70", "8,3,3,59", "3x59", "1_1x29_29", "bf01_oi01->bf01", "2,8,9,70"),
+    ],
+)
+def test_long_filters_read_a_padded_input(x: str, w: str, size: str, pad: str, labels: str, out: str) -> None:
+    text = f"""HloModule m
+    ENTRY e {{
+      x = f32[{x}] parameter(0)
+      w = f32[{w}] parameter(1)
+      ROOT c = f32[{out}] convolution(x, w), window={{size={size} pad={pad}}}, dim_labels={labels}
+    }}"""
+    check(text)
+    exe = compile(parse(text), fusion_policy="none")
+    (convolution,) = [i for i in exe.module.entry.post_order() if i.opcode is Opcode.CONVOLUTION]
+    assert all(d.pad_low == d.pad_high == 0 for d in convolution.attributes["window"].dims)
 
 
 def test_constant_weights() -> None:

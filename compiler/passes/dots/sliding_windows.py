@@ -1,11 +1,11 @@
-"""Convolutions that a kernel computes as sums of scaled rows: what they read is padded and widened before."""
+"""Convolutions whose input is padded before: those that a kernel sums from scaled rows, and those with long filters."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from compiler.analysis.convolutions import rows_last
+from compiler.analysis.convolutions import is_weights_gradient, rows_last
 from compiler.ir import HloInstruction, HloModule, Opcode, PrimitiveType, Shape
 from compiler.ir.attributes import ConvDimLabels, PadDim, Window
 from compiler.passes.infrastructure.builder import Builder
@@ -41,6 +41,53 @@ class WindowPadding:
                         computation.replace(i, made)
                         changed = True
         return changed
+
+
+@dataclass(frozen=True)
+class LongFilterPadding:
+    """Pad the input of convolutions of a library with long filters: the library is fast for short paddings only.
+
+    It is no pass of the registry, because `chosen` depends on the backend.
+
+    Attributes:
+        chosen: says of a convolution whether the library computes it.
+        longest: largest padding along rows for which the library is fast; 28 for AVX-512 in oneDNN, whose blocks of a
+            row have as many positions.
+    """
+
+    name: ClassVar[str] = "long-filter-padding"
+    chosen: Keeps
+    longest: int = 28
+
+    def run(self, module: HloModule) -> bool:
+        """Rewrite every computation; return whether any changed."""
+        changed = False
+        for computation in treatable(module):
+            fixed = pinned(computation)
+            for i in computation.post_order():
+                if i.opcode is Opcode.CONVOLUTION and i not in fixed and self._is_slow(i):
+                    computation.replace(i, _with_padded_input(i, Builder(computation)))
+                    changed = True
+        return changed
+
+    def _is_slow(self, i: HloInstruction) -> bool:
+        dims = i.attr("window", Window()).dims
+        if not dims or max(dims[-1].pad_low, dims[-1].pad_high) <= self.longest or is_weights_gradient(i):
+            return False
+        if any(w.lhs_dilate > 1 or min(w.pad_low, w.pad_high) < 0 for w in dims):
+            return False
+        return i.shape.element_type is PrimitiveType.F32 and self.chosen(i)
+
+
+def _with_padded_input(i: HloInstruction, b: Builder) -> HloInstruction:
+    labels: ConvDimLabels = i.attributes["dim_labels"]
+    dims = i.attributes["window"].dims
+    x, kernel = i.operands
+    pads = {str(n): PadDim(w.pad_low, w.pad_high) for n, w in enumerate(dims)}
+    x = b.pad(x, b.scalar(0, x.shape.element_type), [pads.get(c, PadDim(0, 0)) for c in labels.lhs])
+    attributes = {k: v for k, v in i.attributes.items() if k != "control-predecessors"}
+    attributes["window"] = Window(tuple(replace(w, pad_low=0, pad_high=0) for w in dims))
+    return b.add(Opcode.CONVOLUTION, x, kernel, shape=i.shape, **attributes)
 
 
 def _padded(i: HloInstruction, b: Builder) -> HloInstruction | None:
