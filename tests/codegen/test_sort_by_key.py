@@ -271,14 +271,14 @@ def test_selections_on_a_gpu_match_the_interpreter(tmp_path: Path) -> None:
 def test_threads_sort_many_short_rows(tmp_path: Path) -> None:
     cases = {}
     for n, t in enumerate(("f32", "bf16", "s32", "u8", "f64", "pred", "f16", "s64")):
-        for dims in ((1500, 2 + n, 3), (4224, 16, 1), (4230, 9, 1)):
+        for dims in ((3000, 2 + n, 3), (8448, 16, 1), (8450, 9, 1)):
             text = sort_text(t, dims, ("LT", "GT")[n % 2])
             cases[f"{t} {dims}"] = on_gpu(text, keys(t, dims, few=n % 3 == 1))
     for t in ("f32", "bf16", "f64"):
         for n, k in ((8, 2), (13, 13), (16, 1)):
-            cases[f"{t} {n} {k}"] = on_gpu(top_k_text(t, 5000, n, k, k != 2), keys(t, (5000, n)))
+            cases[f"{t} {n} {k}"] = on_gpu(top_k_text(t, 9000, n, k, k != 2), keys(t, (9000, n)))
     for case, _ in cases.values():
-        assert case.spec.grid * case.spec.block < 32 * 4224  # not a warp for each row
+        assert case.spec.grid * case.spec.block < 32 * 8448  # not a warp for each row
     check_on_gpu(cases, tmp_path)
 
 
@@ -296,7 +296,7 @@ def test_a_sorting_network_sorts_all_zeros_and_ones() -> None:
 def test_columns_that_threads_sort_are_read_in_whole_sectors() -> None:
     text = "HloModule m\nless { a = f32[] parameter(0) b = f32[] parameter(1)\n"
     text += "ROOT l = pred[] compare(a, b), direction=LT, type=TOTALORDER }\n"
-    text += "ENTRY e { x = f32[7,8192] parameter(0) ROOT s = f32[7,8192] sort(x), dimensions={0}, to_apply=less }"
+    text += "ENTRY e { x = f32[7,16384] parameter(0) ROOT s = f32[7,16384] sort(x), dimensions={0}, to_apply=less }"
     (kernel,) = compile_hlo(text, backend="cuda").kernels
     counts = TrafficCounter(keep=False).counts([kernel])[kernel.symbol]
     loaded, stored = counts.arrays

@@ -35,8 +35,8 @@ STATIC_SORT = 8192
 """Element numbers that are in static shared memory."""
 SHORT_ROW = 16
 """Elements of the longest row that one thread sorts in its registers."""
-ENOUGH_ROWS = MULTIPROCESSORS * WARP
-"""Rows from which on threads sort short rows alone: fewer of them leave multiprocessors idle."""
+ENOUGH_ROWS = 2 * MULTIPROCESSORS * WARP
+"""Rows from which on threads sort short rows alone: with fewer, a warp for each row waits less."""
 MAX_EACH = 32
 """Maximum number of entries in the registers of a thread."""
 LONGEST_SORT = 8192
