@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from tests.torch_backend.compiled import assert_close, compiled
+from tests.torch_backend.compiled import assert_close, compiled, with_gradients
 
 
 def _weight_norm(x: Any) -> Any:
@@ -43,3 +43,17 @@ def test_gradients_agree_with_eager(name: str) -> None:
     (wanted,) = torch.autograd.grad(program(x.double()).sum(), x)
     (found,) = torch.autograd.grad(compiled(program)(x).sum(), x)
     assert_close(found.contiguous(), wanted.contiguous(), 1e-9)
+
+
+@pytest.mark.parametrize("mode", ["reflect", "replicate"])
+@pytest.mark.parametrize(
+    ("shape", "pads"),
+    [((2, 3, 7), (3, 2)), ((2, 5, 6), (2, 1, 4, 0)), ((1, 2, 4, 5, 6), (1, 2, 3, 0, 2, 1)), ((2, 9), (-2, 4))],
+)
+def test_padding_that_mirrors_or_repeats(mode: str, shape: tuple[int, ...], pads: tuple[int, ...]) -> None:
+    def padded(x: Any) -> Any:
+        return F.pad(x, pads, mode=mode)
+
+    x = torch.randn(shape, dtype=torch.float64)
+    found, wanted = (with_gradients(nn.Module(), call, (x,)) for call in (compiled(padded), padded))
+    assert_close(found, wanted, 1e-12)
