@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -402,7 +403,8 @@ def _location(node: Any) -> str:
         path, kind = modules[-1]
         parts.append(f"in {path} ({str(getattr(kind, '__name__', kind)).rpartition('.')[2]})")
     lines = [ln.strip() for ln in (node.meta.get("stack_trace") or "").splitlines() if ln.strip().startswith("File")]
-    own = [ln for ln in lines if not any(part in ln for part in ("/torch/", _OWN, 'File "<'))]
+    library = f"{Path(importlib.import_module('torch').__file__ or '').parent}/"
+    own = [ln for ln in lines if not any(part in ln for part in (library, _OWN, 'File "<'))]
     if own:
         file, number = own[-1].split(", ")[:2]
         parts.append(

@@ -43,7 +43,23 @@ def window(rows: int, columns: int, size: int, stride: int = 1, dilation: int = 
     return "\n".join(lines)
 
 
+def wavelet(columns: int, levels: int) -> str:
+    """Return levels of a wavelet: sums of pairs, followed by their differences."""
+    half, lines = columns // 2, [f"x0 = f32[40,{columns}] parameter(0)"]
+    for n in range(levels):
+        root = "ROOT " if n == levels - 1 else ""
+        lines += [
+            f"e{n} = f32[40,{half}] slice(x{n}), slice={{[0:40], [0:{columns}:2]}}",
+            f"o{n} = f32[40,{half}] slice(x{n}), slice={{[0:40], [1:{columns}:2]}}",
+            f"s{n} = f32[40,{half}] add(e{n}, o{n})",
+            f"d{n} = f32[40,{half}] subtract(e{n}, o{n})",
+            f"{root}x{n + 1} = f32[40,{columns}] concatenate(s{n}, d{n}), dimensions={{1}}",
+        ]
+    return "\n".join(lines)
+
+
 PROGRAMS = {
+    "wavelet of short rows": wavelet(48, 2),
     "pad": pad("5,60", "1_2x3_4", "8,67"),
     "pad of bf16": pad("5,60", "1_2x3_4", "8,67", "bf16"),
     "pad of f16": pad("5,60", "1_2x3_4", "8,67", "f16"),
@@ -153,6 +169,12 @@ def test_a_dilated_pad_has_a_loop_over_groups() -> None:
 def test_short_rows_and_large_dilations_stay_whole() -> None:
     assert (9, True) in loops_of(PROGRAMS["short rows"])
     assert loops_of(PROGRAMS["dilated by five"]) == [(196, True)]
+
+
+@pytest.mark.parametrize(("columns", "ranges"), [(48, 2), (32, 2), (24, 1)])
+def test_ranges_of_half_a_vector_have_no_tests_where_elements_are_apart(columns: int, ranges: int) -> None:
+    half = columns // 2
+    assert loops_of(wavelet(columns, 2)) == [(half // ranges, ranges == 1)] * ranges
 
 
 def test_indices_that_are_known_in_a_range_are_no_values() -> None:

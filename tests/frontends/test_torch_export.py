@@ -1,5 +1,7 @@
 """What torch.export cannot trace: gradients are traced below autograd, checks are dropped, the rest is refused."""
 
+import importlib.util
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -157,6 +159,19 @@ def test_what_cannot_be_lowered_is_refused_in_one_message(
     with pytest.raises(error, match=message):
         lower(program, *args)
     assert capfd.readouterr() == ("", "")
+
+
+def test_a_program_in_a_folder_called_torch_has_a_location(tmp_path: Path) -> None:
+    file = tmp_path / "torch" / "mine.py"
+    file.parent.mkdir()
+    file.write_text("import torch\n\n\ndef values(v):\n    return torch.linalg.eigvals(v)\n")
+    spec = importlib.util.spec_from_file_location("mine", file)
+    assert spec is not None
+    assert spec.loader is not None
+    mine = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(mine)
+    with pytest.raises(UnsupportedError, match=r"at mine\.py:5"):
+        lower(mine.values, x(2, 2))
 
 
 def test_averages_over_all_batches_are_refused() -> None:

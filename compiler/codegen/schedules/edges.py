@@ -45,6 +45,8 @@ REDUCTIONS = ("reduction", "column-reduction", "block")
 """The kinds of kernels whose loops over single elements are split, with those of reductions (`reduction_edges`)."""
 MIN_RANGE = 16
 """Minimum number of elements of the longest range of a loop over single elements, those of a vector."""
+LEAST_APART = 8
+"""The same where branches load elements that are apart: vectors of these have no masks, and load them one by one."""
 TEST_WORK = 4
 """Statements that take as long as a test of an element in a vector and the two loads between which it selects."""
 MAX_RANGES = 9
@@ -278,10 +280,11 @@ def worthwhile_ranges(
         is_scalar: whether the C compiler makes no vectors of the loop as it is.
     """
     group = _group_of(tests)
-    if not tests or group > MAX_REMAINDERS or s.var.extent < MIN_RANGE:
+    least = LEAST_APART if _chooses_apart(s) else MIN_RANGE
+    if not tests or group > MAX_REMAINDERS or s.var.extent < least:
         return None
     ranges = _ranges_of(tests, s.var.extent, group)
-    if ranges is None or max(r.last - r.first for r in ranges) * group < MIN_RANGE:
+    if ranges is None or max(r.last - r.first for r in ranges) * group < least:
         return None
     if not priced and not any(isinstance(x, lir.Let) and _is_function(x.value) for x in walk(s.body)):
         return ranges
@@ -292,6 +295,14 @@ def worthwhile_ranges(
     narrowest = LEAST_LANES if not priced and any(map(takes_a_vector, walk(s.body))) else MIN_RANGE // 2
     steps = s.var.extent if is_scalar else _steps(s.var.extent, narrowest)
     return ranges if divided < steps * (both + TEST_WORK * len(tests)) else None
+
+
+def _chooses_apart(s: For) -> bool:
+    """Check whether a branch of a loop loads elements that are apart in memory."""
+    branches = [x for x in walk(s.body) if isinstance(x, lir.If)]
+    inside = [x for b in branches for x in walk((*b.then, *b.otherwise)) if isinstance(x, lir.Let)]
+    loads = [x.value for x in inside if isinstance(x.value, lir.Load)]
+    return any(abs(load.offset.coefficient(s.var)) > 1 for load in loads)
 
 
 def _is_function(value: lir.Expr) -> bool:
