@@ -40,42 +40,44 @@ def stage_rows(body: Body, depth: int) -> Body:
 
 
 def _staged_rows(s: lir.Stmt, depth: int) -> lir.Stmt:
-    found = None if not isinstance(s, For) or s.combined or s.base is not None else _rows_of(s)
+    if not isinstance(s, For) or s.combined or s.base is not None:
+        return s
+    found = _rows_of(s)
     if found is None:
         return s
-    row, element, before, body, kind = found
-    size = _rows_of_block(row, element, equal=kind is not LoopKind.SERIAL)
+    row, element, before, body = found
+    size = _rows_of_block(row, element, equal=s.kind is not LoopKind.SERIAL)
     if not size or work_of(before) > ROW_WORK or is_sparse(For(element, LoopKind.INDEPENDENT, body)):
         return s
     made = _stage_loops(body, row, element, size, depth)
     if made is None:
         return s
     blocks, arrays, loops = made
-    if kind is LoopKind.SERIAL:
+    if s.kind is LoopKind.SERIAL:
         stored = {x.buffer for x in body if isinstance(x, lir.Store)}
         stored |= {x.array for x in body if isinstance(x, lir.LocalStore)}
         if any(_array_read(x) in stored for loop in loops[:-1] for x in walk((loop,))):
             return s
-        loops[-1] = replace(loops[-1], kind=kind)
-    return For(blocks.block, kind, (*arrays, *loops))
+        loops[-1] = replace(loops[-1], kind=s.kind)
+    return For(blocks.block, s.kind, (*arrays, *loops))
 
 
-def _rows_of(s: For) -> tuple[Var, Var, Body, Body, LoopKind] | None:
+def _rows_of(s: For) -> tuple[Var, Var, Body, Body] | None:
     """Return the variables of a loop over rows of single elements, what a row computes before, and an element's body.
 
-    The last one is the kind of the loop over rows: one after the other if the rows are added up.
+    Rows that are added up follow each other.
     """
     inner = s.body[-1] if s.body else None
     if not isinstance(inner, For):
         return None
     if s.kind is LoopKind.SERIAL:
         alone = len(s.body) == 1 and inner.kind is LoopKind.INDEPENDENT and inner.base is None
-        return (s.var, inner.var, (), inner.body, s.kind) if alone and not has_loop(inner.body) else None
+        return (s.var, inner.var, (), inner.body) if alone and not has_loop(inner.body) else None
     found = flat_nest(s)
     if found is None or len(found[0]) != 2:
         return None
     (row, element), body = found
-    return row, element, s.body[:-1], body, s.kind
+    return row, element, s.body[:-1], body
 
 
 def _stage_loops(
