@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from compiler.frontends.torch_builder import T, TorchBuilder
 from compiler.frontends.torch_indexing import take_at
+from compiler.frontends.torch_movement import piece, zeros_around
 from compiler.ir import HloInstruction, Opcode
-from compiler.ir.attributes import PadDim, SliceDim
 
 __all__ = ["along"]
 
@@ -94,11 +94,8 @@ class _Band:
             return take_at(b, x, np.clip(rows, 0, n - 1), dim)
         low, high = max(0, -int(rows[0])), max(0, int(rows[-1]) - (n - 1))
         if low or high:
-            pads = tuple(PadDim(low, high) if d == dim else PadDim(0, 0) for d in range(x.shape.rank))
-            x = b.add(Opcode.PAD, x, b.constant(0, x.shape.element_type), padding=pads)
-        taken = SliceDim(int(rows[0]) + low, int(rows[-1]) + low + 1, self.step)
-        every = [SliceDim(0, m) for m in x.shape.dimensions]
-        return b.add(Opcode.SLICE, x, slice=tuple(taken if d == dim else s for d, s in enumerate(every)))
+            x = zeros_around(b, x, dim, low, high)
+        return piece(b, x, dim, int(rows[0]) + low, int(rows[-1]) + low + 1, self.step)
 
 
 def _weighted(b: TorchBuilder, x: H, dim: int, weights: NDArray[np.float64]) -> H:

@@ -78,6 +78,13 @@ def piece(b: TorchBuilder, x: H, dim: int, start: int, stop: int, step: int = 1)
     return b.add(Opcode.SLICE, x, slice=tuple(spec))
 
 
+def zeros_around(b: TorchBuilder, x: H, dim: int, low: int, high: int) -> H:
+    """Return an array with zeros before and after it along one dimension."""
+    config = [PadDim(0, 0)] * x.shape.rank
+    config[dim] = PadDim(low, high)
+    return b.add(Opcode.PAD, x, b.constant(0, x.shape.element_type), padding=tuple(config))
+
+
 def _bounds(n: int, start: int | None, end: int | None) -> tuple[int, int]:
     low, high, _ = slice(start, None if end is None else min(end, n)).indices(n)
     return low, max(low, high)

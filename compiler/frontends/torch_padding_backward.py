@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from compiler.frontends.torch_builder import Lowerings, TorchBuilder
+from compiler.frontends.torch_movement import piece, zeros_around
 from compiler.ir import HloInstruction, Opcode
-from compiler.ir.attributes import PadDim, SliceDim
 
 LOWERINGS = Lowerings()
 H = HloInstruction
@@ -19,7 +19,7 @@ def _reflection_pad_backward(b: TorchBuilder, grad: H, x: H, padding: Sequence[i
     def mirrored(edge: H, dim: int, n: int, first: bool) -> H:
         count = edge.shape.dimensions[dim]
         low = 1 if first else n - 1 - count
-        return _padded(b, b.add(Opcode.REVERSE, edge, dimensions=(dim,)), dim, low, n - count - low)
+        return zeros_around(b, b.add(Opcode.REVERSE, edge, dimensions=(dim,)), dim, low, n - count - low)
 
     return _folded(b, grad, x, padding, mirrored)
 
@@ -31,7 +31,7 @@ def _replication_pad_backward(b: TorchBuilder, grad: H, x: H, padding: Sequence[
     def summed(edge: H, dim: int, n: int, first: bool) -> H:
         dims = tuple(1 if d == dim else size for d, size in enumerate(edge.shape.dimensions))
         total = b.reshape(b.reduce(Opcode.ADD, edge, (dim,), 0), dims)
-        return _padded(b, total, dim, 0 if first else n - 1, n - 1 if first else 0)
+        return zeros_around(b, total, dim, 0 if first else n - 1, n - 1 if first else 0)
 
     return _folded(b, grad, x, padding, summed)
 
@@ -42,21 +42,11 @@ def _folded(b: TorchBuilder, grad: H, x: H, padding: Sequence[int], fold: Callab
         left, right = padding[2 * k : 2 * k + 2]
         dim = x.shape.rank - 1 - k
         n, size = x.shape.dimensions[dim], grad.shape.dimensions[dim]
-        inside = _sliced(b, grad, dim, max(left, 0), size - max(right, 0))
-        found = _padded(b, inside, dim, max(-left, 0), max(-right, 0))
+        inside = piece(b, grad, dim, max(left, 0), size - max(right, 0))
+        found = zeros_around(b, inside, dim, max(-left, 0), max(-right, 0))
         if left > 0:
-            found = b.add(Opcode.ADD, found, fold(_sliced(b, grad, dim, 0, left), dim, n, True))
+            found = b.add(Opcode.ADD, found, fold(piece(b, grad, dim, 0, left), dim, n, True))
         if right > 0:
-            found = b.add(Opcode.ADD, found, fold(_sliced(b, grad, dim, size - right, size), dim, n, False))
+            found = b.add(Opcode.ADD, found, fold(piece(b, grad, dim, size - right, size), dim, n, False))
         grad = found
     return grad
-
-
-def _sliced(b: TorchBuilder, x: H, dim: int, start: int, limit: int) -> H:
-    spec = [SliceDim(start, limit) if d == dim else SliceDim(0, n) for d, n in enumerate(x.shape.dimensions)]
-    return b.add(Opcode.SLICE, x, slice=tuple(spec))
-
-
-def _padded(b: TorchBuilder, x: H, dim: int, low: int, high: int) -> H:
-    spec = [PadDim(low, high) if d == dim else PadDim(0, 0) for d in range(x.shape.rank)]
-    return b.add(Opcode.PAD, x, b.constant(0, x.shape.element_type), padding=tuple(spec))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 from collections.abc import Iterable
 from pathlib import Path
@@ -395,6 +396,12 @@ def _base(name: str) -> str:
     return name.removeprefix("aten.").removeprefix("prims.").partition(".")[0]
 
 
+@functools.cache
+def _library() -> str:
+    """Return the folder of PyTorch."""
+    return f"{Path(importlib.import_module('torch').__file__ or '').parent}/"
+
+
 def _location(node: Any) -> str:
     """Return the location of a node: the submodule, and the line of the program."""
     parts = []
@@ -403,8 +410,7 @@ def _location(node: Any) -> str:
         path, kind = modules[-1]
         parts.append(f"in {path} ({str(getattr(kind, '__name__', kind)).rpartition('.')[2]})")
     lines = [ln.strip() for ln in (node.meta.get("stack_trace") or "").splitlines() if ln.strip().startswith("File")]
-    library = f"{Path(importlib.import_module('torch').__file__ or '').parent}/"
-    own = [ln for ln in lines if not any(part in ln for part in (library, _OWN, 'File "<'))]
+    own = [ln for ln in lines if not any(part in ln for part in (_library(), _OWN, 'File "<'))]
     if own:
         file, number = own[-1].split(", ")[:2]
         parts.append(

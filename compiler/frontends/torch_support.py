@@ -10,7 +10,7 @@ from compiler.frontends.torch_builder import TorchBuilder, element_type
 from compiler.frontends.torch_program import GraphWalk
 from compiler.ir import HloComputation, HloModule, Shape
 
-__all__ = ["is_number", "unsupported_nodes"]
+__all__ = ["is_element", "is_number", "unsupported_nodes"]
 
 
 class _Missing:
@@ -41,7 +41,7 @@ def unsupported_nodes(graph_module: Any) -> dict[Any, str]:
             found[node] = str(e)
             walk.values[node.name] = _stand_in(walk, node.meta.get("val"))
     for node in graph_module.graph.nodes:
-        if _is_element(node) and node.args[0] in found:
+        if is_element(node) and node.args[0] in found:
             found[node] = found[node.args[0]]
     return found
 
@@ -52,7 +52,8 @@ def is_number(value: Any) -> bool:
     return isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool)
 
 
-def _is_element(node: Any) -> bool:
+def is_element(node: Any) -> bool:
+    """Check whether a node is one of several results of another one."""
     return node.op == "call_function" and "getitem" in str(node.target)
 
 
@@ -61,12 +62,12 @@ def _check(walk: GraphWalk, node: Any) -> None:
     for operand in node.all_input_nodes:
         if isinstance(walk.values.get(operand.name), _Missing):
             raise UnsupportedError(f"PyTorch op {node.target} (%{node.name}): %{operand.name} is not a dense tensor")
-    if _is_element(node):
+    if is_element(node):
         return
     value = node.meta.get("val")
     if is_number(value) or any(map(is_number, getattr(value, "shape", ()))):
         raise UnsupportedError(f"PyTorch op {node.target} (%{node.name}): a result whose size depends on the data")
-    if isinstance(value, list | tuple) and not all(map(_is_element, node.users)):
+    if isinstance(value, list | tuple) and not all(map(is_element, node.users)):
         raise UnsupportedError(f"PyTorch op {node.target} (%{node.name}): a list of tensors as a result")
 
 

@@ -143,7 +143,7 @@ class _GraphCompiler:
         self._options = options
 
     def __call__(self, graph_module: Any, inputs: Sequence[Any]) -> Any:
-        """Compile a graph of ATen ops, in parts if it has unsupported ones; or leave a backward graph to PyTorch.
+        """Compile a graph of ATen ops, in parts if some are unsupported; PyTorch runs a backward graph without parts.
 
         Raises:
             UnsupportedError: a forward graph has an unsupported op and no part that is worth compiling, or nothing may

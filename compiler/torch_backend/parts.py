@@ -14,8 +14,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from compiler.frontends.torch_graph import TensorLayout
-from compiler.frontends.torch_support import is_number
+from compiler.frontends.torch_graph import TensorLayout, is_random
+from compiler.frontends.torch_support import is_element, is_number
 
 __all__ = ["DividedGraph", "divide"]
 
@@ -84,7 +84,7 @@ def divide(graph_module: Any, unsupported: Mapping[Any, str]) -> DividedGraph | 
     returned = {n.name for n in nodes if n not in eager}
     for name in names:
         _make_dense(getattr(divided, name), returned)
-    counted = [n for n in nodes if not _is_free(n) and n not in updates]
+    counted = [n for n in nodes if not is_element(n) and n not in updates]
     return DividedGraph(divided, tuple(names), len([n for n in counted if n in eager]), len(counted))
 
 
@@ -109,7 +109,7 @@ def _delay(nodes: Sequence[Any], levels: dict[Any, int], eager: set[Any]) -> Non
     """Move views, and nodes with results larger than their operands, to the level where they are used first."""
     for node in reversed(nodes):
         users = [u for u in node.users if u.op != "output"]
-        if node in eager or not users or len(users) < len(node.users) or "getitem" in str(node.target):
+        if node in eager or not users or len(users) < len(node.users) or is_element(node):
             continue
         if isinstance(node.meta.get("val"), list | tuple):
             continue
@@ -119,10 +119,8 @@ def _delay(nodes: Sequence[Any], levels: dict[Any, int], eager: set[Any]) -> Non
 
 
 def _has_effect(node: Any) -> bool:
-    """Check whether a node has to keep its order: it draws random numbers, or does something else than return."""
-    torch: Any = importlib.import_module("torch")
-    tags = getattr(node.target, "tags", ())
-    return torch.Tag.nondeterministic_seeded in tags or not node.users or bool(node.is_impure())
+    """Check whether a node has to keep its order: it draws random numbers, or has side effects."""
+    return is_random(node) or not node.users or bool(node.is_impure())
 
 
 # ---- costs
@@ -135,7 +133,7 @@ def _is_worthwhile(part: Sequence[Any]) -> bool:
     own = set(part)
     given = {p for n in part for p in n.all_input_nodes if p not in own and p.op != "get_attr"}
     returned = [n for n in part if any(u not in own for u in n.users)]
-    computing = [n for n in part if not _is_free(n) and not _is_view(n)]
+    computing = [n for n in part if not is_element(n) and not _is_view(n)]
     views = len([n for n in part if _is_view(n)])
     moved = sum(_size(n) + sum(map(_size, n.all_input_nodes)) for n in computing)
     moved -= sum(map(_size, given)) + sum(map(_size, returned))
@@ -152,10 +150,6 @@ def _tensors(node: Any) -> Iterator[Any]:
     value = node.meta.get("val")
     values = value if isinstance(value, list | tuple) else [value]
     return (v for v in values if hasattr(v, "untyped_storage"))
-
-
-def _is_free(node: Any) -> bool:
-    return "getitem" in str(node.target)
 
 
 def _is_view(node: Any) -> bool:

@@ -190,7 +190,7 @@ def test_rows_of_a_block_that_share_the_sets_of_a_cache_take_more_room(columns: 
 
 
 def joined(pieces: int, then: str = "") -> HloInstruction:
-    """Return a fusion that concatenates sums of exponentials and numbers along rows, and then does something else."""
+    """Return a fusion that concatenates exponentials plus numbers along rows; `then` is the op after that."""
     lines = [f"  a{n} = f32[256,16] add(e, b{n})" for n in range(pieces)]
     lines += [f"  b{n} = f32[256,16] broadcast(c{n}), dimensions={{}}" for n in range(pieces)]
     lines += [f"  c{n} = f32[] constant({n})" for n in range(pieces)]

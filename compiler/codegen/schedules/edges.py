@@ -280,9 +280,9 @@ def worthwhile_ranges(
         is_scalar: whether the C compiler makes no vectors of the loop as it is.
     """
     group = _group_of(tests)
-    least = LEAST_APART if _chooses_apart(s) else MIN_RANGE
-    if not tests or group > MAX_REMAINDERS or s.var.extent < least:
+    if not tests or group > MAX_REMAINDERS or s.var.extent < LEAST_APART:
         return None
+    least = LEAST_APART if _chooses_apart(s) else MIN_RANGE
     ranges = _ranges_of(tests, s.var.extent, group)
     if ranges is None or max(r.last - r.first for r in ranges) * group < least:
         return None

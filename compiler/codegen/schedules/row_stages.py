@@ -155,7 +155,7 @@ def _staged_sum(s: lir.Reduce, depth: int) -> list[lir.Stmt]:
 
 
 def _staged_reduction(s: lir.Reduce, size: int, depth: int) -> lir.Reduce | None:
-    """Return a reduction of whole blocks of rows, each reduced by its last stage; None: it has no stages."""
+    """Return a reduction over blocks of rows, in which the last stage reduces a block; None: it has one stage."""
     *outer, row, element = s.vars
     combining = accumulators.combine(s)
     made = _stage_loops((*s.body, *combining), row, element, size, depth)

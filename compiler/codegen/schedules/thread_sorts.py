@@ -155,7 +155,7 @@ def _short_row(s: lir.SortByKey) -> For:
 
 
 def _ordered(s: lir.SortByKey, words: int, each: int, threads: int) -> lir.OrderRow:
-    """Return the sort of one row by so many threads, which hold entries of so many words each."""
+    """Return the sort of one row by some threads, each of which holds `each` entries of `words` 32-bit words."""
     order, k = f"{s.position.name}_order", s.position.extent
     return lir.OrderRow(s.element, _of_one_thread(s.read), s.key, s.type, s.descending, order, k, words, each, threads)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -31,16 +32,7 @@ class WindowPadding:
 
     def run(self, module: HloModule) -> bool:
         """Rewrite every computation; return whether any changed."""
-        changed = False
-        for computation in treatable(module):
-            fixed = pinned(computation)
-            for i in computation.post_order():
-                if i.opcode is Opcode.CONVOLUTION and i not in fixed and self.chosen(i):
-                    made = _padded(i, Builder(computation))
-                    if made is not None:
-                        computation.replace(i, made)
-                        changed = True
-        return changed
+        return _rewrite_convolutions(module, lambda i, b: _padded(i, b) if self.chosen(i) else None)
 
 
 @dataclass(frozen=True)
@@ -61,14 +53,7 @@ class LongFilterPadding:
 
     def run(self, module: HloModule) -> bool:
         """Rewrite every computation; return whether any changed."""
-        changed = False
-        for computation in treatable(module):
-            fixed = pinned(computation)
-            for i in computation.post_order():
-                if i.opcode is Opcode.CONVOLUTION and i not in fixed and self._is_slow(i):
-                    computation.replace(i, _with_padded_input(i, Builder(computation)))
-                    changed = True
-        return changed
+        return _rewrite_convolutions(module, lambda i, b: _with_padded_input(i, b) if self._is_slow(i) else None)
 
     def _is_slow(self, i: HloInstruction) -> bool:
         dims = i.attr("window", Window()).dims
@@ -79,15 +64,39 @@ class LongFilterPadding:
         return i.shape.element_type is PrimitiveType.F32 and self.chosen(i)
 
 
+def _rewrite_convolutions(
+    module: HloModule, rewrite: Callable[[HloInstruction, Builder], HloInstruction | None]
+) -> bool:
+    """Replace convolutions by what `rewrite` makes of them, unless that is None; return whether any changed."""
+    changed = False
+    for computation in treatable(module):
+        fixed = pinned(computation)
+        for i in computation.post_order():
+            if i.opcode is Opcode.CONVOLUTION and i not in fixed:
+                made = rewrite(i, Builder(computation))
+                if made is not None:
+                    computation.replace(i, made)
+                    changed = True
+    return changed
+
+
 def _with_padded_input(i: HloInstruction, b: Builder) -> HloInstruction:
     labels: ConvDimLabels = i.attributes["dim_labels"]
-    dims = i.attributes["window"].dims
+    window: Window = i.attributes["window"]
     x, kernel = i.operands
-    pads = {str(n): PadDim(w.pad_low, w.pad_high) for n, w in enumerate(dims)}
-    x = b.pad(x, b.scalar(0, x.shape.element_type), [pads.get(c, PadDim(0, 0)) for c in labels.lhs])
     attributes = {k: v for k, v in i.attributes.items() if k != "control-predecessors"}
-    attributes["window"] = Window(tuple(replace(w, pad_low=0, pad_high=0) for w in dims))
-    return b.add(Opcode.CONVOLUTION, x, kernel, shape=i.shape, **attributes)
+    attributes["window"] = _unpadded(window)
+    return b.add(Opcode.CONVOLUTION, _pad_input(x, labels.lhs, window, b), kernel, shape=i.shape, **attributes)
+
+
+def _pad_input(x: HloInstruction, labels: str, window: Window, b: Builder) -> HloInstruction:
+    """Return the input of a convolution, whose dimensions have the labels, with the padding of a window."""
+    pads = dict(zip(map(str, range(len(window.dims))), edges(window.dims), strict=True))
+    return b.pad(x, b.scalar(0, x.shape.element_type), [pads.get(c, PadDim(0, 0)) for c in labels])
+
+
+def _unpadded(window: Window) -> Window:
+    return Window(tuple(replace(w, pad_low=0, pad_high=0) for w in window.dims))
 
 
 def _padded(i: HloInstruction, b: Builder) -> HloInstruction | None:
@@ -102,11 +111,10 @@ def _padded(i: HloInstruction, b: Builder) -> HloInstruction | None:
     if is_narrow:
         x, kernel = (b.convert(o, PrimitiveType.F32) for o in (x, kernel))
     x = b.transpose(x, [labels.lhs.index(c) for c in wanted.lhs])
-    pads = dict(zip(map(str, range(len(window.dims))), edges(window.dims), strict=True))
-    x = b.pad(x, b.scalar(0, x.shape.element_type), [pads.get(c, PadDim(0, 0)) for c in wanted.lhs])
+    x = _pad_input(x, wanted.lhs, window, b)
     x = b.add(Opcode.OPTIMIZATION_BARRIER, x)  # else the convolution would compute it again for each of its elements
     attributes = dict(i.attributes)
-    attributes["window"] = Window(tuple(replace(w, pad_low=0, pad_high=0) for w in window.dims))
+    attributes["window"] = _unpadded(window)
     attributes["dim_labels"] = wanted
     order = [labels.out.index(c) for c in wanted.out]
     shape = Shape(PrimitiveType.F32 if t.is_narrow_float else t, tuple(i.shape.dimensions[d] for d in order))
