@@ -30,7 +30,7 @@ from compiler.backends.xla.executable import XlaExecutable
 from compiler.errors import BackendError, BuildKilledError, DeviceLostError, HlogymError, UnbuildableFusionError
 from compiler.plan import CompilationPlan
 from compiler.plan_replays import PlanReplays
-from compiler.runtime.executable import Executable
+from compiler.runtime.executable import Executable, parameter_leaves
 from compiler.runtime.thunks import Thunk
 from compiler.support.lru_dict import LruDict
 from compiler.text import parse
@@ -269,7 +269,7 @@ def _in_turns(ready: Sequence[_Ready], rounds: int) -> tuple[list[list[float]], 
 
 def _reference(program: Program, text: str, seed: int) -> Reference:
     module = parse(text)
-    shapes = [(s.dtype, s.dimensions) for s in module.entry.parameter_shapes]
+    shapes = [(s.dtype, s.dimensions) for s in parameter_leaves(module)]
     reference = drawn_reference(module, lambda number: random_inputs(program, shapes, seed + number * OTHER_SEED))
     absolute_part(program.tolerance, 0, len(reference.outputs))
     return reference

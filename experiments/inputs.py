@@ -20,6 +20,7 @@ import numpy.typing as npt
 from compiler.errors import ArgumentError, HlogymError, HloVerificationError, UnknownNameError
 from compiler.ir import HloModule
 from compiler.ir.verifier import verify
+from compiler.runtime.executable import parameter_leaves
 from compiler.support.files import atomic_file
 from compiler.text import parse
 from env.suites import Program, find_program, program_in, random_inputs
@@ -155,8 +156,8 @@ def read_plan(path: Path) -> CompilationPlan:
 
 
 def entry_inputs(program: Program, module: HloModule, seed: int) -> list[npt.NDArray[Any]]:
-    """Return random inputs for the entry computation; the same seed gives the same inputs."""
-    return random_inputs(program, [(s.dtype, s.dimensions) for s in module.entry.parameter_shapes], seed)
+    """Return random arrays for the parameters of a program, those of tuples too; the same seed gives the same ones."""
+    return random_inputs(program, [(s.dtype, s.dimensions) for s in parameter_leaves(module)], seed)
 
 
 def load_inputs(path: Path, module: HloModule) -> list[npt.NDArray[Any]]:
@@ -164,7 +165,7 @@ def load_inputs(path: Path, module: HloModule) -> list[npt.NDArray[Any]]:
 
     Raises:
         InputError: the file is not an .npz archive of arrays.
-        ArgumentError: the number of arrays differs from the number of parameters.
+        ArgumentError: the number of arrays differs from that of the parameters, or of the arrays in them.
     """
     if path.is_file() and not is_zipfile(path):
         raise InputError(f"{path} is not an .npz archive; numpy.savez writes one")
@@ -173,12 +174,12 @@ def load_inputs(path: Path, module: HloModule) -> list[npt.NDArray[Any]]:
             arrays = {name: archive[name] for name in archive.files}
     except (ValueError, TypeError, AttributeError, EOFError, BadZipFile, zlib.error) as error:
         raise InputError(f"{path} is not an .npz archive of arrays: {error}") from error
-    parameters = module.entry.parameters
-    names = [p.name for p in parameters]
-    if len(arrays) != len(names):
-        raise ArgumentError(f"{path} holds {len(arrays)} arrays, and the program takes {len(names)}")
+    shapes = parameter_leaves(module)
+    if len(arrays) != len(shapes):
+        raise ArgumentError(f"{path} holds {len(arrays)} arrays, and the program takes {len(shapes)}")
+    names = [p.name for p in module.entry.parameters]
     chosen = [arrays[n] for n in names] if set(names) == set(arrays) else list(arrays.values())
-    return [_retyped(a, p.shape.dtype) for a, p in zip(chosen, parameters, strict=True)]
+    return [_retyped(a, s.dtype) for a, s in zip(chosen, shapes, strict=True)]
 
 
 def _retyped(array: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any]:

@@ -128,8 +128,9 @@ def _environments(place: Place) -> list[Row]:
     del place
     register_environments()
     found = {i: spec for i, spec in gymnasium.registry.items() if i.startswith(_NAMESPACE)}
+    default = {True: "measured-time", False: "estimated-time"}
     return [
-        {"environment": i, "reward": "measured" if spec.nondeterministic else "estimated"}
+        {"environment": i, "reward": spec.kwargs.get("reward", default[spec.nondeterministic])}
         for i, spec in sorted(found.items())
     ]
 

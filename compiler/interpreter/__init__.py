@@ -52,7 +52,8 @@ def evaluate(module: HloModule, args: Sequence[Any], context: Context | None = N
     Args:
         module: the module whose entry is run.
         args: one value per parameter: an array (or something that numpy converts to one of the right dtype), a tuple
-            for a tuple parameter, or () for a token.
+            for a tuple parameter, or () for a token. Or else the array leaves of all parameters in order, as an
+            executable takes them.
         context: the infeed and outfeed queues, and the seed of `rng`.
 
     Returns:
@@ -67,6 +68,8 @@ def evaluate(module: HloModule, args: Sequence[Any], context: Context | None = N
     """
     graph = check_call_graph(module)
     shapes = module.parameter_shapes
+    if not all(s.is_array for s in shapes) and not any(isinstance(a, tuple | list) for a in args):
+        args = _nested(shapes, args)
     if len(args) != len(shapes):
         raise ArgumentError(f"module {module.name} takes {len(shapes)} arguments, got {len(args)}")
     values = [_argument(shape, arg, f"argument {i}") for i, (shape, arg) in enumerate(zip(shapes, args, strict=True))]
@@ -95,6 +98,23 @@ def evaluate_op(instruction: HloInstruction, operand_values: Sequence[Value], co
         return literal_value(instruction.value)
     with np.errstate(all="ignore"):
         return Machine(context).evaluate(instruction, list(operand_values))
+
+
+def _nested(shapes: Sequence[Shape], arrays: Sequence[Any]) -> list[Any]:
+    """Return one value per parameter from the array leaves of all; raise ArgumentError if there are more or fewer."""
+    wanted = [s for shape in shapes for s in shape.leaves() if s.is_array]
+    if len(arrays) != len(wanted):
+        listed = ", ".join(map(str, wanted))
+        raise ArgumentError(
+            f"expected a tuple for each parameter that is one, or the {len(wanted)} arrays of all parameters "
+            f"({listed}), got {len(arrays)} arguments"
+        )
+    rest = iter(arrays)
+
+    def value(shape: Shape) -> Any:
+        return next(rest) if shape.is_array else tuple(value(s) for s in (shape.tuple_shapes if shape.is_tuple else ()))
+
+    return [value(s) for s in shapes]
 
 
 def _argument(shape: Shape, arg: Any, what: str) -> Value:

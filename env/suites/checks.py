@@ -22,6 +22,7 @@ from compiler.interpreter.machine import describe, find_evaluator
 from compiler.ir import HloModule, Opcode, Trait
 from compiler.ir.shape import Shape
 from compiler.ir.verifier import check_module
+from compiler.runtime.executable import parameter_leaves
 from compiler.support.safe_names import why_no_name
 from compiler.text import parse
 from env.suites.input_specs import INPUT_SPECS
@@ -206,7 +207,7 @@ def _facts(path: Path, size: int, changed: int) -> _Facts:
         shown = "; ".join(findings[:SHOWN_FINDINGS])
         more = f" (and {len(findings) - SHOWN_FINDINGS} more)" if len(findings) > SHOWN_FINDINGS else ""
         return _Facts((f"{path} is not valid HLO: {shown}{more}",))
-    return _Facts(tuple(_module_problems(module)), tuple(module.entry.parameter_shapes))
+    return _Facts(tuple(_module_problems(module)), tuple(parameter_leaves(module)))
 
 
 def _module_problems(module: HloModule) -> list[str]:
@@ -238,9 +239,9 @@ def _module_problems(module: HloModule) -> list[str]:
 
 
 def _parameter_problem(name: str, shape: Shape) -> str | None:
-    if not shape.is_array:
-        return f"parameter %{name} is {shape}; only arrays can be drawn at random"
-    return None
+    if all(s.is_array for s in shape.leaves()):
+        return None
+    return f"parameter %{name} is {shape}; only arrays and tuples of arrays can be drawn at random"
 
 
 def _among_several(groups: Any) -> bool:

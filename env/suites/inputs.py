@@ -24,11 +24,11 @@ def random_inputs(
 
     Args:
         program: the program; inputs are drawn from its specs.
-        shapes: numpy dtype and dimensions of every entry parameter, in order.
+        shapes: numpy dtype and dimensions of every array that the program takes, in order.
         seed: seed of numpy's generator.
 
     Raises:
-        ManifestError: the manifest has specs for another number of parameters.
+        ManifestError: the manifest has specs for another number of arrays.
         MemoryLimitError: the inputs do not fit into memory.
     """
     wanted = [(np.dtype(dtype), tuple(dims)) for dtype, dims in shapes]

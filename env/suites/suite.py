@@ -72,7 +72,7 @@ class Program:
 
     Attributes:
         suite: name of its suite, or of its folder.
-        inputs: one spec per entry parameter; empty if there is no manifest, and then defaults by type are drawn.
+        inputs: one spec per array that the program takes; empty if there is no manifest: defaults by type are drawn.
         tolerance: None leaves the comparison to its own default.
         chaotic: a simulator in which rounding may change a decision, after which some elements differ altogether.
         family: what programs like it are called; a family is in one split. Empty if the manifest names none.

@@ -8,6 +8,7 @@ from typing import Any
 import numpy.typing as npt
 
 from compiler.ir import HloModule
+from compiler.runtime.executable import parameter_leaves
 from compiler.text import parse
 from env.reference import Reference, drawn_reference
 from env.suites import Program, load_suite, random_inputs
@@ -34,7 +35,7 @@ def find(suite: str, program: str) -> Program:
 
 def inputs_of(program: Program, module: HloModule, seed: int) -> list[npt.NDArray[Any]]:
     """Return random arguments of a program."""
-    return random_inputs(program, [(s.dtype, s.dimensions) for s in module.entry.parameter_shapes], seed)
+    return random_inputs(program, [(s.dtype, s.dimensions) for s in parameter_leaves(module)], seed)
 
 
 def reference_of(program: Program, seed: int) -> tuple[HloModule, Reference]:

@@ -12,6 +12,7 @@ import pytest
 
 import env.suites.checks
 from compiler.text import parse
+from env.measurement import Measurer, MeasurerOptions
 from env.suites import (
     JAX,
     KERNELS,
@@ -222,10 +223,10 @@ CANNOT_RUN = {
         '  ROOT r = f32[4] custom-call(x), custom_call_target="mine"\n}\n',
         "'mine'",
     ),
-    "tuple parameter": (
-        "HloModule m\nENTRY e {\n  p = (f32[4], f32[4]) parameter(0)\n  x = f32[4] get-tuple-element(p), index=0\n"
+    "token parameter": (
+        "HloModule m\nENTRY e {\n  p = (f32[4], token[]) parameter(0)\n  x = f32[4] get-tuple-element(p), index=0\n"
         "  ROOT r = f32[4] negate(x)\n}\n",
-        "only arrays",
+        "only arrays and tuples of arrays",
     ),
     "identity": ("HloModule m\nENTRY e {\n  ROOT x = f32[4] parameter(0)\n}\n", "computes nothing"),
     "constants": (
@@ -357,3 +358,18 @@ def test_an_empty_name_is_not_the_current_folder(tmp_path: Path, monkeypatch: py
 def test_a_folder_with_a_comma_in_its_name_is_a_folder(tmp_path: Path) -> None:
     folder = write(tmp_path / "a,b", {})
     assert [p.name for p in load_suite(str(folder)).programs] == ["good"]
+
+
+def test_arrays_of_tuples_are_drawn_by_one_spec_each(tmp_path: Path) -> None:
+    pair = (
+        "HloModule pair\nENTRY e {\n  p = (f32[4], (s32[4], f32[4])) parameter(0)\n"
+        "  a = f32[4] get-tuple-element(p), index=0\n  ROOT y = f32[4] negate(a)\n}\n"
+    )
+    specs = [{"kind": "normal"}, {"kind": "randint", "low": 0, "high": 9}, {"kind": "uniform", "low": 1, "high": 2}]
+    entry = {"name": "pair", "file": "pair.hlo", "inputs": specs}
+    program = load_suite(write(tmp_path / "good", entry, pair=pair)).find("pair")
+    assert len(program.inputs) == 3
+    few = write(tmp_path / "few", {**entry, "inputs": specs[:1]}, pair=pair)
+    assert "1 input specs for 3 parameters" in str(problems(few))
+    with Measurer(options=MeasurerOptions(rounds=3)) as measurer:
+        assert measurer.measure_reference(program).failure is None

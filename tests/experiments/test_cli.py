@@ -101,6 +101,24 @@ def test_run_checks_and_writes_outputs(hlogym: Shell, chain: Path, tmp_path: Pat
     np.testing.assert_allclose(np.load(tmp_path / "out.npz")["out0"], a / a.sum(1, keepdims=True), rtol=1e-5)
 
 
+def test_programs_that_take_tuples_run_on_drawn_and_on_given_arrays(hlogym: Shell, tmp_path: Path) -> None:
+    program = tmp_path / "pair.hlo"
+    program.write_text(
+        "HloModule pair\nENTRY e {\n  p = (f32[4], (f32[4], s32[])) parameter(0)\n  q = f32[4] parameter(1)\n"
+        "  a = f32[4] get-tuple-element(p), index=0\n  r = (f32[4], s32[]) get-tuple-element(p), index=1\n"
+        "  b = f32[4] get-tuple-element(r), index=0\n  c = f32[4] subtract(a, b)\n  ROOT d = f32[4] add(c, q)\n}\n"
+    )
+    a, b, q = (np.arange(4, dtype=np.float32) ** k for k in (1, 2, 3))
+    np.savez(tmp_path / "in.npz", a, b, np.int32(7), q)
+    reply = hlogym("run", program, "--inputs", tmp_path / "in.npz", "--check", "-o", tmp_path / "out.npz")
+    assert reply.status == 0, reply.err
+    np.testing.assert_array_equal(np.load(tmp_path / "out.npz")["out0"], a - b + q)
+    assert hlogym("run", program, "--check").status == 0
+    assert hlogym("run", program, "--check", "--backend", "interpreter").status == 0
+    np.savez(tmp_path / "three.npz", a, b, q)
+    assert "holds 3 arrays, and the program takes 4" in hlogym.fails("run", program, "--inputs", tmp_path / "three.npz")
+
+
 def test_version_is_that_of_the_distribution(hlogym: Shell) -> None:
     reply = hlogym("--version")
     assert reply.status == 0
@@ -116,7 +134,8 @@ def test_list_names_what_other_commands_take(hlogym: Shell, chain: Path, tmp_pat
     assert "while-loop-unroller" in names("passes", "pass")
     assert {"cpu", "cuda", "interpreter"} <= set(names("backends", "backend"))
     assert "hlogym/FusionMeasured-v0" in names("environments", "environment")
-    assert "measured-time" in names("rewards", "reward")
+    assert set(names("environments", "reward")) == {"estimated-time", "measured-time", "emulated-time"}
+    assert set(names("environments", "reward")) <= set(names("rewards", "reward"))
     for policy in names("policies", "policy"):
         resolve_policy(policy, "cpu")
     for search in names("searches", "search"):

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from jax import lax
 
-from compiler.errors import InterpreterError, UnsupportedError
+from compiler import compile
+from compiler.errors import ArgumentError, InterpreterError, UnsupportedError
 from compiler.interpreter import (
     EVALUATORS,
     Context,
@@ -30,6 +31,19 @@ X = values("f32", (3,))
 
 def run(text: str, *args: Any, context: Context | None = None) -> list[np.ndarray[Any, Any]]:
     return evaluate(parse(text), args, context)
+
+
+def test_arguments_are_values_of_the_parameters_or_their_array_leaves() -> None:
+    text = (
+        "HloModule m\nENTRY e {\n  p = (f32[3], (s32[], token[])) parameter(0)\n  t = token[] parameter(1)\n"
+        "  x = f32[3] parameter(2)\n  a = f32[3] get-tuple-element(p), index=0\n  ROOT r = f32[3] subtract(a, x)\n}\n"
+    )
+    wanted = X - 2 * X
+    for args in ([(X, (np.int32(0), ())), (), 2 * X], [X, np.int32(0), 2 * X]):
+        np.testing.assert_array_equal(run(text, *args)[0], wanted)
+        np.testing.assert_array_equal(compile(text, backend="interpreter")(X, np.int32(0), 2 * X)[0], wanted)
+    with pytest.raises(ArgumentError, match=r"the 3 arrays of all parameters \(f32\[3\], s32\[\], f32\[3\]\), got 2"):
+        run(text, X, X)
 
 
 def test_every_opcode_but_the_leaves_has_an_evaluator() -> None:
