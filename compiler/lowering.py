@@ -20,6 +20,7 @@ from compiler.passes.pipelines.default import (
     group_products,
     group_tile_products,
     lower,
+    select_updates,
     stage_reductions,
 )
 from compiler.passes.reductions.windows import has_scan
@@ -70,6 +71,7 @@ def lower_for(module: HloModule, backend: Backend, target: BuildTarget, known: K
         LongFilterPadding(library_computes).run(module)
     if language.staged:
         expand_transforms(module, keeps)
+        select_updates(module)
     # Patches of activations whose features are last are rows of memory: no kernel transposes them.
     gathered = FeaturesLast(lambda i: keeps(i) or is_gathered(i), LAUNCH_BYTES)
     lower(module, keeps, gathered if language.tiles else FeaturesLast(lambda i: keeps(i) and not sums_windows(i)))

@@ -22,6 +22,7 @@ from compiler.passes.infrastructure.registry import make_pass
 from compiler.passes.infrastructure.sparing import Keeps, sparing
 from compiler.passes.loops.loop_weights import LoopWeightTranspose
 from compiler.passes.loops.stack_allocation import LoopStackAllocation
+from compiler.passes.movement.scatter_select import ScatterSelect
 from compiler.passes.movement.short_rows import ShortRows
 
 STRUCTURE = (
@@ -151,6 +152,14 @@ def expand_transforms(module: HloModule, keeps: Keeps) -> bool:
         keeps: says for a transform whether it is kept as it is.
     """
     return sparing(FftToDot(), keeps).run(module) | ComplexExpander(wide=True).run(module)
+
+
+def select_updates(module: HloModule) -> bool:
+    """Replace scatters of single elements into constant arrays by selections; return whether any was."""
+    changed = ScatterSelect().run(module)
+    if changed:
+        PipelineRun().run(_lowering()[1], module)
+    return changed
 
 
 def stage_reductions(module: HloModule, keeps: Keeps) -> bool:
