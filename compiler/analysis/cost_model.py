@@ -57,6 +57,7 @@ class DeviceModel:
             array; other kernels read tiles.
         rounding: scalar operations that take as long as to round an element of a result to 16 bits.
         serial_slowdown: how much longer expensive functions take one element at a time than in vectors.
+        row_elements: elements of a row that the threads of a unit keep for the loops after the one that reads it.
         has_convolutions: whether a library computes convolutions; if not, those by themselves are generated, too.
         has_epilogues: whether a call of a library computes a product or convolution with the elementwise ops after it.
     """
@@ -85,6 +86,7 @@ class DeviceModel:
     strided_work: float = 0.0
     rounding: float = 0.0
     serial_slowdown: float = 1.0
+    row_elements: int = 0
     has_convolutions: bool = True
     has_epilogues: bool = False
 
@@ -111,7 +113,7 @@ def gpu(units: int = 108) -> DeviceModel:
         name=f"gpu-{units}", units=units, flops_per_unit=1e11, loop_flops_per_unit=1e11, gemm_flops_per_unit=4e11,
         memory_bandwidth=2e12, cache_bandwidth=4e10, cache_bytes=4e7,
         launch=3e-6, parallel_launch=0.0, grain=1024, loop_iteration=5e-6, counted_iteration=0.0, lanes=256,
-        product_tile=4096, product_wait=6e-8, has_convolutions=False,
+        product_tile=4096, product_wait=6e-8, row_elements=55_000, has_convolutions=False,
     )  # fmt: skip
 
 
@@ -232,8 +234,10 @@ class CostModel:
     def _keeps_block(self, summary: KernelSummary) -> bool:
         """Check whether a block along columns is still in the cache when it is read again.
 
-        A CPU computes one block per core at a time; a GPU computes all of them.
+        A CPU computes one block per core at a time; a GPU computes all of them, and keeps rows in registers.
         """
+        if 0 < summary.row_elements <= self.device.row_elements:
+            return True
         return self.device.splits_reductions and not self._is_large(summary.block_bytes)
 
     def instruction(self, i: HloInstruction) -> float:

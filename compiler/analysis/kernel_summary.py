@@ -116,6 +116,7 @@ class KernelSummary:
         products: scalar operations of a matrix product, as many as a library has in the same time.
         called: those of a convolution that a library computes with what follows in one call, faster than apart; else 0.
         block_bytes: of a block that is no row, the bytes of one input that it reads again.
+        row_elements: elements of a row that is too long for the cache of a core and that several loops read; else 0.
         serial: those of `flops` that expensive functions in the steps of a scan along rows take, one step at a time.
         strided: elements of large arrays that are read across their rows, by transposes.
         spreads: whether it pads a value between its elements.
@@ -139,6 +140,7 @@ class KernelSummary:
     called: float = 0.0
     nests: int = 1
     block_bytes: float = 0.0
+    row_elements: float = 0.0
     serial: float = 0.0
     reduced: float = 0.0
     strided: float = 0.0
@@ -353,11 +355,13 @@ class _Walk:
             elif i.operands:
                 self._propagate(i, contexts)
         inputs = {p: self._input(p) for p in self.inputs}
-        elements, block_bytes = largest, 0.0
+        elements, block_bytes, row_elements = largest, 0.0, 0.0
         if self.hero is not None:
             elements = self.kept_count
             if any(i.sweeps > 1 for i in inputs.values()):
                 elements, block_bytes = self._blocks(inputs)
+                if _is_by_rows(self.hero):
+                    row_elements = math.prod(self.full) / max(1, self.kept_count)
         written = [self._written(o) for o in self.outputs]
         halves = [(o, w) for o, w in zip(self.outputs, written, strict=True) if _is_half(o)]
         nests = self._nests(set(updates))
@@ -377,6 +381,7 @@ class _Walk:
             called=self._called() if products else 0.0,
             nests=nests,
             block_bytes=block_bytes,
+            row_elements=row_elements,
             serial=serial,
             reduced=reduced,
             strided=strided,

@@ -83,6 +83,41 @@ def test_kernels_with_much_shared_memory_match_the_interpreter(tmp_path: Path) -
         assert running.problem(run.outputs, made[name], 1e-3) is None, name
 
 
+SOFTMAX = """
+    x = {shape} parameter(0)
+    low = f32[] constant(-inf)
+    zero = f32[] constant(0)
+    m = f32[3] reduce(x, low), dimensions={{1}}, to_apply=max
+    mb = {shape} broadcast(m), dimensions={{0}}
+    d = {shape} subtract(x, mb)
+    e = {shape} exponential(d)
+    s = f32[3] reduce(e, zero), dimensions={{1}}, to_apply=add
+    sb = {shape} broadcast(s), dimensions={{0}}
+    ROOT r = {shape} divide(e, sb)
+    """
+REDUCERS = """add { a = f32[] parameter(0)
+ c = f32[] parameter(1)
+ ROOT r = f32[] add(a, c) }
+max { a = f32[] parameter(0)
+ c = f32[] parameter(1)
+ ROOT r = f32[] maximum(a, c) }"""
+
+
+@needs_emulator
+@pytest.mark.parametrize("n", [40960, 50257, 33000])
+def test_rows_longer_than_registers_are_partly_in_shared_memory_and_read_once(n: int) -> None:
+    computation = running.fused(SOFTMAX.format(shape=f"f32[3,{n}]"), REDUCERS)
+    args = running.random_args(computation.parameter_shapes, np.random.default_rng(0))
+    case = running.case_of(computation, args, "cuda")
+    # The exponentials take the place of the elements, of which 32 per thread are in registers.
+    assert 0 < case.spec.shared_bytes <= 4 * (n - 32 * 1024) + 4 * 4 * 1024
+    arrays = [*map(np.ascontiguousarray, case.args), *(np.zeros(s.dimensions, s.dtype) for s in case.spec.outputs)]
+    counts, error = emulation.build([case.spec]).count(case.spec.symbol, [a.ctypes.data for a in arrays])
+    assert not error
+    assert counts.l2_bytes < 1.2 * sum(a.nbytes for a in arrays)
+    assert running.problem(arrays[-1:], case, 1e-3) is None
+
+
 @needs_emulator
 def test_rows_in_shared_memory_are_read_once_without_bank_conflicts() -> None:
     (case, *_) = cases().values()

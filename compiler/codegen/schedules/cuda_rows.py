@@ -18,7 +18,7 @@ from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import IndexExpr, Var
 from compiler.codegen.nest.loop_ir import Body, For, LoopKind, Team
 from compiler.codegen.nest.scalar_ops import SCALAR_BYTES
-from compiler.codegen.nest.traversal import names_used, walk
+from compiler.codegen.nest.traversal import map_bodies, names_used, walk
 from compiler.codegen.nest.work import work_of
 from compiler.codegen.schedules import accumulators
 from compiler.codegen.schedules.cuda_flat import flattened
@@ -184,6 +184,57 @@ def _var_of(s: lir.Stmt) -> Var | None:
     return s.var if isinstance(s, For) and s.kind is LoopKind.INDEPENDENT else None
 
 
+def _far(array: str) -> str:
+    """Return the name of the part of an array that is in shared memory while the rest is in registers."""
+    return f"{array}_far"
+
+
+def _with_arrays(body: Body, names: Mapping[str, str]) -> Body:
+    """Return the statements with local arrays renamed."""
+
+    def renamed(s: lir.Stmt) -> lir.Stmt:
+        if isinstance(s, lir.LocalStore) and s.array in names:
+            return replace(s, array=names[s.array])
+        if isinstance(s, lir.Let) and isinstance(s.value, lir.LocalLoad) and s.value.array in names:
+            return replace(s, value=replace(s.value, array=names[s.value.array]))
+        return map_bodies(s, lambda inner: _with_arrays(inner, names))
+
+    return tuple(map(renamed, body))
+
+
+def _with_reused_arrays(body: Body) -> Body:
+    """Return the statements with arrays in the place of others that are read for the last time where they are written.
+
+    A thread accesses its own elements alone, and reads each of them before it writes the other.
+    """
+    arrays = {s.name: s for s in body if isinstance(s, lir.LocalArray)}
+    uses = {name: [n for n, s in enumerate(body) if _uses(s, name)] for name in arrays}
+    names: dict[str, str] = {}
+    for old, new in itertools.permutations(arrays, 2):
+        a, b = arrays[old], arrays[new]
+        if old in names or new in names or old in names.values() or not uses[old] or not uses[new]:
+            continue
+        at = uses[old][-1]
+        if (a.type, a.size) == (b.type, b.size) and at == uses[new][0] and _reads_first(body[at], old, new):
+            names[new] = old
+    kept = tuple(s for s in body if not (isinstance(s, lir.LocalArray) and s.name in names))
+    return _with_arrays(kept, names) if names else body
+
+
+def _uses(s: lir.Stmt, array: str) -> bool:
+    return not isinstance(s, lir.LocalArray) and array in names_used((s,))
+
+
+def _reads_first(s: lir.Stmt, old: str, new: str) -> bool:
+    """Check whether a sweep reads all that it needs of one array before it writes another."""
+    if not isinstance(s, For | lir.Reduce):
+        return False
+    reads = [n for n, x in enumerate(s.body) if _uses(x, old)]
+    writes = [n for n, x in enumerate(s.body) if _uses(x, new)]
+    plain = all(isinstance(s.body[n], lir.Let) for n in reads) and isinstance(s.body[writes[0]], lir.LocalStore)
+    return plain and max(reads) < min(writes)
+
+
 def _extent(s: Sweep) -> int:
     return s.vars[0].extent if isinstance(s, lir.Reduce) else s.var.extent
 
@@ -234,27 +285,36 @@ class _Sweeps:
 
     def statements(self, body: Body) -> Body | None:
         """Return the bound statements; None if they keep more of a row than registers and shared memory hold."""
-        arrays = [s for s in body if isinstance(s, lir.LocalArray)]
-        shared = self._in_shared_memory(arrays, body)
-        if shared is None:
-            return None
-        kept = {a.name: a.name not in shared for a in arrays}
+        for candidate in dict.fromkeys((body, _with_reused_arrays(body))):
+            arrays = [s for s in candidate if isinstance(s, lir.LocalArray)]
+            shared = self._in_shared_memory(arrays, candidate)
+            if shared is not None:
+                return self._bound(candidate, {a.name: 0 if a.name in shared else self._slots(a.size) for a in arrays})
+        near = self._slots_in_registers(arrays, candidate)
+        return None if near is None else self._bound(candidate, {a.name: near for a in arrays})
+
+    def _bound(self, body: Body, near: Mapping[str, int]) -> Body:
+        """Return the bound statements; `near` says how many elements of a thread are in registers, for each array."""
         out: list[lir.Stmt] = []
         for s in body:
             var = _var_of(s)
-            if isinstance(s, lir.LocalArray) and s.name in shared:
-                out.append(replace(s, size=self._slots(s.size) * self.team.size, scope=lir.Scope.DYNAMIC))
-            elif isinstance(s, lir.LocalArray):
-                out.append(replace(s, size=self._slots(s.size)))
+            if isinstance(s, lir.LocalArray):
+                own = near[s.name]
+                if own:
+                    out.append(replace(s, size=own))
+                far = self._slots(s.size) - own
+                if far:
+                    name = _far(s.name) if own else s.name
+                    out.append(replace(s, name=name, size=far * self.team.size, scope=lir.Scope.DYNAMIC))
             elif isinstance(s, lir.Reduce) and var is not None:
                 combined = accumulators.combined_of(s)
                 out += accumulators.start(s)
-                out += self._sweep(var, (*s.body, *accumulators.combine(s)), kept)
+                out += self._sweep(var, (*s.body, *accumulators.combine(s)), near)
                 if self.team.size > 1:
                     out.append(lir.CombineThreads(combined, self.team))
                 out += accumulators.results(s)
             elif isinstance(s, For) and var is not None:
-                out += self._sweep(var, s.body, kept)
+                out += self._sweep(var, s.body, near)
             else:
                 out.append(s)
         return tuple(out)
@@ -277,44 +337,88 @@ class _Sweeps:
                     return set(chosen)
         return None
 
+    def _slots_in_registers(self, arrays: Sequence[lir.LocalArray], body: Body) -> int | None:
+        """Return how many elements of a thread stay in registers if the others of each array are in shared memory.
+
+        None if they do not fit there either, or if the arrays differ in length or are short.
+        """
+        if len({a.size for a in arrays}) != 1:
+            return None
+        if min(a.size * SCALAR_BYTES[a.type] for a in arrays) < LEAST_SHARED:
+            return None  # the level 1 cache holds what is loaded or computed again
+        slots = self._slots(arrays[0].size)
+        per_slot = self._words({a.name: -(-SCALAR_BYTES[a.type] // 4) for a in arrays}, body)
+        near = self._registers // max(1, per_slot) // self.width * self.width
+        far_bytes = (slots - near) * self.team.size * sum(SCALAR_BYTES[a.type] for a in arrays)
+        return near if 0 < near < slots and far_bytes <= self.room else None
+
+    @property
+    def _registers(self) -> int:
+        """Registers of a thread in which elements of a row are kept."""
+        return REGISTERS if self.team.threads < MAX_THREADS else REGISTERS // 2
+
     def _fits(self, arrays: Sequence[lir.LocalArray], body: Body) -> bool:
-        """Check whether threads have registers for the elements that they keep from one statement to the next.
+        """Check whether threads have registers for the elements that they keep from one statement to the next."""
+        words = {a.name: self._slots(a.size) * -(-SCALAR_BYTES[a.type] // 4) for a in arrays}
+        return self._words(words, body) <= self._registers
+
+    def _words(self, words: Mapping[str, int], body: Body) -> int:
+        """Return how many words are kept from one statement to the next, at most.
 
         Where a sweep reads an element of one array for the last time, that of another takes its place.
         """
-        words = {a.name: self._slots(a.size) * -(-SCALAR_BYTES[a.type] // 4) for a in arrays}
         uses = [words.keys() & set(names_used((s,))) for s in body if not isinstance(s, lir.LocalArray)]
         most = 0
         for n in range(1, len(uses)):
             before, after = set[str]().union(*uses[:n]), set[str]().union(*uses[n:])
             most = max(most, sum(words[name] for name in before & after))
-        return most <= (REGISTERS if self.team.threads < MAX_THREADS else REGISTERS // 2)
+        return most
 
-    def _sweep(self, var: Var, body: Body, kept: Mapping[str, bool]) -> list[lir.Stmt]:
-        """Return the loops by which each thread runs over its elements; `kept` says which arrays are in registers."""
+    def _sweep(self, var: Var, body: Body, near: Mapping[str, int]) -> list[lir.Stmt]:
+        """Return the loops by which each thread runs over its elements; `near`: how many are in registers, by array."""
         words, size = var.extent // self.width, self.team.size
         whole, rest = divmod(words, size)
-        number, thread = Var(f"{var.name}k", whole), Var(f"{var.name}t", size)
-        in_registers = any(kept.get(name, False) for name in names_used(body))
+        thread = Var(f"{var.name}t", size)
+        slots = self._slots(var.extent)
+        # Where a part of each array is in registers, the loop over the elements of a thread is two.
+        split = min((n for name, n in near.items() if name in names_used(body) and 0 < n < slots), default=0)
         out: list[lir.Stmt] = []
-        if whole:
-            loop: lir.Stmt = For(thread, LoopKind.THREAD, self._elements(var, body, ix.of(number), ix.of(thread), kept))
-            if whole > 1:
-                loop = For(number, LoopKind.SERIAL, (loop,), unroll=self._unroll(body, whole, in_registers))
+        first = 0
+        for end in sorted({min(whole, split // self.width), whole} - {0}):
+            number = Var(f"{var.name}k" if end == whole else f"{var.name}n", end - first)
+            at = ix.of(number) + first
+            loop: lir.Stmt = For(thread, LoopKind.THREAD, self._elements(var, body, at, ix.of(thread), near, first))
+            if end - first > 1:
+                in_registers = any(first * self.width < near.get(name, 0) for name in names_used(body))
+                loop = For(number, LoopKind.SERIAL, (loop,), unroll=self._unroll(body, end - first, in_registers))
             out.append(loop)
+            first = end
         if rest:
             last = ix.const(whole)
-            inner = self._elements(var, body, last, ix.of(thread), kept)
+            inner = self._elements(var, body, last, ix.of(thread), near, whole)
             out.append(For(thread, LoopKind.THREAD, inner, base=last * size, limit=words))
         return out
 
-    def _elements(self, var: Var, body: Body, number: IndexExpr, thread: IndexExpr, kept: Mapping[str, bool]) -> Body:
+    def _elements(
+        self, var: Var, body: Body, number: IndexExpr, thread: IndexExpr, near: Mapping[str, int], first: int
+    ) -> Body:
+        """Return the statements of a thread for its element `number`, which is at least `first`."""
         group = number * self.team.size + thread
         lane = Lane.of(var, group, self.width)
-        # In shared memory, adjacent threads access adjacent elements.
-        groups = self._slots(var.extent) // self.width * self.team.size
-        slots = {name: (number * self.width, 1) if own else (group, groups) for name, own in kept.items()}
-        return in_lane(body, lane, self.types, slots)
+        total = self._slots(var.extent)
+        slots: dict[str, tuple[IndexExpr, int]] = {}
+        renamed: dict[str, str] = {}
+        for name, own in near.items():
+            if first * self.width < own:
+                slots[name] = (number * self.width, 1)
+                continue
+            # In shared memory, adjacent threads access adjacent elements.
+            groups = (total - own) // self.width * self.team.size
+            slots[name] = (group - own // self.width * self.team.size, groups)
+            if own:
+                renamed[name] = _far(name)
+        placed = in_lane(body, lane, self.types, slots)
+        return _with_arrays(placed, renamed) if renamed else placed
 
     def _unroll(self, body: Body, iterations: int, in_registers: bool) -> int:
         if in_registers:
