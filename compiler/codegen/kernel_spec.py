@@ -344,9 +344,10 @@ def flops_of(computation: HloComputation) -> int:
     """Return the flops of one execution: per element those of the opcode table, for a reduction its input elements.
 
     A matrix product has two for each pair of elements that it multiplies. Those of a fusion are those of its body; a
-    loop has those of its body in each iteration.
+    loop has those of its body in each iteration. Elements that no slice or gather takes are not computed.
     """
     total = 0
+    needed = _needed_elements(computation)
     for i in computation.instructions:
         if i.opcode is Opcode.REDUCE:
             total += sum(o.shape.num_elements for o in i.operands[: len(i.operands) // 2])
@@ -357,8 +358,34 @@ def flops_of(computation: HloComputation) -> int:
         elif i.opcode is Opcode.WHILE:
             total += (trip_count_of(i) or 1) * flops_of(i.attributes["body"])
         else:
-            total += i.opcode.row.flops * i.shape.num_elements
+            total += i.opcode.row.flops * needed[i]
     return total
+
+
+_TAKES = frozenset({Opcode.SLICE, Opcode.DYNAMIC_SLICE, Opcode.GATHER})
+"""Ops that read as many elements of their first operand as they have results, at most."""
+_PASSES_ON = frozenset({Opcode.BROADCAST, Opcode.RESHAPE, Opcode.TRANSPOSE, Opcode.REVERSE, *_TAKES})
+"""Ops for each of whose results one element of an operand suffices, besides the elementwise ones."""
+
+
+def _needed_elements(computation: HloComputation) -> dict[HloInstruction, int]:
+    """Return for each instruction the number of elements that its users need, at most; all of the root."""
+    needed: dict[HloInstruction, int] = {}
+    for i in reversed(computation.post_order()):
+        whole = i.shape.num_elements
+        users = i.users
+        if i is computation.root or not users or not all(_narrows(u, i) for u in users):
+            needed[i] = whole
+        else:
+            needed[i] = min(whole, sum(needed.get(u, 0) for u in users))
+    return needed
+
+
+def _narrows(user: HloInstruction, operand: HloInstruction) -> bool:
+    """Check whether `user` needs no more elements of `operand` than those of it that are needed."""
+    if user.opcode in _TAKES:
+        return operand not in user.operands[1:]
+    return user.opcode in _PASSES_ON or user.opcode.is_elementwise
 
 
 def distinct_operands(i: HloInstruction) -> tuple[HloInstruction, ...]:

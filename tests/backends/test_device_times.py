@@ -103,6 +103,16 @@ def test_the_operations_of_a_product_depend_on_its_depth() -> None:
     assert flops_of(computation) == 2 * 8 * 16 * 32
 
 
+def test_elements_that_a_gather_does_not_take_are_not_computed() -> None:
+    def taken(user: str) -> int:
+        return flops_of(fused(f"x = f32[100,9] parameter(0)\nn = f32[100,9] negate(x)\nt = f32[9,100] transpose(n),"
+                              f" dimensions={{1,0}}\nROOT r = {user}"))  # fmt: skip
+
+    assert taken("f32[9,100] copy(t)") == 900
+    assert taken("f32[2,3] slice(t), slice={[0:2],[4:7]}") == 6
+    assert taken("f32[9,100] multiply(t, t)") == 1800
+
+
 def _works(rng: np.random.Generator, count: int) -> list[KernelWork]:
     """Return kernels of many kinds: copies, arithmetic, few blocks, barriers, updates."""
     out = []
