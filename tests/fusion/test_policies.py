@@ -4,6 +4,7 @@ from typing import Any
 import pytest
 
 from compiler import compile
+from compiler.analysis.cost_model import device_model
 from compiler.codegen import buildability
 from compiler.errors import ArgumentError, FusionError, HlogymError, UnknownNameError
 from compiler.fusion.actions import FusionAction
@@ -193,6 +194,38 @@ def test_reshapes_no_longer_keep_kernels_apart_once_they_are_fused() -> None:
         run_policy(state, make_policy(name))
         kernels[name] = sum(s.time_of(i) > 0 for s, i in state.instructions())
     assert kernels == {"priority": 3, "reshapes,default": 1}
+
+
+TWO_READERS = """
+%add (p: f32[], q: f32[]) -> f32[] {
+  %p = f32[] parameter(0)
+  %q = f32[] parameter(1)
+  ROOT %sum = f32[] add(%p, %q)
+}
+
+ENTRY %main (x: f32[1024,512], y: f32[1024]) -> (f32[1024,512], f32[1024], f32[1024]) {
+  %x = f32[1024,512] parameter(0)
+  %y = f32[1024] parameter(1)
+  %zero = f32[] constant(0)
+  %sums = f32[1024] reduce(%x, %zero), dimensions={1}, to_apply=%add
+  %beside = f32[1024] add(%y, %y)
+  %above = f32[1024] multiply(%sums, %y)
+  %rows = f32[1024,512] broadcast(%y), dimensions={0}
+  %result = f32[1024,512] add(%x, %rows)
+  ROOT %t = (f32[1024,512], f32[1024], f32[1024]) tuple(%result, %above, %beside)
+}
+"""
+
+
+def test_readers_of_a_large_array_become_one_kernel() -> None:
+    state = FusionState(parse("HloModule m\n" + TWO_READERS), device_model("gpu"))
+    for name in ("%sums", "%result"):
+        assert any(i.name == name[1:] for _, i in state.instructions())
+    run_policy(state, make_policy("readers"))
+    (read,) = [f for f in state.fusions() if any(o.name == "x" for o in f.operands)]
+    assert {"reduce", "add"} <= {i.opcode.text for i in body_of(read).instructions}
+    entry_users = [i for _, i in state.instructions() if any(o.name == "x" for o in i.operands)]
+    assert entry_users == [read]
 
 
 def cross_product() -> str:

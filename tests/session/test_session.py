@@ -221,6 +221,6 @@ def test_loops_run_in_a_kernel_or_are_unrolled_as_far_as_their_size_allows() -> 
 
 def test_backends_have_their_own_rules() -> None:
     sessions = {name: CompilationSession(parse(program_text("softmax")), backend=name) for name in ("cpu", "cuda")}
-    assert [s.default_fusion() for s in sessions.values()] == ["default", "reshapes,default"]
+    assert [s.default_fusion() for s in sessions.values()] == ["default", "reshapes,default,readers"]
     assert isinstance(sessions["cuda"].default_loops(), KernelOrUnrolledLoops)
     assert not isinstance(sessions["cpu"].default_loops(), KernelOrUnrolledLoops)

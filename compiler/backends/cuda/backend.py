@@ -33,7 +33,7 @@ class CudaBackend:
     language: str = CUDA.name
     priority: int = 2
     optional: bool = True
-    default_fusion: str = "reshapes,default"
+    default_fusion: str = "reshapes,default,readers"
 
     def default_pipeline(self) -> HloPass:
         """Implement `OwnDefaults.default_pipeline`: the passes are those of other backends."""

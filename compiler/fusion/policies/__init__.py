@@ -14,6 +14,7 @@ from compiler.fusion.policies.evolution import Evolution
 from compiler.fusion.policies.exhaustive import Exhaustive
 from compiler.fusion.policies.free_ops import ThroughFreeOps
 from compiler.fusion.policies.queue import GreedyFusion, PriorityFusion, ReshapeFusion
+from compiler.fusion.policies.readers import ReaderFusion
 from compiler.fusion.policies.ruled import RuledFusion
 from compiler.fusion.policies.savings import InOrder, SavingsFusion
 from compiler.fusion.policies.search import BeamSearch
@@ -59,6 +60,7 @@ POLICIES: Mapping[str, Callable[..., FusionPolicy]] = MappingProxyType(
         "horizontal": HorizontalFusion,
         "savings": SavingsFusion,
         "reshapes": ReshapeFusion,
+        "readers": ReaderFusion,
         "random": RandomFusion,
         "beam": BeamSearch,
         "annealing": Annealing,

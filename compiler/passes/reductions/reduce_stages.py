@@ -25,6 +25,8 @@ LEAST_BYTES = 16 * 1024
 """Minimum size of what one multiprocessor reduces of a chunk."""
 CHUNKS_PER_UNIT = 2
 """Chunks that a multiprocessor reduces."""
+MOST_ROWS = 64
+"""Rows per multiprocessor up to which the second stage may add up a result of each."""
 MOST_OPERATIONS = 64
 """How many operations are followed back from a reduction."""
 _SMALL = frozenset({Opcode.BROADCAST, Opcode.CONSTANT, Opcode.IOTA})
@@ -84,6 +86,9 @@ class ReduceStages(InstructionPass):
         most = min(length // 2, size // (busy * LEAST_BYTES))
         if most < 2:
             return 1
+        rows = _rows_beside(i, group)
+        if self.units // 2 <= rows * busy <= MOST_ROWS * self.units:
+            return rows
         return divisor_near(min(-(-CHUNKS_PER_UNIT * self.units // busy), most), length)
 
 
@@ -104,6 +109,30 @@ def _adjacent_dimensions(i: HloInstruction) -> tuple[int, int] | None:
             found.append((first, last))
         first = last + 1
     return max(found, key=lambda r: math.prod(dims[slice(*r)]))
+
+
+def _rows_beside(i: HloInstruction, group: tuple[int, int]) -> int:
+    """Return the number of rows of what is reduced, if reductions of the same rows come before it; else 0.
+
+    A first stage that reduces each row may be computed with them, by one kernel that reads the rows once.
+    """
+    first, last = group
+    dims = i.operand(0).shape.dimensions
+    if first or last < len(dims):
+        return 0
+    seen, work = {i.operand(0)}, [i.operand(0)]
+    while work and len(seen) <= MOST_OPERATIONS:
+        x = work.pop()
+        if x.opcode is Opcode.REDUCE:
+            rank = len(dims) - len(x.dimensions)
+            if x.operand(0).shape.dimensions == dims and sorted(x.dimensions) == list(range(rank, len(dims))) and rank:
+                return math.prod(dims[:rank])
+            continue
+        for o in x.operands:
+            if o not in seen:
+                seen.add(o)
+                work.append(o)
+    return 0
 
 
 def _adjacent_in_memory(x: HloInstruction) -> int | None:
