@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 
 from compiler import compile
+from compiler.backends.cuda.emulation import available, stand_in
 from compiler.interpreter import evaluate
 from compiler.ir import Opcode
 from compiler.passes import make_pass
+from compiler.passes.expanders.complex_expander import ComplexExpander
 from compiler.runtime.thunks import HostThunk
 from compiler.text import parse
 from tests.oracle import run_xla
@@ -311,3 +313,60 @@ def test_elementary_functions_of_special_numbers(name: str) -> None:
         (wanted,) = evaluate(parse(text), [x])
     for a, b in ((found.real, wanted.real), (found.imag, wanted.imag)):
         np.testing.assert_allclose(a, b, rtol=1e-4)
+
+
+RECURRENCE = """HloModule m
+body {
+  s = (s32[], c64[], c64[40], c64[40]) parameter(0)
+  n = s32[] get-tuple-element(s), index=0
+  c = c64[] get-tuple-element(s), index=1
+  out = c64[40] get-tuple-element(s), index=2
+  x = c64[40] get-tuple-element(s), index=3
+  half = c64[] constant((0.25, 0.5))
+  turned = c64[] multiply(c, half)
+  at = c64[1] dynamic-slice(x, n), dynamic_slice_sizes={1}
+  v = c64[] reshape(at)
+  next = c64[] add(turned, v)
+  row = c64[1] reshape(next)
+  stored = c64[40] dynamic-update-slice(out, row, n)
+  one = s32[] constant(1)
+  m = s32[] add(n, one)
+  ROOT r = (s32[], c64[], c64[40], c64[40]) tuple(m, next, stored, x)
+}
+condition {
+  s = (s32[], c64[], c64[40], c64[40]) parameter(0)
+  n = s32[] get-tuple-element(s), index=0
+  end = s32[] constant(40)
+  ROOT r = pred[] compare(n, end), direction=LT
+}
+ENTRY e {
+  x = c64[40] parameter(0)
+  zero = s32[] constant(0)
+  start = c64[] constant((1, 0))
+  empty = c64[] constant((0, 0))
+  out = c64[40] broadcast(empty), dimensions={}
+  t = (s32[], c64[], c64[40], c64[40]) tuple(zero, start, out, x)
+  w = (s32[], c64[], c64[40], c64[40]) while(t), condition=condition, body=body
+  ROOT r = c64[40] get-tuple-element(w), index=2
+}
+"""
+
+
+def test_a_loop_that_carries_complex_numbers_is_one_kernel_on_a_gpu() -> None:
+    executable = compile(parse(RECURRENCE), backend="cuda")
+    assert "loop-kernel" in {k.kind for k in executable.kernels}
+    assert len(executable.kernels) <= 3
+    again = compile(parse(RECURRENCE), backend="cuda", plan=executable.plan)
+    assert [k.source for k in again.kernels] == [k.source for k in executable.kernels]
+    if available():
+        rng = np.random.default_rng(0)
+        x = (rng.normal(size=40) + 1j * rng.normal(size=40)).astype(np.complex64)
+        with stand_in.installed():
+            (got,) = executable(x)
+        np.testing.assert_allclose(got.get(), evaluate(parse(RECURRENCE), [x])[0], rtol=1e-5)
+
+
+def test_programs_without_such_loops_are_left_alone() -> None:
+    module = parse("HloModule m\nENTRY e { x = c64[4] parameter(0) ROOT y = c64[4] multiply(x, x) }")
+    assert not ComplexExpander(in_loops=True).run(module)
+    assert ComplexExpander().run(module)

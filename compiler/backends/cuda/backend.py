@@ -15,7 +15,7 @@ from compiler.ir.instruction import HloInstruction
 from compiler.ir.module import HloModule
 from compiler.loops import KernelOrUnrolledLoops
 from compiler.passes import HloPass
-from compiler.passes.pipelines.default import default_pipeline
+from compiler.passes.pipelines.default import gpu_pipeline
 from compiler.plan import CompilationPlan
 from compiler.runtime.program_files import ProgramFolder
 from compiler.runtime.thunk_emitter import ThunkEmitter
@@ -36,8 +36,8 @@ class CudaBackend:
     default_fusion: str = "reshapes,default,readers"
 
     def default_pipeline(self) -> HloPass:
-        """Implement `OwnDefaults.default_pipeline`: the passes are those of other backends."""
-        return default_pipeline()
+        """Implement `OwnDefaults.default_pipeline`."""
+        return gpu_pipeline()
 
     def default_loops(self) -> KernelOrUnrolledLoops:
         """Implement `OwnDefaults.default_loops`."""

@@ -41,16 +41,20 @@ class ComplexExpander:
 
     Attributes:
         wide: whether all this holds for c128, too, but for matrix products: where kernels read and make their parts.
+        in_loops: whether to change only programs with a loop that carries complex numbers.
     """
 
     name: ClassVar[str] = "complex-expander"
     wide: bool = False
+    in_loops: bool = False
 
     def run(self, module: HloModule) -> bool:
         """Run the pass; return whether the module changed."""
         treated = set(treatable(module))
         found = [c for c in module.control_flow_computations() if c in treated]
         if not any(_is_complex(i) for c in found for i in c.instructions):
+            return False
+        if self.in_loops and not any(map(_carries_complex, (i for c in found for i in c.instructions))):
             return False
         changed = _split_loops(module)
         for computation in module.control_flow_computations():
@@ -62,6 +66,10 @@ class ComplexExpander:
 
 def _is_complex(i: HloInstruction) -> bool:
     return i.shape.is_array and i.shape.element_type in _PARTS and not i.shape.is_dynamic
+
+
+def _carries_complex(i: HloInstruction) -> bool:
+    return i.opcode is Opcode.WHILE and any(s.element_type in _PARTS for s in i.shape.leaves())
 
 
 def _is_expanded(i: HloInstruction) -> bool:

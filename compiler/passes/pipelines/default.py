@@ -116,6 +116,14 @@ def default_pipeline() -> PassPipeline:
     return PassPipeline("default", (simplify, loops, *passes("computation-deduplication", "cse", "dce")))
 
 
+@cache
+def gpu_pipeline() -> PassPipeline:
+    """Return the default pipeline for a GPU: loops carry complex numbers as their parts, which have loop kernels."""
+    simplify, parts = simplification(), ComplexExpander(wide=True, in_loops=True)
+    loops = FixedPoint("loops", (*passes(*LOOPS), parts, simplify), limit=8)
+    return PassPipeline("default", (simplify, loops, *passes("computation-deduplication", "cse", "dce")))
+
+
 def xla_order() -> PassPipeline:
     """Return our passes in XLA's order, each run once: a fixed baseline for learned orders."""
     return PassPipeline("xla-order", passes(*XLA_ORDER))
