@@ -14,7 +14,7 @@ from compiler.backends.cuda.emulation import stand_in
 from compiler.codegen.build_target import CUDA_TARGET
 from compiler.codegen.schedules.schedule import Schedule
 from compiler.codegen.schedules.template_schedules import GpuSchedule
-from compiler.codegen.templates import loop_kernel
+from compiler.codegen.templates import loop_kernel, loop_state
 from compiler.interpreter import Context, evaluate, evaluate_op
 from compiler.ir import HloInstruction
 from compiler.runtime.thunks import KernelThunk
@@ -314,6 +314,13 @@ def test_loop_kernels_in_cuda_match_the_interpreter(schedule: Schedule | None, t
         if what:
             problems[name] = what
     assert problems == {}
+
+
+@pytest.mark.parametrize("name", SEQUENTIAL)
+def test_loops_of_one_thread_are_not_crowded(name: str) -> None:
+    i = loop(*SEQUENTIAL[name])
+    assert loop_kernel.loop_refusal(i, CUDA_TARGET) is None
+    assert not loop_state.is_crowded(i)
 
 
 def test_a_thread_branches_around_work_that_few_positions_need() -> None:

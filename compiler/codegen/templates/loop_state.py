@@ -78,6 +78,8 @@ def is_crowded(loop: HloInstruction) -> bool:
         UnsupportedError: the loop cannot have a kernel.
     """
     state = LoopState(loop)
+    if not state.per_position:  # one thread of a GPU runs it
+        return False
     _, extent = state.axis()
     return any(_is_crowded(s, k, extent) for s in state.levels() for k in s.per_position)
 
