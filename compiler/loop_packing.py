@@ -24,6 +24,7 @@ _MOVES = frozenset(
         Opcode.PAD, Opcode.REVERSE, Opcode.IOTA,
     }
 )  # fmt: skip
+_RESHAPES = frozenset({Opcode.RESHAPE, Opcode.BITCAST})
 _COPIED = frozenset({Opcode.BROADCAST, Opcode.IOTA, Opcode.CONSTANT})
 """Opcodes that `outline` copies into a fusion, so that they may have other users."""
 _MOST_READS = 1.5
@@ -112,7 +113,7 @@ def _packing(start: HloInstruction, fixed: set[HloInstruction], carried: set[int
         if i in inside or i in kept or i in fixed or not _is_pointwise(i) or any(u not in inside for u in i.users):
             continue
         reads[i] = _reads(i, reads)
-        if sum(reads[i].values()) > _MOST_READS:
+        if sum(reads[i].values()) > _MOST_READS or (_moves_elements(i) and any(any(map(_joins, w)) for w in reads[i])):
             continue
         inside.add(i)
         work.extend(i.operands)
@@ -142,10 +143,13 @@ def _unpacking(
     """Return what is computed from the final state of positions alone, element by element, and not computed with."""
     elements = {i for i in loop.users if i.attributes["index"] in (*state.per_position, *state.shared)}
     inside = set(elements)
+    joined: set[HloInstruction] = set()  # what is behind a reshape that divides or joins dimensions
     for i in computation.post_order():
         from_state = any(o in inside for o in i.operands) and all(o in inside or _is_copied(o) for o in i.operands)
-        if from_state and i not in fixed and _is_pointwise(i):
+        is_joined = any(o in joined for o in i.operands)
+        if from_state and i not in fixed and _is_pointwise(i) and not (is_joined and _moves_elements(i)):
             inside.add(i)
+            joined |= {i} if is_joined or _joins(i) else set()
     found = inside - elements
     while True:
         # What other kernels read is left to fusion, and so is what is computed from it.
@@ -162,6 +166,21 @@ def _unpacking(
 
 def _is_copied(i: HloInstruction) -> bool:
     return i.opcode in _COPIED and all(_is_copied(o) for o in i.operands) and is_emittable(i)
+
+
+def _moves_elements(i: HloInstruction) -> bool:
+    """Check for an op by which positions read other elements than those with their numbers."""
+    is_splat = i.opcode is Opcode.BROADCAST and not i.operand(0).shape.rank
+    return i.opcode in _MOVES and i.opcode not in _RESHAPES and not is_splat
+
+
+def _joins(i: HloInstruction) -> bool:
+    """Check for a reshape that joins or divides dimensions.
+
+    Where positions read moved elements through it, each element takes divisions and a load of its own.
+    """
+    before, after = i.operand(0).shape.dimensions if i.operands else (), i.shape.dimensions
+    return i.opcode in _RESHAPES and [n for n in before if n > 1] != [n for n in after if n > 1]
 
 
 def _is_pointwise(i: HloInstruction) -> bool:

@@ -9,14 +9,16 @@ from typing import Protocol, runtime_checkable
 from compiler.analysis.loop_marks import mark_kernel_loop
 from compiler.analysis.structure import shape_key
 from compiler.analysis.trip_count import trip_count_of
-from compiler.analysis.while_loop import Induction, LoopView, induction
+from compiler.analysis.while_loop import Induction, LoopView, induction, view_loop
 from compiler.codegen.build_target import C_TARGET, BuildTarget
+from compiler.codegen.languages import C
 from compiler.codegen.templates import loop_kernel, loop_state
 from compiler.errors import PlanError
 from compiler.fusion.digests import Digests
 from compiler.ir import HloInstruction, HloModule, Opcode
 from compiler.ir.computation import has_side_effect
 from compiler.passes.loops.loop_editing import Loops
+from compiler.passes.loops.while_loop_flattening import flatten, flattened_copy, is_flattened
 from compiler.passes.loops.while_loop_unroller import unroll_by, unroll_factor, unroll_fully
 from compiler.support.bounded_table import BoundedTable
 
@@ -71,7 +73,26 @@ class KernelLoops:
     def choose_loop(self, site: LoopSite, module: HloModule) -> str:
         """Return the choice for one loop."""
         loop = find_loop(module, site) if KERNEL in site.choices else None
-        return KEEP if loop is None or loop_state.is_crowded(loop) else KERNEL
+        return KEEP if loop is None or _is_better_kept(loop) else KERNEL
+
+
+def _is_better_kept(loop: HloInstruction) -> bool:
+    """Check whether kernels of the body are at least as fast as a kernel of the loop."""
+    return loop_state.computes_functions(loop) if _needs_joining(loop) else loop_state.is_crowded(loop)
+
+
+def _is_better_unrolled(site: LoopSite, module: HloModule) -> bool:
+    """Check for a short loop whose kernel needs joined dimensions, but whose copies fuse with what is around it."""
+    loop = find_loop(module, site)
+    if loop is None or (site.trip_count or MAX_FULL_TRIPS) >= MAX_FULL_TRIPS or not _needs_joining(loop):
+        return False
+    return not any(i.opcode in (Opcode.REDUCE, Opcode.SORT) for i in loop.attributes["body"].instructions)
+
+
+def _needs_joining(loop: HloInstruction) -> bool:
+    """Check for a loop that has a kernel only after its dimensions are joined."""
+    view = view_loop(loop)
+    return view is not None and is_flattened(view) and not loop_state.has_axis(loop)
 
 
 @dataclass(frozen=True)
@@ -92,7 +113,7 @@ class KernelOrUnrolledLoops:
 
     def choose_loop(self, site: LoopSite, module: HloModule) -> str:
         """Return the choice for one loop."""
-        if KERNEL in site.choices:
+        if KERNEL in site.choices and not _is_better_unrolled(site, module):
             return KERNEL
         return UnrollLoops(min(self.factor, self.instructions // max(1, site.size))).choose_loop(site, module)
 
@@ -172,14 +193,27 @@ class _Kernels:
 
         If the trip count is known only at run time, it also depends on the condition and on which results are read.
         """
+        return self._known(view, counter, is_flat=False) or self._known(view, counter, is_flat=True)
+
+    def joins(self, view: LoopView, counter: Induction | None) -> bool:
+        """Check whether the dimensions of a loop are to be joined for its kernel; see `WhileLoopFlattening`.
+
+        On a GPU that is only done if it has no kernel otherwise: threads run positions that carry several elements, and
+        compute what packs them, as fast.
+        """
+        is_wanted = self.target.language == C.name or not self._known(view, counter, is_flat=False)
+        return is_wanted and self._known(view, counter, is_flat=True)
+
+    def _known(self, view: LoopView, counter: Induction | None, *, is_flat: bool) -> bool:
         loop, digests = view.instruction, Digests()
         trips = None if counter is None else counter.trip_count
         end = None if counter is not None else (digests.computation(view.condition), tuple(map(bool, view.results)))
         what = digests.computation(view.body), shape_key(loop.shape), trip_count_of(loop), trips, end
-        key = what, self.target
+        key = what, self.target, is_flat
         found = self.known.get(key)
         if found is None:
-            found = self.known[key] = loop_kernel.loop_refusal(loop, self.target) is None
+            form = flattened_copy(view) if is_flat else loop
+            found = self.known[key] = form is not None and loop_kernel.loop_refusal(form, self.target) is None
         return found
 
 
@@ -245,10 +279,13 @@ def apply_loop_choice(
         raise PlanError(f"there is no loop at position {position}; the module has {len(views)}")
     view = views[position]
     counter = induction(view)
-    site = _site(position, view, counter, _Kernels(KnownLoops() if known is None else known, target or C_TARGET))
+    kernels = _Kernels(KnownLoops() if known is None else known, target or C_TARGET)
+    site = _site(position, view, counter, kernels)
     if choice not in site.choices:
         raise PlanError(f"loop {site.id!r} cannot be treated as {choice!r}; choices: {', '.join(site.choices)}")
     if choice == KERNEL:
+        if kernels.joins(view, counter):
+            flatten(view, loops)
         mark_kernel_loop(view.instruction)
         return True
     if choice == KEEP or counter is None:

@@ -84,10 +84,31 @@ def is_crowded(loop: HloInstruction) -> bool:
     return any(_is_crowded(s, k, extent) for s in state.levels() for k in s.per_position)
 
 
+def has_axis(loop: HloInstruction) -> bool:
+    """Check whether the arrays of a loop can be split into positions; see `LoopState.axis`."""
+    try:
+        LoopState(loop).axis()
+    except UnsupportedError:
+        return False
+    return True
+
+
+def computes_functions(loop: HloInstruction) -> bool:
+    """Check whether iterations compute functions, such as exponentials, of so many elements that launches cost little.
+
+    Raises:
+        UnsupportedError: the loop cannot have a kernel.
+    """
+    return any(_has_function(s, CROWDED_ELEMENTS) for s in LoopState(loop).levels())
+
+
 def _is_crowded(state: LoopState, k: int, extent: int) -> bool:
     elements = state.shapes[k].num_elements
-    if elements < max(CROWDED_ELEMENTS, CROWDED * extent):
-        return False
+    return elements >= max(CROWDED_ELEMENTS, CROWDED * extent) and _has_function(state, elements)
+
+
+def _has_function(state: LoopState, elements: int) -> bool:
+    """Check whether the body computes a function of so many elements."""
     functions = (
         i for i in state.body.instructions if i.opcode.has(Trait.EXPENSIVE) and i.opcode.has(Trait.ELEMENTWISE)
     )
