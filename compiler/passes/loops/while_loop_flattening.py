@@ -318,7 +318,7 @@ def _placed(
         if i in found or i in fixed or (i is computation.root and i.opcode is Opcode.TUPLE):
             continue
         if all(o is None for o in at):
-            # Random numbers, for example: what an iteration computes anew from the numbers of the positions.
+            # Random numbers, for example: what each iteration computes from the numbers of the positions.
             places = _places(i.shape, block) if i.opcode.is_elementwise and i.shape.is_array else []
             if not places:
                 continue
