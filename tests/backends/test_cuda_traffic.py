@@ -41,7 +41,15 @@ def test_rows_that_break_a_rule_are_offenders() -> None:
 @pytest.mark.parametrize(
     ("row", "reason"),
     [
-        pytest.param(replace(ROW, coalescing=0.5, l2=2.0), "", id="sectors are read twice"),
+        pytest.param(
+            replace(ROW, coalescing=0.5, l2=2.0, memory=1.0, microseconds=20), "", id="sectors are read twice"
+        ),
+        pytest.param(replace(ROW, coalescing=0.5, l2=2.0, memory=1.2, microseconds=8), "", id="and come twice, too"),
+        pytest.param(
+            replace(ROW, coalescing=0.5, l2=2.0, memory=1.0, microseconds=7.0),
+            "as long as memory alone",
+            id="as fast as its traffic",
+        ),
         pytest.param(replace(ROW, coalescing=0.5, l2=1.0), "each byte comes 1.00 times", id="l1 serves the rest"),
         pytest.param(replace(ROW, coalescing=0.5, l2=8.0, bytes=4000), "arrays of 4.0 kB", id="small"),
         pytest.param(replace(ROW, grid=128, memory=1.0), "97% of the multiprocessors", id="nearly all"),

@@ -43,6 +43,9 @@ HIDDEN = 0.5
 of `device_times.SHARPNESS`, such traffic makes it 2% longer."""
 DIVISIBLE = frozenset({"reduction", "column-reduction", "block", "scan", "top-k", "sort", "attention", "product"})
 """Kinds of kernels whose rows, columns or tiles only a second kernel could put together again from several blocks."""
+CLOSE = 1.05
+"""Times that each byte may come from memory, and that a kernel may take of what memory alone would, at most, if it is
+as fast as others of its traffic."""
 BUSY = 0.9
 """Share of the multiprocessors that have blocks from which on more blocks would change little."""
 GPU = gpu_model("h100")
@@ -141,6 +144,9 @@ class Row:
             return f"the L1 caches serve the rest of the sectors: each byte comes {self.l2:.2f} times from the L2 cache"
         if self.traffic <= HIDDEN and self.limit not in ("memory", "l2"):
             return f"memory and the L2 cache take {self.traffic:.0%} of the time, which {self.limit} limits"
+        alone = 1e6 * (GPU.launch + self.memory * self.bytes / GPU.memory_bandwidth)
+        if 0 < self.memory <= CLOSE and self.microseconds <= CLOSE * alone:
+            return f"takes {self.microseconds / alone:.2f} times as long as memory alone, which moves no byte twice"
         return ""
 
     def _reason_for_blocks(self) -> str:
