@@ -26,6 +26,7 @@ from compiler.analysis.element_work import (
 from compiler.analysis.index_moves import INDEX_ATTRIBUTES, evaluation_share, index_move, long_dimensions
 from compiler.analysis.library_work import TEMPLATE_OPS, library_flops, operand_reads, product_time, scans_rows
 from compiler.analysis.post_operations import epilogue_of, suits_call
+from compiler.analysis.update_chains import updates_of
 from compiler.errors import UnsupportedError
 from compiler.ir import HloComputation, HloInstruction, Opcode, Trait
 from compiler.ir.types import PrimitiveType as T
@@ -259,6 +260,7 @@ class _Walk:
         self, inside: Sequence[HloInstruction], outputs: Sequence[HloInstruction], inputs: Sequence[HloInstruction]
     ) -> None:
         self.inside, self.outputs, self.inputs = inside, outputs, inputs
+        self.members = set(inside)
         self.uses: dict[HloInstruction, Contexts] = {}
         self.own: set[HloInstruction] = set()  # the values whose contexts are not those of what reads them
         # Without calls for most instructions: a summary is made after every fusion.
@@ -302,6 +304,7 @@ class _Walk:
 
     def summary(self) -> KernelSummary:
         updates = {o: o.operands[1].shape.num_elements for o in self.outputs if self._in_place(o)}
+        changes = {u for o in updates for u in updates_of(o, self.members)}
         largest = max((updates.get(o, first_leaf_elements(o)) for o in self.outputs), default=1)
         for o in self.outputs:
             n = updates.get(o, first_leaf_elements(o))
@@ -350,8 +353,8 @@ class _Walk:
                     reduced = max(reduced, evaluations * reduced_elements(i))
             elif op is not Opcode.CONSTANT:
                 statements += copies
-            if updates and i in updates:
-                self._propagate_update(i, contexts)
+            if changes and i in changes:
+                self._propagate_update(i, contexts, changes)
             elif i.operands:
                 self._propagate(i, contexts)
         inputs = {p: self._input(p) for p in self.inputs}
@@ -481,12 +484,14 @@ class _Walk:
         return self._row_of(output) if n == math.prod(self.full) else hash((_ROW, n))
 
     def _written(self, output: HloInstruction) -> float:
-        return output.operands[1].shape.byte_size if self._in_place(output) else output.shape.byte_size
+        if not self._in_place(output):
+            return output.shape.byte_size
+        return sum(u.operands[1].shape.byte_size for u in updates_of(output, self.members))
 
     def _in_place(self, output: HloInstruction) -> bool:
         if output.opcode is not Opcode.DYNAMIC_UPDATE_SLICE:
             return False
-        base = output.operands[0]
+        base = updates_of(output, self.members)[0].operands[0]
         if len(self.outputs) > 1 and any(u.opcode is not Opcode.TUPLE for u in output.users):
             return False
         return base in self.inputs and _may_be_overwritten(base)
@@ -536,10 +541,15 @@ class _Walk:
             times = 0.0 if o in self.inputs else operand_reads(i, n)
             self._need(o, hash((i.opcode, i.shape.is_array and i.shape.dimensions, n)), Use(size * times, size))
 
-    def _propagate_update(self, update: HloInstruction, contexts: Contexts) -> None:
-        """Need only the new elements of an update in place, in the order of the other outputs, and where they go."""
+    def _propagate_update(self, update: HloInstruction, contexts: Contexts, others: Set[HloInstruction]) -> None:
+        """Need only the new elements of an update in place, in the order of the other outputs, and where they go.
+
+        An update before it in the same array, which is among `others`, is needed as far.
+        """
+        needed = update.operands[:2] if update.operands[0] in others else update.operands[1:2]
         for context, use in contexts.items():
-            self._need(update.operands[1], context, use)
+            for o in needed:
+                self._need(o, context, use)
         for start in update.operands[2:]:
             self._need(start, SCALAR, Use(1, 1))
 

@@ -31,6 +31,7 @@ from dataclasses import replace
 
 from compiler.analysis.attention import attention_of
 from compiler.analysis.element_work import MOST_JOINED, needs_loop
+from compiler.analysis.update_chains import updates_of
 from compiler.codegen.lowering.emission import STATEMENT_LIMIT
 from compiler.codegen.lowering.emit import Emitter
 from compiler.codegen.lowering.nests import looped_reductions, nests_of
@@ -221,10 +222,11 @@ class _Lowering:
         """Return the parameters that roots update in place and that nothing else reads, by position of the root."""
         found: dict[int, HloInstruction] = {}
         for k, r in enumerate(self.roots):
-            base = r.operands[0] if r.opcode is Opcode.DYNAMIC_UPDATE_SLICE else None
+            updates = updates_of(r) if r.opcode is Opcode.DYNAMIC_UPDATE_SLICE else ()
+            base = updates[0].operands[0] if updates else None
             if base is None or base.opcode is not Opcode.PARAMETER or len(base.users) != 1:
                 continue
-            elsewhere = base in r.operands[1:] or any(u is not self.fused.root for u in r.users)
+            elsewhere = base in updates[0].operands[1:] or any(u is not self.fused.root for u in r.users)
             if not elsewhere and self.roots.count(r) == 1:
                 found[k] = base
         return found
@@ -301,24 +303,30 @@ class _Lowering:
         return self._finish("loop")
 
     def _in_place_update(self, updated: Mapping[int, HloInstruction]) -> lir.Kernel:
-        """Emit one loop over the elements of the updates; other outputs have as many, such as the state of a loop."""
+        """Emit one loop over the elements of the updates; other outputs have as many, such as the state of a loop.
+
+        Several updates of one array are made one after the other in each iteration.
+        """
         e = self.emitter
-        sources = [r.operands[1] if k in updated else r for k, r in enumerate(self.roots)]
+        made = [updates_of(r) if k in updated else (r,) for k, r in enumerate(self.roots)]
+        sources = [u[-1].operands[1] if k in updated else u[-1] for k, u in enumerate(made)]
         counts = {s.shape.num_elements for s in sources}
         if len(counts) != 1:
             raise UnsupportedError(f"updates of different sizes: {', '.join(str(s.shape) for s in sources)}")
-        starts = {k: update_starts(e, self.roots[k]) for k in updated}
+        starts = {u: update_starts(e, u) for k in updated for u in made[k]}
         dims = sources[0].shape.dimensions
         vars_ = self._vars(dims, "i")
         if 0 not in dims:
             with e.loops(vars_):
                 at = tuple(ix.of(v) for v in vars_)
                 offset, stores = ix.linearize(at, dims), []
-                for k, (r, source) in enumerate(zip(self.roots, sources, strict=True)):
-                    own = source.shape.dimensions
+                for k, (r, own_updates) in enumerate(zip(self.roots, made, strict=True)):
+                    own = sources[k].shape.dimensions
                     index = at if own == dims else ix.delinearize(offset, own)
-                    to = tuple(a + s for a, s in zip(index, starts[k], strict=True)) if k in starts else index
-                    stores.append(lir.Store(f"o{k}", ix.linearize(to, r.shape.dimensions), e.value(source, index)))
+                    for u in own_updates:
+                        value = e.value(u.operands[1] if k in updated else u, index)
+                        to = tuple(a + s for a, s in zip(index, starts[u], strict=True)) if k in updated else index
+                        stores.append(lir.Store(f"o{k}", ix.linearize(to, r.shape.dimensions), value))
                 for store in stores:
                     e.add(store)
         first = len(self.fused.parameters)
