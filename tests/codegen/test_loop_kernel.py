@@ -507,3 +507,27 @@ def test_a_loop_until_values_converge_needs_no_host() -> None:
             found = [x.get() for x in executable(*args)]
         for x, wanted in zip(found, evaluate(parse(NEWTON), args), strict=True):
             np.testing.assert_allclose(x, wanted, rtol=1e-5)
+
+
+SHORT = {
+    "an array": ("f32[8]", f"{N} z = f32[8] sine(x1) y = f32[8] add(z, x1) ROOT r = STATE tuple(n, y)", 8),
+    "with a number": (
+        "f32[5]; f32[]",
+        f"""{N} b = f32[5] broadcast(x2), dimensions={{}} y = f32[5] multiply(x1, b) z = f32[] cosine(x2)
+        ROOT r = STATE tuple(n, y, z)""",
+        5,
+    ),
+}
+
+
+@pytest.mark.skipif(not running.has_emulator(), reason="the emulator needs g++")
+def test_short_arrays_are_divided_among_threads_where_no_thread_needs_the_elements_of_another(tmp_path: Path) -> None:
+    divided = {name: _case_of(loop(state, body, 6), "cuda") for name, (state, body, _) in SHORT.items()}
+    for name, case in divided.items():
+        assert f"< {SHORT[name][2]}" in case.spec.source, name
+    one = _case_of(loop(*SEQUENTIAL["elements that depend on each other"]), "cuda")
+    assert one.spec.block * one.spec.grid == 1 or "< 1;" in one.spec.source
+    cases = [*divided.values(), one]
+    for case, run in zip(cases, running.run_emulated(cases, tmp_path), strict=True):
+        assert not run.error
+        assert running.problem(run.outputs, case) is None

@@ -8,6 +8,7 @@ GPU), so that the state does not go through memory in every iteration.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -17,7 +18,7 @@ from compiler.codegen.languages import find_language
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.schedules.schedule import Schedule
 from compiler.codegen.templates.loop_lowering import LoopLowering
-from compiler.codegen.templates.loop_state import LoopState, fitted_schedule, positions_of
+from compiler.codegen.templates.loop_state import LoopState, fitted_schedule, positions_of, states_of
 from compiler.errors import UnsupportedError
 from compiler.ir.computation import HloComputation
 from compiler.ir.instruction import HloInstruction
@@ -97,8 +98,19 @@ def bound_loop_nest(loop: HloInstruction, language: str, schedule: Schedule) -> 
 
 
 def _lowered(loop: HloInstruction, language: str, schedule: Schedule | None) -> tuple[lir.Kernel, LoopState, Schedule]:
-    """Return the nest of a loop, its state, and the schedule that it was lowered with."""
-    state = LoopState(loop)
+    """Return the nest of a loop, its state, and the schedule that it was lowered with.
+
+    Raises:
+        UnsupportedError: it has no nest with the last of the states that it may have.
+    """
+    *preferred, state = states_of(loop, find_language(language).threads is None)
+    for other in preferred:
+        with contextlib.suppress(UnsupportedError):
+            return _lowered_with(other, language, schedule)
+    return _lowered_with(state, language, schedule)
+
+
+def _lowered_with(state: LoopState, language: str, schedule: Schedule | None) -> tuple[lir.Kernel, LoopState, Schedule]:
     axis, extent = positions_of(state, language, 0 if schedule is None else schedule.axis)
     schedule = schedule or fitted_schedule(language, extent, state.bytes_per_lane(axis, extent))
     with deep_recursion():

@@ -18,6 +18,8 @@ from compiler.ir.shape import Shape
 
 SHARED_LIMIT = 16
 """Carried arrays of at most this many elements are shared by all positions; each element becomes a scalar."""
+LEAST_POSITIONS = 3
+"""Elements of a short array from which on threads of a GPU divide it."""
 ELEMENT_LIMIT = 64
 """Maximum number of elements that one position carries in one array."""
 CARRIED_LIMIT = 64
@@ -57,6 +59,20 @@ def default_loop_schedule(loop: HloInstruction, language: str) -> Schedule:
     state = LoopState(loop)
     axis, extent = positions_of(state, language)
     return fitted_schedule(language, extent, state.bytes_per_lane(axis, extent))
+
+
+def states_of(loop: HloInstruction, on_gpu: bool) -> tuple[LoopState, ...]:
+    """Return the states with which the kernel of a loop may be lowered, the preferred one first.
+
+    On a GPU, short arrays are divided among threads rather than computed by one, if no thread needs the elements of
+    another, which lowering finds out.
+    """
+    state = LoopState(loop)
+    if on_gpu and state.is_sequential():
+        longest = max((state.shapes[k].num_elements for k in state.shared), default=0)
+        if longest >= LEAST_POSITIONS:
+            return LoopState(loop, shared_limit=1), state
+    return (state,)
 
 
 def positions_of(state: LoopState, language: str, wanted: int = 0) -> tuple[int, int]:
@@ -149,12 +165,12 @@ class LoopState:
         changed: elements that the loop changes; the others are read from the arguments in every iteration.
         stacked: changed arrays of which each iteration writes one slice and reads nothing, such as a scan's outputs.
             They are stored to memory directly. An inner loop has none.
-        shared: other changed arrays of at most SHARED_LIMIT elements, which every tile computes for itself.
+        shared: other changed arrays of at most `shared_limit` elements, which every tile computes for itself.
         per_position: all other changed arrays. They are split along the axis and kept in local arrays.
         inner: the states of the loops in the body, in the order in which they run.
     """
 
-    def __init__(self, loop: HloInstruction, *, is_inner: bool = False) -> None:
+    def __init__(self, loop: HloInstruction, *, is_inner: bool = False, shared_limit: int = SHARED_LIMIT) -> None:
         self.loop = loop
         self.body: HloComputation = loop.attributes["body"]
         self.condition: HloComputation = loop.attributes["condition"]
@@ -172,9 +188,10 @@ class LoopState:
         self.new = root.operands
         self.changed = [k for k in range(len(self.shapes)) if not self._is_element(self.new[k], k)]
         self.stacked = set() if is_inner else {k for k in self.changed if self._is_stacked(k)}
-        self.shared = {k for k in self.changed if k not in self.stacked and self.shapes[k].num_elements <= SHARED_LIMIT}
+        self.shared = {k for k in self.changed if k not in self.stacked and self.shapes[k].num_elements <= shared_limit}
         self.per_position = [k for k in self.changed if k not in self.shared and k not in self.stacked]
-        self.inner = [LoopState(i, is_inner=True) for i in self.body.post_order() if i.opcode is Opcode.WHILE]
+        loops = [i for i in self.body.post_order() if i.opcode is Opcode.WHILE]
+        self.inner = [LoopState(i, is_inner=True, shared_limit=shared_limit) for i in loops]
 
     def _is_element(self, i: HloInstruction, k: int) -> bool:
         return i.opcode is Opcode.GET_TUPLE_ELEMENT and i.operands[0] is self.parameter and i.attributes["index"] == k

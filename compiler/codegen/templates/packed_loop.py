@@ -6,6 +6,7 @@ stores it: splitting a stacked array into columns, say, and stacking the columns
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 from collections.abc import Callable, Sequence
@@ -18,7 +19,7 @@ from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import Index, IndexExpr
 from compiler.codegen.schedules.schedule import Schedule
 from compiler.codegen.templates.loop_lowering import Level, LoopLowering
-from compiler.codegen.templates.loop_state import ELEMENT_LIMIT, SHARED_LIMIT, LoopState
+from compiler.codegen.templates.loop_state import ELEMENT_LIMIT, SHARED_LIMIT, LoopState, states_of
 from compiler.errors import UnsupportedError
 from compiler.ir.computation import HloComputation
 from compiler.ir.instruction import HloInstruction
@@ -41,7 +42,11 @@ def lower_packed_loop(
     Raises:
         UnsupportedError: the loop cannot become one kernel, or what surrounds it is not computed position by position.
     """
-    state = LoopState(loop)
+    *preferred, state = states_of(loop, on_gpu=True)  # loops of one thread, or of few positions, are those of a GPU
+    for divided in preferred:
+        with contextlib.suppress(UnsupportedError):
+            axis, extent = divided.axis(schedule.axis)
+            return _PackedLowering(fused, roots, loop, divided, axis, extent, schedule).kernel()
     axis, extent = (0, 1) if state.is_sequential() else state.axis(schedule.axis)
     return _PackedLowering(fused, roots, loop, state, axis, extent, schedule).kernel()
 

@@ -20,6 +20,7 @@ from compiler.passes.infrastructure.base import HloPass
 from compiler.passes.infrastructure.pipeline import FixedPoint, PassPipeline, PipelineRun
 from compiler.passes.infrastructure.registry import make_pass
 from compiler.passes.infrastructure.sparing import Keeps, sparing
+from compiler.passes.loops.loop_products import LoopProducts
 from compiler.passes.loops.loop_weights import LoopWeightTranspose
 from compiler.passes.loops.stack_allocation import LoopStackAllocation
 from compiler.passes.movement.scatter_select import ScatterSelect
@@ -118,9 +119,12 @@ def default_pipeline() -> PassPipeline:
 
 @cache
 def gpu_pipeline() -> PassPipeline:
-    """Return the default pipeline for a GPU: loops carry complex numbers as their parts, which have loop kernels."""
+    """Return the default pipeline for a GPU, where more loops have kernels.
+
+    They carry complex numbers as their parts, and products of few elements are sums.
+    """
     simplify, parts = simplification(), ComplexExpander(wide=True, in_loops=True)
-    loops = FixedPoint("loops", (*passes(*LOOPS), parts, simplify), limit=8)
+    loops = FixedPoint("loops", (*passes(*LOOPS), parts, LoopProducts(), simplify), limit=8)
     return PassPipeline("default", (simplify, loops, *passes("computation-deduplication", "cse", "dce")))
 
 

@@ -1,0 +1,60 @@
+"""Loops with products of few elements in programs for a GPU."""
+
+import numpy as np
+
+from compiler import compile, parse
+from compiler.backends.cuda.emulation import available, stand_in
+from compiler.interpreter import evaluate
+from compiler.passes import make_pass
+
+ROTATION = """HloModule m
+body {
+  s = (s32[], f32[3], f32[50,3], f32[3,3]) parameter(0)
+  n = s32[] get-tuple-element(s), index=0
+  v = f32[3] get-tuple-element(s), index=1
+  out = f32[50,3] get-tuple-element(s), index=2
+  w = f32[3,3] get-tuple-element(s), index=3
+  one = s32[] constant(1)
+  next = s32[] add(n, one)
+  d = f32[3] dot(w, v), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  p = f32[3] tanh(d)
+  row = f32[1,3] reshape(p)
+  zero = s32[] constant(0)
+  stored = f32[50,3] dynamic-update-slice(out, row, n, zero)
+  ROOT t = (s32[], f32[3], f32[50,3], f32[3,3]) tuple(next, p, stored, w)
+}
+condition {
+  s = (s32[], f32[3], f32[50,3], f32[3,3]) parameter(0)
+  n = s32[] get-tuple-element(s), index=0
+  last = s32[] constant(50)
+  ROOT r = pred[] compare(n, last), direction=LT
+}
+ENTRY main {
+  v = f32[3] parameter(0)
+  w = f32[3,3] parameter(1)
+  zero = s32[] constant(0)
+  none = f32[] constant(0)
+  out = f32[50,3] broadcast(none), dimensions={}
+  t = (s32[], f32[3], f32[50,3], f32[3,3]) tuple(zero, v, out, w)
+  loop = (s32[], f32[3], f32[50,3], f32[3,3]) while(t), condition=condition, body=body
+  ROOT r = f32[50,3] get-tuple-element(loop), index=2
+}
+"""
+
+
+def test_a_loop_with_a_small_product_is_one_kernel_on_a_gpu() -> None:
+    executable = compile(parse(ROTATION), backend="cuda")
+    assert "loop-kernel" in {k.kind for k in executable.kernels}
+    assert len(executable.kernels) <= 2
+    if available():
+        rng = np.random.default_rng(0)
+        args = [rng.normal(size=3).astype(np.float32), rng.normal(size=(3, 3)).astype(np.float32)]
+        with stand_in.installed():
+            (got,) = executable(*args)
+        np.testing.assert_allclose(got.get(), evaluate(parse(ROTATION), args)[0], rtol=1e-4, atol=1e-5)
+
+
+def test_large_products_stay() -> None:
+    text = ROTATION.replace("f32[3,3]", "f32[30,30]").replace("f32[50,3]", "f32[50,30]").replace("f32[3]", "f32[30]")
+    assert not make_pass("loop-products").run(parse(text.replace("f32[1,3]", "f32[1,30]")))
+    assert make_pass("loop-products").run(parse(ROTATION))
