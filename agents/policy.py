@@ -15,6 +15,7 @@ from agents.network import GraphBatch, TorchPointerNetwork
 from compiler.learned.features import decisions as features
 from compiler.learned.features.candidates import KERNEL_LOOP_COLUMN, SAVING_COLUMN
 from compiler.learned.fusion_policy import network_shape
+from compiler.support.untrusted import short_repr
 
 __all__ = ["PointerFeatures", "PointerPolicy", "graph_batch"]
 
@@ -36,6 +37,11 @@ class PointerFeatures(BaseFeaturesExtractor):
     """Scores of all candidates, padded to the size of the action space, with the value in the last column."""
 
     def __init__(self, observation_space: spaces.Dict, hidden: int = 64, rounds: int = 2, prior: float = 0.0) -> None:
+        if not isinstance(observation_space, spaces.Dict) or "endpoints" not in observation_space.spaces:
+            raise TypeError(
+                "PointerPolicy needs the observation of a decision, which Fusion, Unroll, Expansions, Kernels and "
+                f"Compile have, not {short_repr(observation_space)}; use MlpPolicy for PassOrder"
+            )
         candidates = observation_space["endpoints"].shape
         assert candidates is not None  # noqa: S101 - a Box always has a shape
         self.actions = candidates[0] // 2

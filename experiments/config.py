@@ -121,7 +121,7 @@ class TrainConfig(PointerSettings):
                 values[name] = kinds[name](value)
             except ValueError:
                 raise ConfigError(
-                    f"setting {name!r} takes a {type(getattr(self, name)).__name__}, got {value!r}"
+                    f"setting {name!r} takes {_KINDS[type(getattr(self, name))]}, got {value!r}"
                 ) from None
         return replace(self, **values)
 
@@ -148,6 +148,7 @@ class TrainConfig(PointerSettings):
         return TrainConfig(**values)
 
 
+_KINDS: Mapping[type, str] = {int: "an integer", float: "a number", str: "text"}
 _FORMER_NAMES: Mapping[str, str] = {
     "rollout": "n_steps", "batch": "batch_size", "epochs": "n_epochs", "clip": "clip_range", "entropy": "ent_coef",
     "value": "vf_coef", "exploration": "exploration_fraction", "timesteps": "total_timesteps",

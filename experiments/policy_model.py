@@ -5,11 +5,13 @@ MLflow imports this module by its name and gives it the folder of the policy (a 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from compiler.api import decide_all
+from compiler.errors import ArgumentError
 from compiler.policy import load_whole
 from compiler.session import CompilationSession
 from compiler.text import parse
@@ -42,17 +44,26 @@ class PolicyModel:
             params: `backend`, "cpu" or "cuda".
 
         Raises:
-            HloSyntaxError: a value is not HLO text.
+            HloSyntaxError: a text is not HLO.
+            ArgumentError: a value is no text, as in the one row that MLflow makes of a dict of lists.
         """
         from pandas import DataFrame
 
         backend = str((params or {}).get("backend", "cpu"))
-        return DataFrame({OUTPUT: [self._plan(str(text), backend) for text in model_input[INPUT]]})
+        return DataFrame({OUTPUT: [self._plan(_text(n, v), backend) for n, v in enumerate(model_input[INPUT])]})
 
     def _plan(self, text: str, backend: str) -> str:
         session = CompilationSession(parse(text), backend=backend)
         decide_all(session, self.policy.for_backend(session.backend))
         return session.plan.to_json()
+
+
+def _text(row: int, value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    missing = value is None or (isinstance(value, float) and math.isnan(value))  # pandas has NaN for None
+    kind = "missing" if missing else f"a {type(value).__name__}"
+    raise ArgumentError(f"row {row} of the column {INPUT!r} is {kind}; give HLO text, one row per program")
 
 
 def signature() -> ModelSignature:

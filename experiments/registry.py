@@ -83,7 +83,8 @@ def local_policy(policy: str, folder: Path = Path("runs")) -> str:
     The copy is removed when the process ends.
 
     Args:
-        policy: the name of a policy, a folder, or a URI: `models:/NAME/VERSION` or `models:/NAME@ALIAS`.
+        policy: the name of a policy, a folder, or a URI: `models:/NAME/VERSION`, `models:/NAME/latest`
+            or `models:/NAME@ALIAS`.
         folder: the folder of the local store; not used if MLFLOW_TRACKING_URI is set.
 
     Raises:
@@ -122,8 +123,13 @@ def _version(client: MlflowClient, policy: str) -> tuple[str, str]:
     Raises:
         ValueError: it is no URI of a model.
     """
-    found = re.fullmatch(r"models:/([^/@]+)(?:/(\d+)|@([^/]+))", policy)
+    found = re.fullmatch(r"models:/([^/@']+)(?:/(\d+|latest)|@([^/]+))", policy)
     if found is None:
-        raise ValueError("expected models:/NAME/VERSION or models:/NAME@ALIAS")
+        raise ValueError("expected models:/NAME/VERSION, models:/NAME/latest or models:/NAME@ALIAS")
     name, number, alias = found.groups()
+    if number == "latest":
+        newest = client.search_model_versions(f"name='{name}'", max_results=1, order_by=["version_number DESC"])
+        if not newest:
+            raise ValueError(f"there is no version of {name}")
+        return name, str(newest[0].version)
     return name, number or str(client.get_model_version_by_alias(name, alias).version)

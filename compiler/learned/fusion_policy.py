@@ -15,9 +15,11 @@ from typing import Any
 import numpy as np
 
 from compiler.analysis.cost_model import DEVICES, CostModel, DeviceModel, device_model
+from compiler.backends.backend import OwnDefaults
+from compiler.backends.registry import find_backend
 from compiler.errors import PolicyError
 from compiler.fusion.actions import FusionAction
-from compiler.fusion.policies import POLICIES, SEARCHES, make_policy
+from compiler.fusion.policies import DEFAULT_POLICY, POLICIES, SEARCHES, make_policy
 from compiler.fusion.protocol import FusionPolicy
 from compiler.fusion.state import FusionState
 from compiler.ir import HloModule
@@ -41,7 +43,7 @@ __all__ = ["FORMAT", "LearnedFusionPolicy", "load_policy", "network_shape", "sav
 
 FORMAT = "hlogym-fusion-policy"
 MOST_DECISIONS = 400
-"""Number of fusions of the network before its completion, so that large programs take seconds."""
+"""Number of fusions of the network in a program, so that large programs take seconds; its completion does the rest."""
 _RANKED = 3
 """Number of choices that an explanation names."""
 
@@ -60,7 +62,8 @@ class LearnedFusionPolicy:
         seed: None takes the best action; an integer seeds draws from the policy's distribution, for searches.
         name: the name that plans record.
         completion: the name of the fusion policy that takes over where the network stops, or after MOST_DECISIONS of
-            its decisions, or several with commas, one after the other; empty: none.
+            its decisions, or several with commas, one after the other. Empty: none where the network stops, and that
+            of `compile` for the backend after so many decisions.
     """
 
     network: PointerNetwork
@@ -94,14 +97,18 @@ class LearnedFusionPolicy:
             self._undone, self._decisions, self._rest = state.undone, 0, None
         if self._rest is None:
             action = self._scored(self._features)
-            if action is not None or not self.completion:
+            if action is not None or not (self.completion or self._is_used_up):
                 return action
-            self._rest = make_policy(self.completion)
+            self._rest = make_policy(self.completion or _default_fusion(state))
         return self._rest.choose(state)
+
+    @property
+    def _is_used_up(self) -> bool:
+        return self._decisions >= MOST_DECISIONS
 
     def _scored(self, features: FusionFeatures) -> FusionAction | None:
         """Return the fusion with the highest score, or None where stopping has it."""
-        if self.completion and self._decisions >= MOST_DECISIONS:
+        if self._is_used_up:
             return None
         self._decisions += 1
         offer = _offered(features)
@@ -130,6 +137,12 @@ class LearnedFusionPolicy:
             # The greatest of scores with Gumbel noise added is a draw from their softmax.
             scores = scores + self._rng.gumbel(size=scores.shape).astype(np.float32)
         return int(np.argmax(scores))
+
+
+def _default_fusion(state: FusionState) -> str:
+    """Return the name of the fusion policy of `compile` for the backend of a state."""
+    backend = find_backend(state.target.backend)
+    return backend.default_fusion if isinstance(backend, OwnDefaults) else DEFAULT_POLICY
 
 
 def _offered(features: FusionFeatures) -> Offer:

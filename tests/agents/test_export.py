@@ -15,11 +15,14 @@ from agents.export import export_policy
 from agents.network import TorchPointerNetwork
 from agents.policy import graph_batch
 from compiler.errors import PolicyError
+from compiler.fusion.protocol import run_policy
 from compiler.fusion.state import FusionState
+from compiler.ir import Opcode
 from compiler.learned.features.candidates import SAVING_COLUMN
 from compiler.learned.features.decisions import FEATURE_VERSION, decision_graph
 from compiler.learned.features.fusion import FusionFeatures
 from compiler.learned.fusion_policy import load_policy, network_shape
+from compiler.learned.pointer_network import DecisionGraph
 from compiler.learned.weights import parse_weights, weights_to_bytes
 from compiler.text import parse
 from env.observations import observe
@@ -94,6 +97,28 @@ print([m for m in ("torch", "gymnasium", "stable_baselines3", "mlflow", "safeten
     command = [sys.executable, "-c", script, str(folder), str(tmp_path / "p.hlo")]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
     assert done.stdout.strip() == "[]", done.stderr
+
+
+def test_the_default_fusions_complete_large_programs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("compiler.learned.fusion_policy.MOST_DECISIONS", 2)
+    loaded = load_policy(folder)
+    asked: list[DecisionGraph] = []
+    scores = loaded.network.scores
+
+    def continuing(graph: DecisionGraph) -> np.ndarray:
+        asked.append(graph)
+        return np.append(scores(graph)[:-1], np.float32(-1e9))
+
+    monkeypatch.setattr(loaded.network, "scores", continuing)
+    steps = "".join(f"  v{n} = f32[64] tanh(v{n - 1})\n" for n in range(1, 30))
+    text = f"HloModule m\nENTRY e {{\n  v0 = f32[64] parameter(0)\n{steps}  ROOT r = f32[64] negate(v29)\n}}\n"
+    state = FusionState(parse(text))
+    run_policy(state, loaded)
+    assert len(asked) == 2
+    assert [i.opcode for i in state.module.entry.instructions] == [Opcode.PARAMETER, Opcode.FUSION]
+    other = FusionState(parse(text))  # it decides anew for another program
+    run_policy(other, loaded)
+    assert len(asked) == 4
 
 
 def _edit(folder: Path, **changes: object) -> None:

@@ -2,12 +2,14 @@
 
 from pathlib import Path
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch
 from sb3_contrib import MaskablePPO
 
 from agents.checkpoint import CheckpointError, InputFeatures, latest_checkpoint, load_checkpoint, save_checkpoint
+from agents.policy import PointerPolicy
 from agents.ppo import make_ppo, network_of
 from agents.search import STRATEGIES, Starts, find_plan
 from agents.searches import SEARCHES
@@ -65,6 +67,14 @@ def test_masked_actions_are_never_taken(suite: Path) -> None:
         assert info["refused"] == ""
         if terminated:
             observation, _ = env.reset()
+
+
+def test_a_policy_for_decisions_says_which_environments_have_them(suite: Path) -> None:
+    env = gym.make("hlogym/PassOrder-v0", suite=suite)
+    with pytest.raises(
+        TypeError, match=r"the observation of a decision, which .* have, not Box.*MlpPolicy for PassOrder"
+    ):
+        MaskablePPO(PointerPolicy, env)
 
 
 def test_a_checkpoint_gives_everything_back(suite: Path, tmp_path: Path) -> None:

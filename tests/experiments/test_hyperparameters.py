@@ -36,7 +36,7 @@ def test_settings_of_an_environment_override_those_of_all(tmp_path: Path) -> Non
     ("text", "message"),
     [
         ("hlogym/Unroll-v0: {hidden: 8}", "has no settings for hlogym/Fusion-v0, only for hlogym/Unroll-v0"),
-        ("hlogym/Fusion-v0: {hidden: wide}", "'hidden' takes a int, got 'wide'"),
+        ("hlogym/Fusion-v0: {hidden: wide}", "'hidden' takes an integer, got 'wide'"),
         ("hlogym/Fusion-v0: {policy_kwargs: {net_arch: 3}}", "policy_kwargs must be a number or a string"),
         ("- 1", "must map ids of environments to settings"),
         ("a: [", "is not YAML"),

@@ -13,11 +13,13 @@ from mlflow.tracking import MlflowClient
 from typer.testing import CliRunner
 
 from compiler.api import compile as compile_hlo
+from compiler.errors import ArgumentError
 from compiler.plan import CompilationPlan
 from env.suites import load_suite
 from experiments.cli import app
 from experiments.config import TrainConfig
 from experiments.mlflow_store import TrackingError
+from experiments.policy_model import PolicyModel
 from experiments.program_dataset import describe_programs
 from experiments.registry import local_policy, registered_name
 from experiments.run_folder import new_run
@@ -88,15 +90,23 @@ def test_the_model_makes_plans_that_compile(folder: Path, name: str) -> None:
     assert compile_hlo(CHAIN, backend="cpu", plan=plan).plan == plan
     with pytest.raises(mlflow.exceptions.MlflowException, match="schema"):
         model.predict(pandas.DataFrame({"text": [CHAIN]}))
+    with pytest.raises(ArgumentError, match="row 0 of the column 'hlo' is a list"):
+        model.predict({"hlo": [CHAIN]})
+    with pytest.raises(ArgumentError, match="row 1 of the column 'hlo' is missing"):
+        PolicyModel(Path(local_policy(f"models:/{name}/1", folder / "runs"))).predict(
+            pandas.DataFrame({"hlo": [CHAIN, None]})
+        )
 
 
 def test_commands_read_policies_from_the_registry(folder: Path) -> None:
     client(folder).set_registered_model_alias("hlogym-fusion", "best", "1")
     (folder / "chain.hlo").write_text(CHAIN)
-    for uri in ("models:/hlogym-fusion/1", "models:/hlogym-fusion@best"):
+    for uri in ("models:/hlogym-fusion/1", "models:/hlogym-fusion/latest", "models:/hlogym-fusion@best"):
         assert "agree" in hlogym("run", "chain.hlo", "--backend", "cpu", "--policy", uri, "--check")
     with pytest.raises(TrackingError, match="no model models:/hlogym-fusion/7"):
         local_policy("models:/hlogym-fusion/7", folder / "runs")
+    with pytest.raises(TrackingError, match="there is no version of other"):
+        local_policy("models:/other/latest", folder / "runs")
 
 
 def test_reading_a_model_makes_no_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -80,7 +80,7 @@ def test_settings_are_changed_by_name() -> None:
     assert (changed.n_steps, changed.learning_rate, changed.suite) == (32, 0.1, "test")
     with pytest.raises(UnknownNameError, match="'n_steps'"):
         TrainConfig().changed(["n_stepps=1"])
-    with pytest.raises(ConfigError, match="takes a int"):
+    with pytest.raises(ConfigError, match="takes an integer"):
         TrainConfig().changed(["n_steps=many"])
 
 
