@@ -26,6 +26,9 @@ BUSY_SECONDS = 10.0
 KEEP_SECONDS = 7 * 24 * 3600.0
 """Age at which a time has expired: the machine, its load and its libraries change."""
 
+MOST_APART = 10.0
+"""Most by which a speedup, a mean over pairs of blocks, may differ from the ratio of both times, which are medians."""
+
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS plan_times (
     key TEXT PRIMARY KEY,
@@ -230,4 +233,8 @@ def _is_time(row: tuple[Any, ...]) -> bool:
     _, program, *numbers, counts, blocks, load, measured_at = row
     positive = all(isinstance(n, float) and math.isfinite(n) and n > 0 for n in numbers)
     others = all(isinstance(n, float) and math.isfinite(n) and n >= 0 for n in (load, measured_at))
-    return isinstance(program, str) and counts in (0, 1) and isinstance(blocks, int) and positive and others
+    if not (positive and others and isinstance(program, str) and counts in (0, 1) and isinstance(blocks, int)):
+        return False
+    speedup, base, seconds = (Interval(*numbers[i : i + 3]) for i in (0, 3, 6))
+    ordered = all(i.low <= i.value <= i.high for i in (speedup, base, seconds))
+    return ordered and 1 / MOST_APART <= speedup.value * seconds.value / base.value <= MOST_APART

@@ -44,8 +44,8 @@ class PolicyModel:
             params: `backend`, "cpu" or "cuda".
 
         Raises:
-            HloSyntaxError: a text is not HLO.
-            ArgumentError: a value is no text, as in the one row that MLflow makes of a dict of lists.
+            HloSyntaxError: a value is not HLO text.
+            ArgumentError: a value is not a string, as in the one row that MLflow makes of a dict of lists.
         """
         from pandas import DataFrame
 

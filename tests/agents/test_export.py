@@ -116,7 +116,7 @@ def test_the_default_fusions_complete_large_programs(folder: Path, monkeypatch: 
     run_policy(state, loaded)
     assert len(asked) == 2
     assert [i.opcode for i in state.module.entry.instructions] == [Opcode.PARAMETER, Opcode.FUSION]
-    other = FusionState(parse(text))  # it decides anew for another program
+    other = FusionState(parse(text))  # it decides again for another program
     run_policy(other, loaded)
     assert len(asked) == 4
 

@@ -271,7 +271,9 @@ def test_a_poisoned_store_is_not_believed_when_it_matters(program: Program, tmp_
     with Measurer(PlanStore(path), OPTIONS) as measurer:
         measurer.measure(program, plan())
     with PlanStore(path) as store:
-        store._db.execute("UPDATE plan_times SET speedup = 9, speedup_low = 9, speedup_high = 9, counts = 1")
+        changed = "speedup = 9, speedup_low = 9, speedup_high = 9, counts = 1, base = 9 * seconds"
+        both = "base_low = 9 * seconds_low, base_high = 9 * seconds_high"  # otherwise the times would contradict it
+        store._db.execute(f"UPDATE plan_times SET {changed}, {both}")  # noqa: S608
         store._db.commit()
     with Measurer(PlanStore(path), OPTIONS) as measurer:
         found = measurer.measure(program, plan())

@@ -164,12 +164,17 @@ def test_a_database_of_another_program_is_not_changed(tmp_path: Path, version: i
 
 def test_rows_that_cannot_be_times_are_ignored(tmp_path: Path) -> None:
     with PlanStore(tmp_path / "t.sqlite") as store:
-        store.put(*(_time(k, 1.0) for k in "abcdef"))
-        changes = ("seconds = 'fast'", "base_low = 9e999", "speedup = -1.0", "blocks = 'many'", "program = x'00'")
-        for key, change in zip("abcde", changes, strict=True):
+        changes = (
+            "seconds = 'fast'", "base_low = 9e999", "speedup = -1.0", "blocks = 'many'", "program = x'00'",
+            "speedup = 1e300, speedup_high = 1e301", "speedup_low = 2 * speedup_high", "seconds_high = seconds / 2",
+            "base = 50 * base, base_high = 50 * base_high",
+        )  # fmt: skip
+        keys = "abcdefghi"
+        store.put(*(_time(k, 1.0) for k in (*keys, "z")))
+        for key, change in zip(keys, changes, strict=True):
             store._db.execute(f"UPDATE plan_times SET {change} WHERE key = '{key}'")  # noqa: S608
-        assert [store.get(k) for k in "abcde"] == [None] * 5
-        assert store.get("f") == _time("f", 1.0)
+        assert [store.get(k) for k in keys] == [None] * len(keys)
+        assert store.get("z") == _time("z", 1.0)
         store.put(_time("a", 2.0))
         assert store.get("a") == _time("a", 2.0)
 
