@@ -7,14 +7,15 @@ from dataclasses import dataclass
 
 from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
-from compiler.codegen.nest.index import IndexExpr, IndexSymbol, Var
+from compiler.codegen.nest.index import IndexExpr, IndexSymbol, Remainder, Var
 from compiler.codegen.nest.loop_ir import Body, For, LoopKind, Team
-from compiler.codegen.nest.traversal import map_indices, walk
+from compiler.codegen.nest.traversal import bodies_of, map_indices, walk
 from compiler.codegen.nest.work import work_of
 from compiler.codegen.schedules.cuda_shapes import (
     ACCESS_BYTES,
     FULL_THREADS,
     UNROLLED_WORK,
+    WARP,
     blocks_of,
     flat_threads,
 )
@@ -23,6 +24,8 @@ from compiler.codegen.schedules.loop_transforms import flat_nest
 from compiler.codegen.schedules.schedule import Schedule
 from compiler.ir.types import PrimitiveType
 
+MANY_LOADS = 16
+"""Loads in branches of branches from which on threads that diverge take longer than accesses that are not adjacent."""
 MOST_ITEMS = 4
 """Maximum number of accesses to an array by one thread by default."""
 
@@ -66,7 +69,8 @@ class FlatNest:
         found = flat_nest(s) if isinstance(s, For) else None
         if found is None or not is_element(found[1]):
             return None
-        var, body = flattened(*found)
+        vars_, body = found
+        var, body = flattened(_with_equal_branches(vars_, body), body)
         width = width_of([(var, body)], types, schedule, max(1, var.extent // (FULL_THREADS // 4)))
         return FlatNest(var, body, width, _items(var, body, width, types, schedule), types)
 
@@ -89,6 +93,40 @@ class FlatNest:
         if self.items > 1:
             body = (For(item, LoopKind.SERIAL, body, unroll=self.items),)
         return For(number, LoopKind.BLOCK, body, team=Team(threads, 1), blocks=blocks_of(rounds, schedule))
+
+
+def _with_equal_branches(vars_: tuple[Var, ...], body: Body) -> tuple[Var, ...]:
+    """Return the loops in an order in which adjacent threads take the same branches, if many loads are in branches.
+
+    Every second or fourth element of the last loop may be computed in its own way, as by an associative scan. A warp
+    would run the branches of all of its threads one after the other, with a few threads in each.
+    """
+    last = vars_[-1]
+    if _nested_loads(body) < MANY_LOADS or not any(_alternates(x, last) for x in walk(body)):
+        return vars_
+    tests = (x.value for x in walk(body) if isinstance(x, lir.Let) and isinstance(x.value, lir.IndexTest))
+    tested = {v for t in tests for v in t.value.variables()}
+    free = [v for v in vars_ if v not in tested and v.extent >= WARP]
+    return (*(v for v in vars_ if v is not free[-1]), free[-1]) if free else vars_
+
+
+def _nested_loads(body: Body, depth: int = 0) -> int:
+    """Return the number of loads in branches of branches."""
+    count = 0
+    for s in body:
+        if isinstance(s, lir.Let):
+            count += depth > 1 and isinstance(s.value, lir.Load)
+        else:
+            count += sum(_nested_loads(inner, depth + isinstance(s, lir.If)) for inner in bodies_of(s))
+    return count
+
+
+def _alternates(s: lir.Stmt, var: Var) -> bool:
+    """Check for a test of the remainder of a variable, which differs between adjacent elements."""
+    if not isinstance(s, lir.Let) or not isinstance(s.value, lir.IndexTest):
+        return False
+    symbols = [symbol for symbol, _ in s.value.value.terms]
+    return any(isinstance(x, Remainder) and x.divisor <= WARP and var in x.value.variables() for x in symbols)
 
 
 def is_element(body: Body) -> bool:
