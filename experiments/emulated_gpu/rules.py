@@ -41,8 +41,8 @@ def compare_rules(settings: EmulatedSettings, per_family: int, out: Path, comman
         f"Predicted time of the kernels on the model of a GPU, {len(times)} training programs of "
         f"{len({t.family for t in times})} families; {len(rows) - len(times)} others take no time or cannot be "
         "compiled. The former rules run a loop inside one kernel or keep it, and fuse by the policy `default`. "
-        "*Reshapes first*: they fuse by `reshapes,default`. *Loops unrolled*: loops that have no kernel are unrolled "
-        "by up to 8. The *rules* do both. Means are geometric, with 95% intervals over programs.",
+        "*Reshapes first*: they fuse by `reshapes,default,readers`. *Loops unrolled*: loops that have no kernel are "
+        "unrolled by up to 8. The *rules* do both. Means are geometric, with 95% intervals over programs.",
         "",
         "Slower with the rules: " + (", ".join(_slower(times)) or "none") + ".",
     ]

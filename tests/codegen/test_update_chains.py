@@ -15,7 +15,7 @@ from tests.codegen import running
 START = "zero = s32[] constant(0)\none = s32[] constant(1)\nk = s32[] parameter(3)\nj = s32[] subtract(k, one)"
 
 
-def chain(window: str, other: str = "", size: str = "f32[6,4,5]", first: str = "k") -> HloComputation:
+def chain(window: str, other: str = "", size: str = "f32[6,64,64]", first: str = "k") -> HloComputation:
     """Return two updates of an array; `other` is a line before them."""
     return running.fused(f"""
         x = {size} parameter(0)
@@ -30,9 +30,9 @@ def chain(window: str, other: str = "", size: str = "f32[6,4,5]", first: str = "
 
 
 CHAINS = {
-    "rows": chain("f32[1,4,5]"),
-    "the same row": chain("f32[1,4,5]", first="j"),
-    "single elements": chain("f32[1,1,1]"),
+    "rows": chain("f32[1,64,64]"),
+    "the same row": chain("f32[1,64,64]", first="j"),
+    "single elements": chain("f32[1,1,1]", size="f32[6,512,512]"),
 }
 
 
@@ -65,19 +65,23 @@ def test_the_windows_of_all_updates_are_written(name: str, at: int, tmp_path: Pa
         assert running.problem(found, case) is None, language
 
 
+def test_small_windows_of_small_arrays_are_no_chain() -> None:
+    assert not _is_in_place(running.kernel_of(chain("f32[1,4,5]", size="f32[6,4,5]"), "cuda"))
+
+
 def test_windows_that_may_overlap_in_part_are_no_chain() -> None:
-    assert not _is_in_place(running.kernel_of(chain("f32[2,4,5]"), "cuda"))
+    assert not _is_in_place(running.kernel_of(chain("f32[2,64,64]"), "cuda"))
 
 
 def test_an_array_that_is_read_besides_is_not_written_in_place() -> None:
-    read = "r = f32[1,4,5] slice(x), slice={[0:1],[0:4],[0:5]}\nb2 = f32[1,4,5] add(b, r)"
-    text = chain("f32[1,4,5]", read)
+    read = "r = f32[1,64,64] slice(x), slice={[0:1],[0:64],[0:64]}\nb2 = f32[1,64,64] add(b, r)"
+    text = chain("f32[1,64,64]", read)
     assert not _is_in_place(running.kernel_of(text, "cuda"))
 
 
 def test_the_estimate_counts_the_windows_alone() -> None:
     summary = summarize_body(CHAINS["rows"])
     assert summary.in_place
-    assert summary.bytes_written == 2 * 4 * 20
+    assert summary.bytes_written == 2 * 4 * 4096
     assert summary.inputs[0].loads == 0
-    assert summarize_body(chain("f32[2,4,5]")).bytes_written == 4 * 120
+    assert summarize_body(chain("f32[2,64,64]")).bytes_written == 4 * 6 * 4096
