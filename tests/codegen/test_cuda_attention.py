@@ -15,8 +15,10 @@ from compiler.backends.cuda.nvrtc import source_of
 from compiler.codegen.languages import default_schedule
 from compiler.codegen.schedules.schedule import Schedule
 from compiler.errors import UnsupportedError
+from compiler.text import parse
 from tests.codegen import running
 from tests.codegen.attentions import AttentionForm, random_attention
+from tests.codegen.grouped_attention import grouped_attention
 from tests.codegen.nvrtc_errors import has_nvrtc, nvrtc_errors
 from tests.codegen.running import Array, Case, case_of, kernel_of, random_args
 
@@ -194,3 +196,14 @@ def test_registers_suffice_for_heads_of_every_size(architecture: str) -> None:
 def test_tiles_have_fewer_queries_where_multiprocessors_would_have_none(heads: int, tile: int) -> None:
     form = AttentionForm([heads], 128, 128, 64, 64, "none", "f32")
     assert kernel_of(form.computation(), "cuda").grid == heads * 128 // tile
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_90", "sm_100"])
+@pytest.mark.parametrize("queries", [1, 3, 4])
+def test_four_blocks_of_few_queries_have_room_in_a_multiprocessor(queries: int, architecture: str) -> None:
+    (kernel, *_) = compile(parse(grouped_attention("f32", 8, 4, queries, 2048, 128)), backend="cuda").kernels
+    assert (kernel.kind, kernel.block) == ("attention", 128)
+    resources = compile_cubins([kernel], architecture)[kernel.symbol].resources
+    assert 4 * kernel.block * resources.registers <= 1 << 16
+    assert resources.spill_stores == 0

@@ -19,6 +19,8 @@ MAX_HELD = 128
 """Size of a head up to which queries stay in registers, for tensor cores."""
 MAX_PART = 128
 """Features of the results that are in shared memory at a time, for tensor cores."""
+FEW_QUERIES, FEW_THREADS = 16, 512
+"""Queries of a block without tensor cores up to which a multiprocessor should hold so many threads."""
 SCALAR_THREADS = 128
 """Threads of a block where no tensor cores multiply, each for a part of the rows and of the columns."""
 
@@ -195,8 +197,13 @@ class TileAttention:
 
     @property
     def resident(self) -> int:
-        """Return how many blocks a multiprocessor should hold, for which the compiler limits registers."""
-        return 1
+        """Return how many blocks a multiprocessor should hold, for which the compiler limits registers.
+
+        Few queries need some 128 registers per thread; a few more would leave room for fewer blocks.
+        """
+        s = self.shape
+        few = not self.uses_tensor_cores and s.queries <= FEW_QUERIES and max(s.depth, s.features) <= MAX_HELD
+        return max(1, FEW_THREADS // self.threads) if few else 1
 
     @property
     def shared_elements(self) -> int:
