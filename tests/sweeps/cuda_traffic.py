@@ -43,7 +43,7 @@ HIDDEN = 0.5
 of `device_times.SHARPNESS`, such traffic makes it 2% longer."""
 DIVISIBLE = frozenset({"reduction", "column-reduction", "block", "scan", "top-k", "sort", "attention", "product"})
 """Kinds of kernels whose rows, columns or tiles only a second kernel could put together again from several blocks."""
-CLOSE = 1.05
+CLOSE = 1.1
 """Times that each byte may come from memory, and that a kernel may take of what memory alone would, at most, if it is
 as fast as others of its traffic."""
 BUSY = 0.9
