@@ -214,11 +214,18 @@ def _shipped(readable: bool) -> Policy:
 def load_policy(path: str | Path) -> Policy | LearnedFusionPolicy:
     """Read an exported policy: a Policy from the folder of a whole one, else a fusion policy.
 
+    Args:
+        path: a folder. A string that names none may be one of `policy_names()`, such as "learned", or have `:rules`
+            after a folder, for its readable form; the result is a Policy.
+
     Raises:
+        UnknownNameError: `:rules` follows neither "learned" nor a folder.
         PolicyError: the folder is missing or incomplete, belongs to another version, or is damaged; the message says
             why.
     """
     folder = Path(path)
+    if isinstance(path, str) and not folder.is_dir() and (path in policy_names() or path.endswith(RULES_SUFFIX)):
+        return _named(path)
     if describe_policy(folder).get("format") == WHOLE_FORMAT:
         return _of_folder(folder, readable=False)
     return fusion_folders.load_policy(folder)

@@ -26,7 +26,7 @@ table { border-collapse: collapse; width: 100%; font-size: .85rem; font-variant-
 th, td { padding: .4rem .7rem; text-align: right; white-space: nowrap; border-bottom: 1px solid var(--line); }
 th { background: var(--panel); font-weight: 600; } th:first-child, td:first-child { text-align: left; }
 td:first-child { white-space: normal; overflow-wrap: anywhere; min-width: 12rem; max-width: 24rem; }
-th { white-space: normal; overflow-wrap: anywhere; min-width: 5rem; max-width: 14rem; }
+th { white-space: normal; overflow-wrap: break-word; min-width: 5rem; max-width: 14rem; }
 th:nth-child(2), td:nth-child(2) { text-align: left; color: var(--soft); }
 tr:last-child td { border-bottom: 0; } tr.sum td { background: var(--panel); font-weight: 600; }
 table.entries td { white-space: normal; overflow-wrap: anywhere; } table.entries td:first-child { width: 34%; }

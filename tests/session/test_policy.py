@@ -188,6 +188,24 @@ def test_names_are_resolved_and_wrong_ones_suggest_others() -> None:
         resolve_policy(KeepLoops(), "cpu")  # type: ignore[arg-type]
 
 
+def test_policies_are_loaded_by_name_and_in_their_readable_form(whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert load_policy("heuristic") is HEURISTIC
+    session = CompilationSession(parse(DOT))
+    session.run_passes()
+    (site,) = session.expansions()
+    for name in ("learned:rules", f"{whole}:rules"):
+        loaded, resolved = load_policy(name), resolve_policy(name, "cpu")
+        assert isinstance(loaded, Policy)
+        assert (loaded.label, loaded.explain(site)) == (resolved.label, resolved.explain(site))
+    with pytest.raises(PolicyError, match="there is no policy folder heuristics"):
+        load_policy("heuristics")
+    with pytest.raises(UnknownNameError, match="unknown policy"):
+        load_policy("priority:rules")
+    monkeypatch.chdir(whole.parent)
+    (whole.parent / "heuristic").symlink_to(whole)  # a folder goes before a name
+    assert load_policy("heuristic") is not HEURISTIC
+
+
 def test_wrong_folders_are_named(tmp_path: Path, whole: Path) -> None:
     with pytest.raises(PolicyError, match="there is no policy folder"):
         resolve_policy(str(tmp_path / "nowhere"), "cpu")
