@@ -25,7 +25,7 @@ from compiler.codegen.schedules.hidden_strides import hide_strides
 from compiler.codegen.schedules.interleaving import interleave_values
 from compiler.codegen.schedules.joined_rows import join_rows
 from compiler.codegen.schedules.lane_accumulators import MAX_ACCUMULATORS
-from compiler.codegen.schedules.lanes import tile_columns
+from compiler.codegen.schedules.lanes import tile_columns, with_wide_columns
 from compiler.codegen.schedules.local_memory import local_bytes_bound
 from compiler.codegen.schedules.loop_prices import loop_nanoseconds
 from compiler.codegen.schedules.loop_transforms import (
@@ -123,6 +123,8 @@ def _with_shared_values(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
 
 
 def _with_divided_reductions(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
+    wide = with_wide_columns(kernel.body, schedule, _argument_bytes(kernel))
+    schedule = wide if local_bytes_bound(kernel, wide) <= LOCAL_BYTES else schedule
     splits_edges = schedule.edges and schedule.vector and kernel.kind in REDUCTIONS
     body = split_reduction_edges(kernel.body) if splits_edges else kernel.body
     body = split_reductions(body, schedule)
@@ -135,10 +137,13 @@ def _with_divided_reductions(kernel: lir.Kernel, schedule: Schedule) -> lir.Kern
 def _with_tiles(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
     if not schedule.tile or kernel.kind != "loop":
         return kernel
-    sizes = {a.name: a.elements * a.type.byte_size for a in kernel.arguments}
-    tiling = Tiling(schedule.tile, schedule.across, bool(schedule.walk), True, sizes)
+    tiling = Tiling(schedule.tile, schedule.across, bool(schedule.walk), True, _argument_bytes(kernel))
     tiled = tile_transposes(kernel.body, tiling)
     return kernel if tiled == kernel.body else replace(kernel, body=tests_of_tiles(tiled), kind="transpose")
+
+
+def _argument_bytes(kernel: lir.Kernel) -> dict[str, int]:
+    return {a.name: a.elements * a.type.byte_size for a in kernel.arguments}
 
 
 def _with_separate_cases(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
@@ -164,7 +169,7 @@ def _with_rewritten_loops(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
     body = select_offsets(merge_branches(kernel.body))
     body = pair_elements(kernel, hide_single_elements(separate_columns(body)))
     body = hide_strides(convert_halves(kernel, body))
-    body = multiply_for_divisions(join_rows(move_uniform_values(interleave_values(body))))
+    body = multiply_for_divisions(join_rows(move_uniform_values(interleave_values(body)), _argument_bytes(kernel)))
     check_local_bytes(body)
     return replace(kernel, body=body)
 

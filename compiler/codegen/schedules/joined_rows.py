@@ -2,11 +2,13 @@
 
 A loop over rows around one over the lanes of columns reads and writes each accumulator once for each row. With four
 rows in one iteration, it does so once for four. gcc could do this itself (unroll and jam), but then also moves what is
-the same for a row into the loop over lanes, which it does not vectorize if that is a bool.
+the same for a row into the loop over lanes, which it does not vectorize if that is a bool. An array that comes from
+memory as a whole is read in order: memory delivers four rows at once at half the rate or less.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from compiler.codegen.nest import index as ix
@@ -25,17 +27,32 @@ MOST_WORK = 8
 """Work of a row from which on the accumulators do not matter."""
 LIGHT = frozenset({Opcode.ADD, Opcode.SUBTRACT, Opcode.MULTIPLY, Opcode.NEGATE, Opcode.CONVERT, Opcode.AND, Opcode.OR})
 """Operations of such a row. A maximum takes several instructions, of which the next one needs the result."""
+FAR_BYTES = 16 << 20
+"""Bytes of an array up to which its rows come from a cache."""
 
 
-def join_rows(body: Body) -> Body:
-    """Return bound statements whose loops over rows of column reductions combine several rows at once."""
-    return map_compound(body, _statement)
+def join_rows(body: Body, sizes: Mapping[str, int]) -> Body:
+    """Return bound statements whose loops over rows of column reductions combine several rows at once.
+
+    Args:
+        body: the statements.
+        sizes: the bytes of the arguments, by name.
+    """
+
+    def joined(s: lir.Stmt) -> Body:
+        if isinstance(s, For) and _is_light(s) and not _reads_far(s, sizes):
+            return _joined(s)
+        return (map_bodies(s, lambda inner: join_rows(inner, sizes)),)
+
+    return map_compound(body, joined)
 
 
-def _statement(s: lir.Stmt) -> Body:
-    if isinstance(s, For) and _is_light(s):
-        return _joined(s)
-    return (map_bodies(s, join_rows),)
+def _reads_far(s: For, sizes: Mapping[str, int]) -> bool:
+    """Check for a loop over whole rows of an array which is larger than a cache."""
+    (lanes,) = s.body
+    assert isinstance(lanes, For)  # noqa: S101 - `_is_light` found one
+    loads = (x.value for x in lanes.body if isinstance(x, lir.Let) and isinstance(x.value, lir.Load))
+    return any(sizes.get(x.buffer, 0) > FAR_BYTES and x.offset.coefficient(s.var) == lanes.var.extent for x in loads)
 
 
 def _is_light(s: For) -> bool:

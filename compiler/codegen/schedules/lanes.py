@@ -9,8 +9,8 @@ otherwise.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
@@ -22,6 +22,7 @@ from compiler.codegen.nest.work import work_of
 from compiler.codegen.schedules import accumulators
 from compiler.codegen.schedules.edges import worthwhile_ranges
 from compiler.codegen.schedules.index_tests import tests_of
+from compiler.codegen.schedules.joined_rows import LIGHT
 from compiler.codegen.schedules.loop_transforms import flat_nest, has_loop
 from compiler.codegen.schedules.schedule import Schedule
 from compiler.ir.types import PrimitiveType
@@ -33,6 +34,38 @@ MAX_HELD, LIGHT_WORK = 4, 12
 which it matters whether those are that it only reads."""
 MAX_RECOMPUTED = 8
 """Maximum number of definitions that are repeated to recompute a value in another loop."""
+
+WIDE_COLUMNS, WHOLE_ROW, FAR_BYTES = 2048, 16 << 10, 16 << 20
+"""Columns of a tile, bytes of the results of a row that is one tile, and bytes of an array up to which it comes from a
+cache. Of a larger one, narrow tiles visit each page many times, and tiles of whole rows read all in order. Parts of
+rows are wide only where several rows are joined."""
+
+
+def with_wide_columns(body: Body, schedule: Schedule, sizes: Mapping[str, int]) -> Schedule:
+    """Return the schedule by which a kernel tiles the columns of its only reduction, whose arrays may be large.
+
+    Args:
+        body: the statements.
+        schedule: gives the number of columns of a tile that reads from the caches.
+        sizes: the bytes of the arguments, by name.
+    """
+    reductions = [s for s in walk(body) if isinstance(s, lir.Reduce)]
+    columns = [s for s in walk(body) if isinstance(s, For) and is_column_loop(s)]
+    if len(reductions) != 1 or len(columns) != 1 or reductions[0] not in columns[0].body:
+        return schedule
+    (reduce,), width = reductions, columns[0].var.extent
+    lets = [x for x in reduce.body if isinstance(x, lir.Let)]
+    reads = [sizes.get(x.value.buffer, 0) for x in lets if isinstance(x.value, lir.Load)]
+    if work_of(reduce.body) > LIGHT_WORK or max(reads, default=0) <= FAR_BYTES or any(map(_is_expensive, lets)):
+        return schedule
+    if width * sum(SCALAR_BYTES[r.type] for r in reduce.reductions) <= WHOLE_ROW:
+        return replace(schedule, columns=max(schedule.columns, width))
+    ops = {x.value.op.opcode for x in lets if isinstance(x.value, lir.Apply)} | {r.combiner for r in reduce.reductions}
+    return replace(schedule, columns=max(schedule.columns, WIDE_COLUMNS)) if ops <= LIGHT else schedule
+
+
+def _is_expensive(let: lir.Let) -> bool:
+    return isinstance(let.value, lir.Apply) and let.value.op.is_expensive
 
 
 def tile_columns(body: Body, schedule: Schedule, in_vectors: bool = False) -> Body:
@@ -250,7 +283,7 @@ class _Lanes:
         let = self.definitions.get(name)
         if let is None or name in order or name in kept:
             return True
-        if isinstance(let.value, lir.Apply) and let.value.op.is_expensive:
+        if _is_expensive(let):
             return False
         if isinstance(let.value, lir.Current | lir.LocalLoad):
             return False
