@@ -30,3 +30,21 @@ def test_sums_over_rows(t: str, to: str, m: int, splits: int) -> None:
 def test_other_reductions_over_rows(op: str) -> None:
     reducer = REDUCER.format(t="f32", op=op)
     checked(SUMS.format(t="f32", to="f32", m=30, n=150), Schedule(threads=0, splits=1), reducer)
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "is_joined"),
+    [(3000, 2000, False), (1500, 6000, True), (1000, 2000, True), (300, 20000, True)],
+    ids=["whole rows from memory", "parts of rows from memory", "whole rows from a cache", "wide rows from memory"],
+)
+def test_an_array_from_memory_is_read_in_order(m: int, n: int, is_joined: bool) -> None:
+    reducer = REDUCER.format(t="f32", op="add")
+    source = checked(SUMS.format(t="f32", to="f32", m=m, n=n), Schedule(threads=0, splits=1), reducer)
+    assert ("r2j" in source) == is_joined
+
+
+def test_whole_rows_from_memory_are_one_tile() -> None:
+    reducer = REDUCER.format(t="f32", op="maximum")
+    assert "_lanes[3000]" in checked(SUMS.format(t="f32", to="f32", m=1500, n=3000), Schedule(threads=0), reducer)
+    narrow = checked(SUMS.format(t="f32", to="f32", m=150, n=3000), Schedule(threads=0), reducer)
+    assert "_lanes[3000]" not in narrow

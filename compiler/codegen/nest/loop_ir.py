@@ -40,6 +40,7 @@ from compiler.codegen.nest.memory import (
     Span,
     Store,
     StorePair,
+    StoreTransposed,
     StreamStore,
     TransposeTile,
     Update,
@@ -111,6 +112,7 @@ __all__ = [
     "Stmt",
     "Store",
     "StorePair",
+    "StoreTransposed",
     "StreamStore",
     "Team",
     "TileAttention",
@@ -268,6 +270,7 @@ Stmt = (
     | LocalArray
     | LocalStore
     | TransposeTile
+    | StoreTransposed
     | Store
     | StorePair
     | StreamStore

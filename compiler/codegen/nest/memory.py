@@ -86,6 +86,17 @@ class TransposeTile:
 
 
 @dataclass(frozen=True, slots=True)
+class StoreTransposed:
+    """buffer[offset + a + b * stride] = array[a * size + b] for a < stride and b < size: rows from their columns."""
+
+    buffer: str
+    offset: IndexExpr
+    stride: int
+    array: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
 class Store:
     """buffer[offset] = value for an array argument; the printer converts the value to the storage type."""
 

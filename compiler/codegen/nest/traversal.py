@@ -17,6 +17,7 @@ from compiler.codegen.nest.memory import (
     NarrowHalves,
     Store,
     StorePair,
+    StoreTransposed,
     StreamStore,
     TransposeTile,
     Update,
@@ -111,6 +112,10 @@ def walk(body: Body) -> Iterator[Stmt]:
             pending.pop()
 
 
+_PLACED = (Store, StorePair, StoreTransposed, LocalStore, Update, WidenHalves, NarrowHalves, WideLoad, WideStore)
+"""Statements whose only index is an offset."""
+
+
 def map_indices(body: Body, f: Callable[[IndexExpr], IndexExpr]) -> Body:
     """Return the statements with `f` applied to every index expression."""
     return tuple(_map_one(s, f) for s in body)
@@ -124,7 +129,7 @@ def _map_one(s: Stmt, f: Callable[[IndexExpr], IndexExpr]) -> Stmt:
         if isinstance(v, IndexValue | IndexTest):
             return replace(s, value=replace(v, value=f(v.value)))
         return s
-    if isinstance(s, Store | StorePair | LocalStore | Update | WidenHalves | NarrowHalves | WideLoad | WideStore):
+    if isinstance(s, _PLACED):
         return replace(s, offset=f(s.offset))
     if isinstance(s, MatrixProduct):
         return s.map_indices(f)
@@ -152,7 +157,7 @@ def _indices_of(s: Stmt) -> Iterator[IndexExpr]:
         found = index_of(s.value)
         if found is not None:
             yield found
-    elif isinstance(s, Store | StorePair | LocalStore | Update | WidenHalves | NarrowHalves | WideLoad | WideStore):
+    elif isinstance(s, _PLACED):
         yield s.offset
     elif isinstance(s, StreamStore):
         yield from (x for x in (s.offset, s.span.base) if x is not None)
@@ -191,7 +196,7 @@ def names_of(s: Stmt) -> Iterator[str]:
         yield from (s.array, s.value)
     elif isinstance(s, TransposeTile):
         yield from (s.array, s.buffer)
-    elif isinstance(s, StreamStore | WidenHalves | NarrowHalves | WideLoad | WideStore):
+    elif isinstance(s, StreamStore | StoreTransposed | WidenHalves | NarrowHalves | WideLoad | WideStore):
         yield s.array
     elif isinstance(s, Store | Update | ScanWarp | ScanWarps):
         yield s.value

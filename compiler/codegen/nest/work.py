@@ -7,7 +7,15 @@ import math
 from compiler.codegen.nest.expressions import Apply, Constant
 from compiler.codegen.nest.loop_ir import Body, For, If, Let, Reduce, While
 from compiler.codegen.nest.matrix_product import MatrixProduct
-from compiler.codegen.nest.memory import NarrowHalves, StreamStore, TransposeTile, WideLoad, WidenHalves, WideStore
+from compiler.codegen.nest.memory import (
+    NarrowHalves,
+    StoreTransposed,
+    StreamStore,
+    TransposeTile,
+    WideLoad,
+    WidenHalves,
+    WideStore,
+)
 from compiler.codegen.nest.orders import ForFlagged, Scan, Sort, SortByKey
 from compiler.codegen.nest.tile_attention import TileAttention
 from compiler.codegen.nest.tiles import TileProduct
@@ -72,6 +80,8 @@ def work_of(body: Body, expensive: int = EXPENSIVE_STATEMENTS) -> int:
             total += s.count
         elif isinstance(s, TransposeTile):
             total += s.size * (s.height or s.size)
+        elif isinstance(s, StoreTransposed):
+            total += s.size * s.stride
         else:
             total += 1
     return total

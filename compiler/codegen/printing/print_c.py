@@ -301,6 +301,12 @@ class _CPrinter(Printer):
             self.emit(f"    {s.array}[{begin}a * {s.size} + b] = {element};")
             self.emit("  }")
             return
+        if s.height == s.stride and t.bits == 32 and s.columns is None and s.size % 16 == 0:
+            self.emit(
+                f"transpose_rows_32((tile_item_32 *){s.array}, (const tile_item_32 *)({source}), "
+                f"{s.stride}, {s.size}, {s.size});"
+            )
+            return
         if t.bits < 32:
             self.helpers["transpose_narrow.h"] = None
         name = t.name if t.is_half else str(t.bits)
@@ -309,6 +315,13 @@ class _CPrinter(Printer):
         self.emit(
             f"transpose_tile_{name}({array}, (const tile_item_{t.bits} *)({source}), "
             f"{s.stride}, {s.size}, {bounds[0]}, {bounds[1]});"
+        )
+
+    def store_transposed(self, s: lir.StoreTransposed) -> None:
+        self.helpers["transpose.h"] = None
+        self.emit(
+            f"store_transposed_32((tile_item_32 *)({s.buffer} + {s.offset.to_c()}), {s.stride}, "
+            f"(const tile_item_32 *){s.array}, {s.size}, {s.size});"
         )
 
     def sort(self, s: lir.Sort) -> None:

@@ -62,6 +62,8 @@ class Printer:
             self.condition(s)
         elif isinstance(s, lir.TransposeTile):
             self.transpose_tile(s)
+        elif isinstance(s, lir.StoreTransposed):
+            self.store_transposed(s)
         elif isinstance(s, lir.Sort):
             self.sort(s)
         elif isinstance(s, lir.MatrixProduct):
@@ -193,6 +195,9 @@ class Printer:
         raise UnsupportedError("the elements of an array are not combined in this language")
 
     def transpose_tile(self, s: lir.TransposeTile) -> None:
+        raise UnsupportedError("tiles are not transposed in this language")
+
+    def store_transposed(self, s: lir.StoreTransposed) -> None:
         raise UnsupportedError("tiles are not transposed in this language")
 
     def sort(self, s: lir.Sort) -> None:

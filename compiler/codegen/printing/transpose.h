@@ -71,4 +71,81 @@ static inline void transpose_block_64(tile_item_64 *to, int64_t pitch, const til
 #define AS_IT_IS(x) (x)
 TRANSPOSE_TILE(32, 16, tile_item_32, tile_item_32, AS_IT_IS)
 TRANSPOSE_TILE(64, 8, tile_item_64, tile_item_64, AS_IT_IS)
+/* Strips of four elements of 16 rows. Each of four vectors has the strips of every fourth row, so that exchanges of
+   elements inside of groups of four put adjacent rows side by side. The last strip of a row begins early enough to be whole. */
+#if defined(__clang__) || __GNUC__ >= 12
+typedef uint32_t tile_strip __attribute__((vector_size(16), aligned(4), may_alias));
+#define STRIP_PAIR(x, y) __builtin_shufflevector(x, y, 0, 1, 2, 3, 4, 5, 6, 7)
+#define STRIPS(from, stride) \
+  __builtin_shufflevector( \
+      STRIP_PAIR(*(const tile_strip *)(from), *(const tile_strip *)((from) + 4 * (stride))), \
+      STRIP_PAIR(*(const tile_strip *)((from) + 8 * (stride)), *(const tile_strip *)((from) + 12 * (stride))), \
+      0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15)
+#define STRIP_LOW(x, y) __builtin_shufflevector(x, y, 0, 16, 1, 17, 4, 20, 5, 21, 8, 24, 9, 25, 12, 28, 13, 29)
+#define STRIP_HIGH(x, y) __builtin_shufflevector(x, y, 2, 18, 3, 19, 6, 22, 7, 23, 10, 26, 11, 27, 14, 30, 15, 31)
+#define STRIP_FIRST(x, y) __builtin_shufflevector(x, y, 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29)
+#define STRIP_SECOND(x, y) __builtin_shufflevector(x, y, 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31)
+#define EXCHANGE_STRIPS(v) \
+  do { \
+    const tile_row_32 low = STRIP_LOW(v[0], v[1]), high = STRIP_HIGH(v[0], v[1]); \
+    const tile_row_32 low_2 = STRIP_LOW(v[2], v[3]), high_2 = STRIP_HIGH(v[2], v[3]); \
+    v[0] = STRIP_FIRST(low, low_2), v[1] = STRIP_SECOND(low, low_2); \
+    v[2] = STRIP_FIRST(high, high_2), v[3] = STRIP_SECOND(high, high_2); \
+  } while (0)
+#define STORE_STRIP(to, v, l) \
+  *(tile_strip *)(to) = __builtin_shufflevector(v, v, 4 * (l), 4 * (l) + 1, 4 * (l) + 2, 4 * (l) + 3)
+#endif
+/* to[a * pitch + b] = from[a + b * stride] for a < stride and b < columns, a multiple of 16. */
+static inline __attribute__((always_inline)) void transpose_rows_32(
+    tile_item_32 *to, const tile_item_32 *from, int stride, int pitch, int columns) {
+#ifdef STRIPS
+  if (stride >= 4) {
+    for (int b = 0; b < columns; b += 16) {
+#pragma GCC unroll 8
+      for (int strip = 0; strip < stride; strip += 4) {
+        const int a = strip + 4 > stride ? stride - 4 : strip;
+        const tile_item_32 *const rows = from + a + b * stride;
+        tile_row_32 v[4];
+#pragma GCC unroll 4
+        for (int k = 0; k < 4; k++) v[k] = STRIPS(rows + k * stride, stride);
+        EXCHANGE_STRIPS(v);
+#pragma GCC unroll 4
+        for (int k = 0; k < 4; k++) *(tile_row_32 *)(to + (a + k) * pitch + b) = v[k];
+      }
+    }
+    return;
+  }
+#endif
+  for (int b = 0; b < columns; b++)
+    for (int a = 0; a < stride; a++) to[a * pitch + b] = from[a + b * stride];
+}
+/* to[a + b * stride] = from[a * pitch + b] for a < stride and b < columns, a multiple of 16. */
+static inline __attribute__((always_inline)) void store_transposed_32(
+    tile_item_32 *to, int stride, const tile_item_32 *from, int pitch, int columns) {
+#ifdef STRIPS
+  if (stride >= 4) {
+    for (int b = 0; b < columns; b += 16) {
+#pragma GCC unroll 8
+      for (int strip = 0; strip < stride; strip += 4) {
+        const int a = strip + 4 > stride ? stride - 4 : strip;
+        tile_row_32 v[4];
+#pragma GCC unroll 4
+        for (int k = 0; k < 4; k++) v[k] = *(const tile_row_32 *)(from + (a + k) * pitch + b);
+        EXCHANGE_STRIPS(v);
+#pragma GCC unroll 4
+        for (int k = 0; k < 4; k++) {
+          tile_item_32 *const rows = to + a + (b + k) * stride;
+          STORE_STRIP(rows, v[k], 0);
+          STORE_STRIP(rows + 4 * stride, v[k], 1);
+          STORE_STRIP(rows + 8 * stride, v[k], 2);
+          STORE_STRIP(rows + 12 * stride, v[k], 3);
+        }
+      }
+    }
+    return;
+  }
+#endif
+  for (int b = 0; b < columns; b++)
+    for (int a = 0; a < stride; a++) to[a + b * stride] = from[a * pitch + b];
+}
 #endif

@@ -61,6 +61,7 @@ from compiler.codegen.schedules.splits import THREAD_GRAINS, split_reductions
 from compiler.codegen.schedules.stored_values import store_in_reductions
 from compiler.codegen.schedules.tails import split_tails
 from compiler.codegen.schedules.tile_tests import branch_on_tiles, tests_of_tiles
+from compiler.codegen.schedules.transposed_rows import transpose_rows
 from compiler.codegen.schedules.uniform_values import move_uniform_values
 from compiler.errors import UnsupportedError
 from compiler.ir.types import PrimitiveType
@@ -115,6 +116,12 @@ def _simplified(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
         kernel, body = store_in_reductions(kernel, kernel.body)
         return replace(kernel, body=body)
     return kernel
+
+
+def _with_transposed_rows(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
+    if not schedule.vector or not schedule.short:
+        return kernel
+    return replace(kernel, body=transpose_rows(kernel.body, {a.name: a.type for a in kernel.arguments}, schedule.cache))
 
 
 def _with_shared_values(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
@@ -191,6 +198,7 @@ def _with_flags(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
 
 DIVIDING_STAGES: tuple[BindStage, ...] = (
     _simplified,
+    _with_transposed_rows,
     _with_shared_values,
     _with_divided_reductions,
     _with_tiles,

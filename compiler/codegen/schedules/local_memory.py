@@ -26,6 +26,7 @@ from compiler.codegen.schedules.shared_values import MIN_WORK, SHARED_BYTES, wor
 from compiler.codegen.schedules.short_rows import rows_bound
 from compiler.codegen.schedules.sparse_loads import MOST_BYTES, separated_bytes
 from compiler.codegen.schedules.splits import PARTIAL_BYTES, partial_bytes_bound
+from compiler.codegen.schedules.transposed_rows import transposed_bytes
 
 BOUNDED = (
     lir.Let,
@@ -38,6 +39,8 @@ BOUNDED = (
     lir.For,
     lir.Reduce,
     lir.ForFlagged,
+    lir.TransposeTile,
+    lir.StoreTransposed,
 )
 """The statements for which the local memory that binding needs is bounded without binding."""
 SPLIT_COPIES = 3
@@ -57,6 +60,8 @@ def local_bytes_bound(kernel: lir.Kernel, schedule: Schedule) -> float:
     total: float = declared_bytes(statements) + kept_bytes_bound(kernel.body, schedule.cache)
     if schedule.vector:
         total += halves_bytes_bound(kernel)
+    if schedule.vector and schedule.short:
+        total += transposed_bytes(kernel.body, {a.name: a.type for a in kernel.arguments})
     if schedule.hoist:
         total += _shared_bytes(kernel.body, schedule.cache)
     sizes = {a.name: a.elements * a.type.byte_size for a in kernel.arguments}

@@ -41,7 +41,7 @@ class ArgmaxRewriter(RewritePass):
 
     name: ClassVar[str] = "argmax-rewriter"
     rules: ClassVar[RuleSet] = RuleSet()
-    min_size: int = number_option(17, 1, 1 << 31)
+    min_size: int = number_option(2, 1, 1 << 31)
 
     def rules_of(self) -> RulesOf:
         """Return the rules of the pass."""

@@ -1,0 +1,243 @@
+"""Short rows in columns: blocks of rows of a few elements are transposed, so that a vector holds one element of many.
+
+A vector loop over rows of ten elements loads elements that are ten apart, for which a processor has no instruction; one
+over the elements of a row leaves lanes idle, and combines those in use at its end. In a block that has been transposed
+into a local array, the elements with one number of adjacent rows are adjacent, and the loop over rows is one over
+columns. Rows that are results are transposed back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from compiler.codegen.nest import index as ix
+from compiler.codegen.nest import loop_ir as lir
+from compiler.codegen.nest.index import IndexExpr, Var
+from compiler.codegen.nest.loop_ir import Body, For, LoopKind
+from compiler.codegen.nest.traversal import map_bodies, map_indices, walk
+from compiler.codegen.schedules.row_cache import EXPENSIVE, cache_rows
+from compiler.codegen.schedules.short_loops import Copies
+from compiler.ir.opcodes import Opcode
+from compiler.ir.types import PrimitiveType as T
+
+SHORTEST, WRITTEN_OUT, LONGEST = 5, 16, 31
+"""Elements of the shortest row, of the longest one whose reductions have no loops, and of the longest one."""
+EVEN = frozenset({8, 16, 24})
+"""Rows that fill halves of vectors: they are reduced as they are."""
+BLOCKS = (64, 48, 32, 16)
+"""Rows of a block."""
+MOST_ARRAYS = 3
+"""Maximum number of arrays whose rows are transposed, so that all blocks stay in the first-level cache."""
+TYPES = frozenset({T.F32, T.S32, T.U32})
+"""Types that kernels hold as they are in memory, of which a vector register has 16."""
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """The rows of an array in a loop: where a row begins, how many elements it has, and whether they are stored."""
+
+    buffer: str
+    begin: IndexExpr
+    length: int
+    is_result: bool
+
+    @property
+    def array(self) -> str:
+        return f"{self.buffer}_{'results' if self.is_result else 'rows'}"
+
+
+def transpose_rows(body: Body, types: Mapping[str, T], level: int) -> Body:
+    """Return a nest, before it is bound, whose loops over short rows run over blocks of transposed rows.
+
+    Args:
+        body: the statements.
+        types: types of the arrays in memory, by name.
+        level: the `cache` of the schedule.
+    """
+    out: list[lir.Stmt] = []
+    for s in body:
+        found = _rows_of(s, types) if isinstance(s, For) else None
+        out += [s] if found is None or not isinstance(s, For) else _in_blocks(s, found, types, level)
+    return tuple(out)
+
+
+def transposed_bytes(body: Body, types: Mapping[str, T]) -> int:
+    """Return an upper bound of the bytes of the local arrays of `transpose_rows`, and of the lanes of its columns."""
+    total = 0
+    for s in body:
+        found = _rows_of(s, types) if isinstance(s, For) else None
+        if found is not None:
+            values = sum(isinstance(x, lir.Let) for x in walk((s,)))
+            total += BLOCKS[0] * (sum(4 * r.length for r in found) + 8 * values)
+    return total
+
+
+def _rows_of(s: For, types: Mapping[str, T]) -> list[_Rows] | None:
+    """Return the short rows that a loop reads and stores; None if it does anything else with them."""
+    if s.kind is not LoopKind.INDEPENDENT or s.base is not None or s.var.extent < BLOCKS[-1]:
+        return None
+    if not all(_is_flat(x) for x in s.body):
+        return None
+    reads: dict[str, _Rows] = {}
+    stores: dict[str, list[tuple[IndexExpr, tuple[Var, ...]]]] = {}
+    for x, vars_ in _statements(s.body):
+        if isinstance(x, lir.Let) and isinstance(x.value, lir.Load):
+            buffer, offset = x.value.buffer, x.value.offset
+        elif isinstance(x, lir.Store):
+            buffer, offset = x.buffer, x.offset
+        else:
+            continue
+        length = offset.coefficient(s.var)
+        rest = offset - ix.of(s.var) * length
+        if s.var in rest.variables():
+            return None
+        if not length or length == 1:
+            continue
+        low, high = _range(rest, vars_)
+        if types.get(buffer) not in TYPES or length > LONGEST or not 0 <= low <= high < length:
+            return None
+        if isinstance(x, lir.Store):
+            stores.setdefault(buffer, []).append((rest, vars_))
+            reads.setdefault(buffer, _Rows(buffer, ix.const(0), length, True))
+        else:
+            reads.setdefault(buffer, _Rows(buffer, ix.const(0), length, False))
+        if reads[buffer].length != length or reads[buffer].is_result != isinstance(x, lir.Store):
+            return None
+    if (
+        not reads
+        or len(reads) > MOST_ARRAYS
+        or not all(map(_are_whole, stores.values(), (reads[b].length for b in stores)))
+    ):
+        return None
+    return list(reads.values()) if _is_worthwhile(s, [r.length for r in reads.values()]) else None
+
+
+def _is_worthwhile(s: For, lengths: Sequence[int]) -> bool:
+    """Check whether blocks of rows are faster.
+
+    Of longer rows, sums and single extremes are faster as they are: their lanes are combined once for a row.
+    """
+    reductions = [x for x in s.body if isinstance(x, lir.Reduce)]
+    if max(lengths) > WRITTEN_OUT and len(reductions) < 2:
+        combiners = {r.combiner for x in reductions for r in x.reductions}
+        is_extreme = bool(combiners) and combiners <= {Opcode.MAXIMUM, Opcode.MINIMUM}
+        if not is_extreme or max(lengths) >= max(EVEN) or any(isinstance(x, For) for x in s.body):
+            return False
+    return any(n >= SHORTEST and n not in EVEN for n in lengths)
+
+
+def _is_flat(s: lir.Stmt) -> bool:
+    """Check for a statement on a row: a value, a store, or a loop of these over the elements."""
+    if isinstance(s, lir.Reduce):
+        return all(isinstance(x, lir.Let) for x in s.body)
+    if isinstance(s, For):
+        simple = all(isinstance(x, lir.Let | lir.Store) for x in s.body)
+        return simple and s.kind is LoopKind.INDEPENDENT and s.base is None
+    return isinstance(s, lir.Let | lir.Store)
+
+
+def _statements(body: Body) -> Iterator[tuple[lir.Stmt, tuple[Var, ...]]]:
+    """Yield the values and stores of a row, with the variables of the loop around each."""
+    for s in body:
+        if isinstance(s, lir.Reduce | For):
+            yield from ((x, s.vars if isinstance(s, lir.Reduce) else (s.var,)) for x in s.body)
+        else:
+            yield s, ()
+
+
+def _range(offset: IndexExpr, vars_: tuple[Var, ...]) -> tuple[int, int]:
+    """Return the least and the greatest value of an index; an empty range if it depends on anything but variables."""
+    low = high = offset.const
+    rest = offset - ix.const(offset.const)
+    for v in vars_:
+        step = offset.coefficient(v)
+        rest -= ix.of(v) * step
+        low, high = low + min(0, step * (v.extent - 1)), high + max(0, step * (v.extent - 1))
+    return (low, high) if rest == ix.const(0) else (0, -1)
+
+
+def _are_whole(stores: Sequence[tuple[IndexExpr, tuple[Var, ...]]], length: int) -> bool:
+    """Check whether stores write each element of a row once."""
+    places: list[int] = []
+    for offset, vars_ in stores:
+        if not vars_:
+            places.append(offset.const)
+        elif len(vars_) == 1 and offset.coefficient(vars_[0]) == 1:
+            places += range(offset.const, offset.const + vars_[0].extent)
+        else:
+            return False
+    return sorted(places) == list(range(length))
+
+
+def _in_blocks(s: For, rows: Sequence[_Rows], types: Mapping[str, T], level: int) -> list[lir.Stmt]:
+    """Return a loop over blocks of rows, and one over the rows that remain."""
+    n = s.var.extent
+    size = min((b for b in BLOCKS if b <= n), key=lambda b: (n % b, -b))
+    block, lane = Var(f"{s.var.name}s", n // size), Var(f"{s.var.name}z", size)
+    at = ix.of(block) * size + ix.of(lane)
+    arrays = [lir.LocalArray(r.array, types[r.buffer], r.length * size) for r in rows]
+    begins = {r.buffer: ix.of(block) * (size * r.length) for r in rows}
+    before = [
+        lir.TransposeTile(r.array, r.buffer, begins[r.buffer], r.length, size, height=r.length)
+        for r in rows
+        if not r.is_result
+    ]
+    after = [lir.StoreTransposed(r.buffer, begins[r.buffer], r.length, r.array, size) for r in rows if r.is_result]
+    known = {r.buffer: r for r in rows}
+
+    def place(offset: IndexExpr) -> IndexExpr:
+        return (offset - ix.of(s.var) * offset.coefficient(s.var)) * size + ix.of(lane)
+
+    def local(x: lir.Stmt) -> lir.Stmt:
+        if isinstance(x, lir.Let) and isinstance(x.value, lir.Load) and x.value.offset.coefficient(s.var) > 1:
+            return replace(x, value=lir.LocalLoad(known[x.value.buffer].array, place(x.value.offset)))
+        if isinstance(x, lir.Store) and x.offset.coefficient(s.var) > 1:
+            return lir.LocalStore(known[x.buffer].array, place(x.offset), x.value)
+        return map_bodies(x, lambda inner: tuple(map(local, inner)))
+
+    inside = map_indices(tuple(map(local, s.body)), lambda i: i.substitute({s.var: at}))
+    if any(isinstance(x, lir.Reduce) for x in inside):
+        kept, inside = _with_kept_values(inside, lane, min(level, EXPENSIVE))
+        arrays += kept
+    else:
+        inside = _written_out(inside)
+    columns = For(lane, LoopKind.INDEPENDENT, inside)
+    out: list[lir.Stmt] = [For(block, LoopKind.INDEPENDENT, (*arrays, *before, columns, *after))]
+    if n % size:
+        rest = Var(f"{s.var.name}q", n % size)
+        last = map_indices(s.body, lambda i: i.substitute({s.var: ix.of(rest) + (n - n % size)}))
+        out.append(replace(s, var=rest, body=last))
+    return out
+
+
+def _with_kept_values(body: Body, lane: Var, level: int) -> tuple[list[lir.LocalArray], Body]:
+    """Return arrays of what several loops over a row compute, for all rows of a block, and the statements."""
+    body = cache_rows(body, level)
+    arrays = [x for x in body if isinstance(x, lir.LocalArray)]
+    names = {x.name for x in arrays}
+
+    def placed(x: lir.Stmt) -> lir.Stmt:
+        if isinstance(x, lir.Let) and isinstance(x.value, lir.LocalLoad) and x.value.array in names:
+            return replace(x, value=replace(x.value, offset=x.value.offset * lane.extent + ix.of(lane)))
+        if isinstance(x, lir.LocalStore) and x.array in names:
+            return replace(x, offset=x.offset * lane.extent + ix.of(lane))
+        return map_bodies(x, lambda inner: tuple(map(placed, inner)))
+
+    kept = [replace(x, size=x.size * lane.extent) for x in arrays]
+    return kept, tuple(placed(x) for x in body if not isinstance(x, lir.LocalArray))
+
+
+def _written_out(body: Body) -> Body:
+    """Return statements with the loops over the elements of a row written out; equal values are computed once."""
+    out: list[lir.Stmt] = []
+    known: dict[tuple[object, ...], str] = {}
+    names: dict[str, str] = {}
+    for s in body:
+        copies = Copies(s.var if isinstance(s, For) else Var("", 1), _known=known)
+        for own in copies.names:
+            own.update(names)
+        out += copies.of(s.body if isinstance(s, For) else (s,))
+        if isinstance(s, lir.Let):
+            names[s.name] = copies.names[0][s.name]
+    return tuple(out)
