@@ -331,7 +331,8 @@ def test_functions_of_short_rows_run_over_many_rows(k: int) -> None:
     two = f32[64,{k}] add(h, a)
     ROOT r = (f32[64,{k}], f32[64,{k}]) tuple(h, two)
 """
-    source = checked(text, Schedule(threads=0), REDUCERS)
+    assert ("transpose_rows_32(" in checked(text, Schedule(threads=0), REDUCERS)) == (k < 16)
+    source = checked(text, Schedule(threads=0, short=0), REDUCERS)  # without transposed rows
     assert ("_spread[" in source) == (k < 16)
 
 

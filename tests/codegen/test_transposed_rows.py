@@ -46,7 +46,8 @@ BODIES = {
     "h = pred[N,C] compare(x, k), direction=EQ i = s32[N,C] iota(), iota_dimension=1 n = s32[] constant(C) "
     "f = s32[N,C] broadcast(n), dimensions={} s = s32[N,C] select(h, i, f) "
     "ROOT r = s32[N] reduce(s, n), dimensions={1}, to_apply=least",
-    "both": "s = f32[N,C] multiply(x, x) t = f32[N] reduce(s, zero), dimensions={1}, to_apply=add k = f32[N,C] broadcast(t), dimensions={0} "
+    "both": "s = f32[N,C] multiply(x, x) t = f32[N] reduce(s, zero), dimensions={1}, to_apply=add "
+    "k = f32[N,C] broadcast(t), dimensions={0} "
     "d = f32[N,C] divide(x, k) ROOT r = (f32[N], f32[N,C]) tuple(t, d)",
 }
 

@@ -110,16 +110,37 @@ def _rows_of(s: For, types: Mapping[str, T]) -> list[_Rows] | None:
         or not all(map(_are_whole, stores.values(), (reads[b].length for b in stores)))
     ):
         return None
-    return list(reads.values()) if _is_worthwhile(s, [r.length for r in reads.values()]) else None
+    if not _reads_rows(s, reads) or not _is_worthwhile(s, [r.length for r in reads.values()]):
+        return None
+    return list(reads.values())
+
+
+def _reads_rows(s: For, rows: Mapping[str, _Rows]) -> bool:
+    """Check whether most elements of each row are read, and some outside of loops that compute each on its own."""
+    places: dict[str, set[int]] = {name: set() for name, r in rows.items() if not r.is_result}
+    outside: dict[str, set[int]] = {name: set() for name in places}
+    for x, vars_ in _statements(s.body):
+        if isinstance(x, lir.Let) and isinstance(x.value, lir.Load) and x.value.offset.coefficient(s.var) > 1:
+            rest = x.value.offset - ix.of(s.var) * x.value.offset.coefficient(s.var)
+            low, high = _range(rest, vars_)
+            places[x.value.buffer].update(range(low, high + 1))
+            outside[x.value.buffer].update(() if vars_ else (low,))
+    if not places or any(2 * len(found) <= rows[name].length for name, found in places.items()):
+        return False
+    is_reduced = any(isinstance(x, lir.Reduce) for x in s.body)
+    return is_reduced or any(2 * len(found) > rows[name].length for name, found in outside.items())
 
 
 def _is_worthwhile(s: For, lengths: Sequence[int]) -> bool:
     """Check whether blocks of rows are faster.
 
-    Of longer rows, sums and single extremes are faster as they are: their lanes are combined once for a row.
+    Longer rows are reduced faster as they are, unless that is done several times, or functions and divisions of the
+    elements follow, which take as long for a few elements that remain over as for a vector.
     """
     reductions = [x for x in s.body if isinstance(x, lir.Reduce)]
-    if max(lengths) > WRITTEN_OUT and len(reductions) < 2:
+    inside = [x for f in s.body if isinstance(f, For) for x in f.body if isinstance(x, lir.Let)]
+    is_costly = any(isinstance(x.value, lir.Apply) and x.value.op.is_expensive for x in inside)
+    if max(lengths) > WRITTEN_OUT and len(reductions) < 2 and not is_costly:
         combiners = {r.combiner for x in reductions for r in x.reductions}
         is_extreme = bool(combiners) and combiners <= {Opcode.MAXIMUM, Opcode.MINIMUM}
         if not is_extreme or max(lengths) >= max(EVEN) or any(isinstance(x, For) for x in s.body):
