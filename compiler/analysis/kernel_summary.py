@@ -40,6 +40,9 @@ CACHE_LINE = 64
 """Bytes of a cache line."""
 ROW_BYTES = 1 << 15
 """Size of a row up to which the values that one loop over it computes are kept for the next one."""
+SHORT_ROWS = frozenset(range(5, 16)) - {8}
+"""Lengths of rows that are reduced without a loop and whose values are kept all the same, beside what else a loop over
+the rows computes of them."""
 COLUMNS = 256
 """Number of adjacent columns that a block computes together."""
 
@@ -268,6 +271,7 @@ class _Walk:
         # Reductions of several domains have nests of their own: the largest one, whatever the order of `inside`. Of a
         # square array, that along columns says more: what it needs is not kept, and a gather may pick the columns.
         self.hero = max(self.looped, key=lambda i: (_extent(i), not _is_by_rows(i)), default=None)
+        self.largest = 1
         self.full: tuple[int, ...] = ()
         self.kept_count = 0
         self.keeps_rows = True
@@ -305,7 +309,7 @@ class _Walk:
     def summary(self) -> KernelSummary:
         updates = {o: o.operands[1].shape.num_elements for o in self.outputs if self._in_place(o)}
         changes = {u for o in updates for u in updates_of(o, self.members)}
-        largest = max((updates.get(o, first_leaf_elements(o)) for o in self.outputs), default=1)
+        self.largest = largest = max((updates.get(o, first_leaf_elements(o)) for o in self.outputs), default=1)
         for o in self.outputs:
             n = updates.get(o, first_leaf_elements(o))
             self._need(o, self._root_context(o, n, n if updates else largest), Use(n, n))
@@ -583,8 +587,18 @@ class _Walk:
             return
         times = reduced_elements(i)
         size = o.shape.num_elements
+        if self.hero is None and size == self.largest and _is_short_row(i):
+            self._need(o, OWN, Use(size, size, use.copies * times))
+            return
         use = Use(use.evaluations * times, min(float(size), use.distinct * times), use.copies * times)
         self._need(o, hash((context, index_move(i, 0))), use)
+
+
+def _is_short_row(reduce: HloInstruction) -> bool:
+    """Check for a reduction of rows that kernels transpose in blocks."""
+    source = reduce.operands[0].shape
+    is_last = tuple(reduce.dimensions) == (source.rank - 1,) and source.dimensions[-1] in SHORT_ROWS
+    return is_last and source.element_type in (T.F32, T.S32, T.U32)
 
 
 def _is_half(output: HloInstruction) -> bool:
