@@ -31,6 +31,8 @@ MOST_ARRAYS = 3
 """Maximum number of arrays whose rows are transposed, so that all blocks stay in the first-level cache."""
 TYPES = frozenset({T.F32, T.S32, T.U32})
 """Types that kernels hold as they are in memory, of which a vector register has 16."""
+NARROW = {T.BF16: T.F32, T.F16: T.F32, T.PRED: T.S32, T.S8: T.S32, T.U8: T.S32, T.S16: T.S32, T.U16: T.S32}
+"""Types of less than 32 bits, with those to which whole blocks are converted before they are transposed."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,7 @@ def transposed_bytes(body: Body, types: Mapping[str, T]) -> int:
         found = _rows_of(s, types) if isinstance(s, For) else None
         if found is not None:
             values = sum(isinstance(x, lir.Let) for x in walk((s,)))
-            total += BLOCKS[0] * (sum(4 * r.length for r in found) + 8 * values)
+            total += BLOCKS[0] * (sum(8 * r.length for r in found) + 8 * values)
     return total
 
 
@@ -95,7 +97,8 @@ def _rows_of(s: For, types: Mapping[str, T]) -> list[_Rows] | None:
         if not length or length == 1:
             continue
         low, high = _range(rest, vars_)
-        if types.get(buffer) not in TYPES or length > LONGEST or not 0 <= low <= high < length:
+        known = TYPES if isinstance(x, lir.Store) else TYPES | NARROW.keys()
+        if types.get(buffer) not in known or length > LONGEST or not 0 <= low <= high < length:
             return None
         if isinstance(x, lir.Store):
             stores.setdefault(buffer, []).append((rest, vars_))
@@ -197,13 +200,22 @@ def _in_blocks(s: For, rows: Sequence[_Rows], types: Mapping[str, T], level: int
     size = min((b for b in BLOCKS if b <= n), key=lambda b: (n % b, -b))
     block, lane = Var(f"{s.var.name}s", n // size), Var(f"{s.var.name}z", size)
     at = ix.of(block) * size + ix.of(lane)
-    arrays = [lir.LocalArray(r.array, types[r.buffer], r.length * size) for r in rows]
+    held = {r.buffer: NARROW.get(types[r.buffer], types[r.buffer]) for r in rows}
+    arrays = [lir.LocalArray(r.array, held[r.buffer], r.length * size) for r in rows]
     begins = {r.buffer: ix.of(block) * (size * r.length) for r in rows}
-    before = [
-        lir.TransposeTile(r.array, r.buffer, begins[r.buffer], r.length, size, height=r.length)
-        for r in rows
-        if not r.is_result
-    ]
+    before: list[lir.Stmt] = []
+    for r in rows:
+        source, begin = r.buffer, begins[r.buffer]
+        if types[r.buffer] in NARROW:
+            source, element = f"{r.array}_wide", Var(f"{r.array}_e", r.length * size)
+            t = types[r.buffer] if held[r.buffer] is T.S32 else T.F32
+            value = lir.Let(f"{r.array}_v", t, lir.Load(r.buffer, begin + ix.of(element)))
+            arrays.append(lir.LocalArray(source, held[r.buffer], r.length * size))
+            stored = lir.LocalStore(source, ix.of(element), value.name)
+            before.append(For(element, LoopKind.INDEPENDENT, (value, stored)))
+            begin = ix.const(0)
+        if not r.is_result:
+            before.append(lir.TransposeTile(r.array, source, begin, r.length, size, height=r.length))
     after = [lir.StoreTransposed(r.buffer, begins[r.buffer], r.length, r.array, size) for r in rows if r.is_result]
     known = {r.buffer: r for r in rows}
 
