@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+import hlogym
 from compiler.analysis.kernel_summary import summarize
 from compiler.fusion.policies import DEFAULT_POLICY, make_policy
 from compiler.fusion.protocol import run_policy
@@ -221,3 +222,22 @@ def test_a_level_of_a_wavelet_is_one_kernel_with_what_comes_before_it() -> None:
     kernels = [opcodes(i) for i in fused(WAVELET).entry.instructions if i.opcode is Opcode.FUSION]
     assert len(kernels) == 1
     assert kernels[0].count(Opcode.SLICE) == 2
+
+
+@pytest.mark.parametrize(("columns", "kernels"), [(5, 1), (10, 1), (15, 1), (8, 2), (40, 1)])
+def test_exponentials_of_rows_that_are_transposed_are_counted_once(columns: int, kernels: int) -> None:
+    shape = f"f32[1000,{columns}]"
+    executable = hlogym.compile(
+        f"""HloModule softmax
+    add {{ a = f32[] parameter(0) b = f32[] parameter(1) ROOT c = f32[] add(a, b) }}
+    ENTRY main {{
+      x = {shape} parameter(0)
+      e = {shape} exponential(x)
+      zero = f32[] constant(0)
+      s = f32[1000] reduce(e, zero), dimensions={{1}}, to_apply=add
+      k = {shape} broadcast(s), dimensions={{0}}
+      ROOT r = {shape} divide(e, k)
+    }}""",
+        backend="cpu",
+    )
+    assert len(executable.kernels) == kernels

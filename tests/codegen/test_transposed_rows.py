@@ -1,5 +1,8 @@
 """Blocks of short rows that are transposed, so that vectors run over rows."""
 
+from collections.abc import Callable, Sequence
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -69,6 +72,11 @@ ENTRY main {{
     return text
 
 
+def _compiled(text: str) -> Callable[[npt.NDArray[Any]], Sequence[npt.NDArray[Any]]]:
+    executable = hlogym.compile(text, backend="cpu")
+    return lambda x: executable(x)
+
+
 def arguments(rows: int, columns: int) -> list[npt.NDArray[np.float32]]:
     rng = np.random.default_rng(rows + columns)
     return [rng.standard_normal(s).astype(np.float32) for s in ((rows, columns), (rows,), (columns,))]
@@ -95,6 +103,31 @@ def test_short_rows_have_the_results_of_the_interpreter(name: str, shape: tuple[
 def test_which_rows_are_transposed(name: str, columns: int, is_transposed: bool) -> None:
     executable = hlogym.compile(program(BODIES[name], 1000, columns), backend="cpu")
     assert any("transpose_rows_32(" in k.source for k in executable.kernels) == is_transposed
+
+
+@pytest.mark.parametrize("shape", [(100, 10), (1000, 7), (50, 17)], ids=str)
+@pytest.mark.parametrize(
+    ("t", "op", "init"),
+    [
+        ("bf16", "maximum", "-inf"), ("f16", "maximum", "-inf"), ("s32", "add", "0"), ("u32", "maximum", "0"),
+        ("s8", "maximum", "-128"), ("u8", "minimum", "255"), ("s16", "add", "0"), ("u16", "maximum", "0"),
+        ("pred", "and", "true"), ("pred", "or", "false"), ("f64", "add", "0"),
+    ],
+)  # fmt: skip
+def test_rows_of_other_types(t: str, op: str, init: str, shape: tuple[int, int]) -> None:
+    rows, columns = shape
+    text = f"""HloModule m
+combine {{ a = {t}[] parameter(0) b = {t}[] parameter(1) ROOT c = {t}[] {op}(a, b) }}
+ENTRY main {{
+  x = {t}[{rows},{columns}] parameter(0)
+  init = {t}[] constant({init})
+  ROOT r = {t}[{rows}] reduce(x, init), dimensions={{1}}, to_apply=combine
+}}"""
+    dtype = parse(text).entry.parameter_shapes[0].element_type.dtype
+    rng = np.random.default_rng(columns)
+    values = rng.integers(0, 20, shape) > 1 if t == "pred" else rng.integers(0 if t[0] == "u" else -50, 50, shape)
+    (got,), (expected,) = (f(values.astype(dtype)) for f in (_compiled(text), lambda x: evaluate(parse(text), [x])))
+    np.testing.assert_array_equal(got, expected)
 
 
 def test_nan_and_infinities_are_kept() -> None:

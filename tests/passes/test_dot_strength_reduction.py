@@ -86,3 +86,27 @@ def test_other_products_keep_their_limits_beside_half_vectors() -> None:
     single = product_text("9,70", "70", "9", contracting).replace("bf16", "f32").replace("convert", "negate")
     assert not make_pass(HALF_VECTORS).run(parse(wide))
     assert not make_pass(HALF_VECTORS).run(parse(single))
+
+
+SHORT_VECTORS = "dot-strength-reduction{max_contracted=4,max_multiplications=4,short_vectors=16}"
+
+
+@pytest.mark.parametrize(
+    ("matrix", "vector", "result", "dims", "is_rewritten"),
+    [
+        ("900,16", "16", "900", (1, 0), True),
+        ("16,900", "16,1", "900,1", (0, 0), True),
+        ("900,17", "17", "900", (1, 0), False),
+        ("900,16", "16,2", "900,2", (1, 0), False),
+    ],
+)
+def test_matrices_times_short_vectors_become_sums_of_products(
+    matrix: str, vector: str, result: str, dims: tuple[int, int], is_rewritten: bool
+) -> None:
+    contracting = f"lhs_contracting_dims={{{dims[0]}}}, rhs_contracting_dims={{{dims[1]}}}"
+    text = product_text(matrix, vector, result, contracting).replace("bf16", "f32").replace("convert", "negate")
+    module = parse(text)
+    rng = np.random.default_rng(5)
+    args = [rng.standard_normal([int(n) for n in s.split(",")]).astype(np.float32) for s in (matrix, vector)]
+    assert make_pass(SHORT_VECTORS).run(module) == is_rewritten
+    np.testing.assert_allclose(evaluate(module, args)[0], evaluate(parse(text), args)[0], rtol=1e-4, atol=1e-4)

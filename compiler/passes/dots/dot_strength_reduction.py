@@ -30,6 +30,8 @@ class DotStrengthReduction(RewritePass):
         max_multiplications: maximum number of multiplications per batch element; outer products have no such limit.
         half_vectors: whether the limits do not apply to products of vectors with matrices that are converted from f16
             or bf16. They take as long as the matrix needs to be read, which a kernel converts as it reads it.
+        short_vectors: maximum number of elements of a vector for whose products with a matrix the limits do not apply:
+            a library spends more on each row of the matrix than the row takes.
     """
 
     name: ClassVar[str] = "dot-strength-reduction"
@@ -38,6 +40,7 @@ class DotStrengthReduction(RewritePass):
     max_elements: int = number_option(1 << 24, 0, 1 << 28)
     max_multiplications: int = number_option(1 << 24, 0, 1 << 28)
     half_vectors: bool = False
+    short_vectors: int = number_option(0, 0, 1 << 20)
 
     def rules_of(self) -> RulesOf:
         """Return the rules of the pass."""
@@ -59,7 +62,9 @@ class DotStrengthReduction(RewritePass):
         batch = math.prod(lhs.shape.dimensions[d] for d in dims.lhs_batch)
         exceeds = work > self.max_elements or work // batch > self.max_multiplications
         exceeds = total > self.max_contracted or (total > 1 and exceeds)
-        if exceeds and not (self.half_vectors and _is_half_vector_product(i, total, batch)):
+        vectors = min(o.shape.num_elements for o in i.operands)
+        is_short = batch == 1 and vectors == total <= self.short_vectors
+        if exceeds and not is_short and not (self.half_vectors and _is_half_vector_product(i, total, batch)):
             return None
         return multiply_and_sum(i, b)
 

@@ -96,11 +96,11 @@ LOWERING = (
     "reduce-window-rewriter", "reduce-window-to-slices", "operand-upcaster", "convolution-to-dot",
     "convolution-to-patches", "topk-by-rank", "scatter-expander{simple=false}", "argmax-rewriter",
     "loop-vector-weights{max_multiplications=4096}",
-    "dot-strength-reduction{max_contracted=4096,max_multiplications=4096,half_vectors=true}",
+    "dot-strength-reduction{max_contracted=4096,max_multiplications=4096,half_vectors=true,short_vectors=16}",
 )  # fmt: skip
 """Expanders of ops that kernels cannot compute, of dots so small that a library call takes longer than the dot (about a
-microsecond, or four thousand multiplications, on a CPU of 2020), and of half-type matrices times vectors, which kernels
-read as fast as memory delivers them."""
+microsecond, or four thousand multiplications, on a CPU of 2020), of half-type matrices times vectors, which kernels
+read as fast as memory delivers them, and of matrices times vectors of a few elements."""
 
 
 @cache
