@@ -54,6 +54,7 @@ from compiler.codegen.schedules.selected_offsets import select_offsets
 from compiler.codegen.schedules.separate_columns import separate_columns
 from compiler.codegen.schedules.shared_values import share_values
 from compiler.codegen.schedules.short_loops import merge_narrow_columns, unroll_short_loops
+from compiler.codegen.schedules.short_moves import write_out_moves
 from compiler.codegen.schedules.short_rows import split_rows
 from compiler.codegen.schedules.single_elements import hide_single_elements
 from compiler.codegen.schedules.sparse_loads import is_sparse, separate_sparse_loads
@@ -174,7 +175,7 @@ def _with_loop_kinds(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
 def _with_rewritten_loops(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
     del schedule  # many schedules have the same loops, for which this is done once
     body = select_offsets(merge_branches(kernel.body))
-    body = pair_elements(kernel, hide_single_elements(separate_columns(body)))
+    body = pair_elements(kernel, hide_single_elements(separate_columns(write_out_moves(body))))
     body = hide_strides(convert_halves(kernel, body))
     body = multiply_for_divisions(join_rows(move_uniform_values(interleave_values(body)), _argument_bytes(kernel)))
     check_local_bytes(body)
