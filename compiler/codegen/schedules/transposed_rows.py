@@ -145,8 +145,11 @@ def _is_worthwhile(s: For, lengths: Sequence[int]) -> bool:
     is_costly = any(isinstance(x.value, lir.Apply) and x.value.op.is_expensive for x in inside)
     if max(lengths) > WRITTEN_OUT and len(reductions) < 2 and not is_costly:
         combiners = {r.combiner for x in reductions for r in x.reductions}
-        is_extreme = bool(combiners) and combiners <= {Opcode.MAXIMUM, Opcode.MINIMUM}
-        if not is_extreme or max(lengths) >= max(EVEN) or any(isinstance(x, For) for x in s.body):
+        if not combiners or any(isinstance(x, For) for x in s.body):
+            return False
+        if combiners <= {Opcode.AND, Opcode.OR}:
+            return True
+        if not combiners <= {Opcode.MAXIMUM, Opcode.MINIMUM} or max(lengths) >= max(EVEN):
             return False
     return any(n >= SHORTEST and n not in EVEN for n in lengths)
 

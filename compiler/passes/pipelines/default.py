@@ -9,6 +9,7 @@ from compiler.passes.algebra.compared_values import ComparedValues
 from compiler.passes.dots.attention_fusion import AttentionFusion
 from compiler.passes.dots.boolean_dots import BooleanDots
 from compiler.passes.dots.convolution_reversal import ConvolutionReversal
+from compiler.passes.dots.deep_products import DeepProducts
 from compiler.passes.dots.features_last import FeaturesLast
 from compiler.passes.dots.product_fusion import ProductFusion
 from compiler.passes.dots.tile_product_fusion import TileProductFusion
@@ -196,7 +197,8 @@ def group_products(module: HloModule, library: Keeps) -> bool:
         library: says for a dot whether a library other than BLAS computes it.
     """
     products = ProductFusion()
-    changed = ShortRows().run(module)
+    changed = DeepProducts().run(module)
+    changed |= ShortRows().run(module)
     changed |= AttentionFusion().run(module)
     changed |= LoopWeightTranspose().run_where(module, products.is_small)
     changed |= products.run_beside(module, library)
