@@ -19,6 +19,7 @@ from compiler.codegen.nest.work import work_of
 from compiler.codegen.schedules import accumulators, lane_accumulators, stages, streams
 from compiler.codegen.schedules.divisions import multiply_for_divisions
 from compiler.codegen.schedules.edges import REDUCTIONS, split_edges
+from compiler.codegen.schedules.flat_rows import flatten_rows
 from compiler.codegen.schedules.halves import LANES as HALVES
 from compiler.codegen.schedules.halves import convert_halves, suits_halves
 from compiler.codegen.schedules.hidden_strides import hide_strides
@@ -122,7 +123,8 @@ def _simplified(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
 def _with_transposed_rows(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
     if not schedule.vector or not schedule.short:
         return kernel
-    return replace(kernel, body=transpose_rows(kernel.body, {a.name: a.type for a in kernel.arguments}, schedule.cache))
+    types = {a.name: a.type for a in kernel.arguments}
+    return replace(kernel, body=transpose_rows(flatten_rows(kernel.body, types), types, schedule.cache))
 
 
 def _with_shared_values(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:

@@ -15,6 +15,7 @@ from compiler.codegen.nest.scalar_ops import SCALAR_BYTES
 from compiler.codegen.nest.traversal import bodies_of, indices_in, names_of, walk
 from compiler.codegen.schedules import edges, stages, streams
 from compiler.codegen.schedules.distribution import VALUE_BYTES, is_by_rows
+from compiler.codegen.schedules.flat_rows import flat_bytes
 from compiler.codegen.schedules.halves import halves_bytes_bound
 from compiler.codegen.schedules.lane_accumulators import lane_bytes_bound
 from compiler.codegen.schedules.lanes import NEAR, column_bytes_bound
@@ -61,7 +62,8 @@ def local_bytes_bound(kernel: lir.Kernel, schedule: Schedule) -> float:
     if schedule.vector:
         total += halves_bytes_bound(kernel)
     if schedule.vector and schedule.short:
-        total += transposed_bytes(kernel.body, {a.name: a.type for a in kernel.arguments})
+        types = {a.name: a.type for a in kernel.arguments}
+        total += flat_bytes(kernel.body, types) + transposed_bytes(kernel.body, types)
     if schedule.hoist:
         total += _shared_bytes(kernel.body, schedule.cache)
     sizes = {a.name: a.elements * a.type.byte_size for a in kernel.arguments}
