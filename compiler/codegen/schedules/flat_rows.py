@@ -16,6 +16,7 @@ from compiler.codegen.nest.loop_ir import Body, For, LoopKind
 from compiler.codegen.nest.memory import Scope
 from compiler.codegen.nest.scalar_ops import SCALAR_BYTES
 from compiler.codegen.nest.traversal import map_indices
+from compiler.codegen.schedules.loop_transforms import iterations_from
 from compiler.ir.types import PrimitiveType as T
 
 SHORTEST, LIGHT, LONGEST, VECTOR = 3, 23, 63, 16
@@ -29,10 +30,15 @@ MOST_BYTES = 16 << 10
 
 @dataclass(frozen=True)
 class _Shared:
-    """A load of what all rows share: its name, and where it reads, without the position in the row."""
+    """A row that a loop over rows reads in each iteration: the definition that loads it, and where it begins."""
 
     let: lir.Let
-    array: str
+    buffer: str
+    first: int
+
+    @property
+    def array(self) -> str:
+        return f"{self.let.name}_repeated"
 
 
 def flatten_rows(body: Body, types: Mapping[str, T]) -> Body:
@@ -77,10 +83,10 @@ def _shared(s: lir.Stmt, types: Mapping[str, T]) -> list[_Shared] | None:
             return None
         if offset == ix.of(s.var) * length + ix.of(inner.var):
             continue
-        if not isinstance(x, lir.Let):
+        if not isinstance(x, lir.Let) or not isinstance(x.value, lir.Load):
             return None
         if offset - ix.of(inner.var) == ix.const(offset.const):
-            found.append(_Shared(x, f"{x.name}_repeated"))
+            found.append(_Shared(x, x.value.buffer, offset.const))
         elif offset != ix.const(offset.const):
             return None
     return found if found and _rows_of(found, length) else None
@@ -126,9 +132,8 @@ def _flat(s: For, shared: list[_Shared]) -> list[lir.Stmt]:
     rows = _rows_of(shared, length)
     size, out = rows * length, list[lir.Stmt]()
     for k, x in enumerate(shared):
-        assert isinstance(x.let.value, lir.Load)  # noqa: S101 - see above
         row, column = Var(f"{s.var.name}r{k}", rows), Var(f"{inner.var.name}r{k}", length)
-        load = lir.Let(f"{x.let.name}_once", x.let.type, replace(x.let.value, offset=_at(x, inner.var, column)))
+        load = lir.Let(f"{x.let.name}_once", x.let.type, lir.Load(x.buffer, ix.of(column) + x.first))
         store = lir.LocalStore(x.array, ix.of(row) * length + ix.of(column), load.name)
         once = For(column, LoopKind.INDEPENDENT, (load, store))
         out.append(lir.LocalArray(x.array, x.let.type, size, Scope.KERNEL))
@@ -142,13 +147,4 @@ def _flat(s: For, shared: list[_Shared]) -> list[lir.Stmt]:
         else:
             body += map_indices((y,), lambda i: i if i == ix.const(i.const) else ix.of(block) * size + ix.of(element))
     out.append(For(block, LoopKind.INDEPENDENT, (For(element, LoopKind.INDEPENDENT, tuple(body)),)))
-    if n % rows:
-        rest = Var(f"{s.var.name}q", n % rows)
-        last = map_indices(s.body, lambda i: i.substitute({s.var: ix.of(rest) + (n - n % rows)}))
-        out.append(replace(s, var=rest, body=last))
-    return out
-
-
-def _at(x: _Shared, column: Var, now: Var) -> IndexExpr:
-    assert isinstance(x.let.value, lir.Load)  # noqa: S101 - `_shared` found loads
-    return x.let.value.offset.substitute({column: ix.of(now)})
+    return [*out, *iterations_from(s, n - n % rows)]

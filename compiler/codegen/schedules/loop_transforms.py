@@ -322,6 +322,14 @@ def _staged(body: Body, a: tuple[Var, Var, int], b: tuple[Var, Var, int]) -> tup
     return tuple(before), tuple(out)
 
 
+def iterations_from(s: For, first: int) -> list[lir.Stmt]:
+    """Return a loop over the iterations of another one from a number on; nothing if there are none."""
+    if first == s.var.extent:
+        return []
+    rest = Var(f"{s.var.name}q", s.var.extent - first)
+    return [replace(s, var=rest, body=map_indices(s.body, lambda i: i.substitute({s.var: ix.of(rest) + first})))]
+
+
 def perfect_nest(s: lir.Stmt) -> list[For]:
     """Return a loop and the loops inside it, as long as each is the whole body of the one before."""
     nest: list[For] = []

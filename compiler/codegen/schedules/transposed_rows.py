@@ -16,6 +16,7 @@ from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import IndexExpr, Var
 from compiler.codegen.nest.loop_ir import Body, For, LoopKind
 from compiler.codegen.nest.traversal import map_bodies, map_indices, walk
+from compiler.codegen.schedules.loop_transforms import iterations_from
 from compiler.codegen.schedules.row_cache import EXPENSIVE, cache_rows
 from compiler.codegen.schedules.short_loops import Copies
 from compiler.ir.opcodes import Opcode
@@ -37,10 +38,9 @@ NARROW = {T.BF16: T.F32, T.F16: T.F32, T.PRED: T.S32, T.S8: T.S32, T.U8: T.S32, 
 
 @dataclass(frozen=True)
 class _Rows:
-    """The rows of an array in a loop: where a row begins, how many elements it has, and whether they are stored."""
+    """The rows of an array in a loop: how many elements each has, and whether the loop stores them."""
 
     buffer: str
-    begin: IndexExpr
     length: int
     is_result: bool
 
@@ -100,22 +100,17 @@ def _rows_of(s: For, types: Mapping[str, T]) -> list[_Rows] | None:
         known = TYPES if isinstance(x, lir.Store) else TYPES | NARROW.keys()
         if types.get(buffer) not in known or length > LONGEST or not 0 <= low <= high < length:
             return None
-        if isinstance(x, lir.Store):
+        is_result = isinstance(x, lir.Store)
+        if is_result:
             stores.setdefault(buffer, []).append((rest, vars_))
-            reads.setdefault(buffer, _Rows(buffer, ix.const(0), length, True))
-        else:
-            reads.setdefault(buffer, _Rows(buffer, ix.const(0), length, False))
-        if reads[buffer].length != length or reads[buffer].is_result != isinstance(x, lir.Store):
+        if reads.setdefault(buffer, _Rows(buffer, length, is_result)) != _Rows(buffer, length, is_result):
             return None
-    if (
-        not reads
-        or len(reads) > MOST_ARRAYS
-        or not all(map(_are_whole, stores.values(), (reads[b].length for b in stores)))
-    ):
+    if not reads or len(reads) > MOST_ARRAYS:
         return None
-    if not _reads_rows(s, reads) or not _is_worthwhile(s, [r.length for r in reads.values()]):
+    if not all(_are_whole(found, reads[buffer].length) for buffer, found in stores.items()):
         return None
-    return list(reads.values())
+    is_wanted = _reads_rows(s, reads) and _is_worthwhile(s, [r.length for r in reads.values()])
+    return list(reads.values()) if is_wanted else None
 
 
 def _reads_rows(s: For, rows: Mapping[str, _Rows]) -> bool:
@@ -203,23 +198,20 @@ def _in_blocks(s: For, rows: Sequence[_Rows], types: Mapping[str, T], level: int
     size = min((b for b in BLOCKS if b <= n), key=lambda b: (n % b, -b))
     block, lane = Var(f"{s.var.name}s", n // size), Var(f"{s.var.name}z", size)
     at = ix.of(block) * size + ix.of(lane)
-    held = {r.buffer: NARROW.get(types[r.buffer], types[r.buffer]) for r in rows}
-    arrays = [lir.LocalArray(r.array, held[r.buffer], r.length * size) for r in rows]
-    begins = {r.buffer: ix.of(block) * (size * r.length) for r in rows}
-    before: list[lir.Stmt] = []
+    arrays, before, after = list[lir.LocalArray](), list[lir.Stmt](), list[lir.Stmt]()
     for r in rows:
-        source, begin = r.buffer, begins[r.buffer]
+        t, begin = NARROW.get(types[r.buffer], types[r.buffer]), ix.of(block) * (size * r.length)
+        arrays.append(lir.LocalArray(r.array, t, r.length * size))
+        if r.is_result:
+            after.append(lir.StoreTransposed(r.buffer, begin, r.length, r.array, size))
+            continue
+        source = r.buffer
         if types[r.buffer] in NARROW:
-            source, element = f"{r.array}_wide", Var(f"{r.array}_e", r.length * size)
-            t = types[r.buffer] if held[r.buffer] is T.S32 else T.F32
-            value = lir.Let(f"{r.array}_v", t, lir.Load(r.buffer, begin + ix.of(element)))
-            arrays.append(lir.LocalArray(source, held[r.buffer], r.length * size))
-            stored = lir.LocalStore(source, ix.of(element), value.name)
-            before.append(For(element, LoopKind.INDEPENDENT, (value, stored)))
+            source = f"{r.array}_wide"
+            arrays.append(lir.LocalArray(source, t, r.length * size))
+            before.append(_widened(r, begin, source, size, types[r.buffer]))
             begin = ix.const(0)
-        if not r.is_result:
-            before.append(lir.TransposeTile(r.array, source, begin, r.length, size, height=r.length))
-    after = [lir.StoreTransposed(r.buffer, begins[r.buffer], r.length, r.array, size) for r in rows if r.is_result]
+        before.append(lir.TransposeTile(r.array, source, begin, r.length, size, height=r.length))
     known = {r.buffer: r for r in rows}
 
     def place(offset: IndexExpr) -> IndexExpr:
@@ -239,12 +231,14 @@ def _in_blocks(s: For, rows: Sequence[_Rows], types: Mapping[str, T], level: int
     else:
         inside = _written_out(inside)
     columns = For(lane, LoopKind.INDEPENDENT, inside)
-    out: list[lir.Stmt] = [For(block, LoopKind.INDEPENDENT, (*arrays, *before, columns, *after))]
-    if n % size:
-        rest = Var(f"{s.var.name}q", n % size)
-        last = map_indices(s.body, lambda i: i.substitute({s.var: ix.of(rest) + (n - n % size)}))
-        out.append(replace(s, var=rest, body=last))
-    return out
+    return [For(block, LoopKind.INDEPENDENT, (*arrays, *before, columns, *after)), *iterations_from(s, n - n % size)]
+
+
+def _widened(r: _Rows, begin: IndexExpr, array: str, size: int, t: T) -> For:
+    """Return a loop that copies a block of rows of narrow elements into an array of wide ones."""
+    element = Var(f"{array}_e", r.length * size)
+    value = lir.Let(f"{array}_v", t if NARROW[t] is T.S32 else T.F32, lir.Load(r.buffer, begin + ix.of(element)))
+    return For(element, LoopKind.INDEPENDENT, (value, lir.LocalStore(array, ix.of(element), value.name)))
 
 
 def _with_kept_values(body: Body, lane: Var, level: int) -> tuple[list[lir.LocalArray], Body]:
