@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from compiler.analysis.index_moves import long_dimensions
 from compiler.analysis.loop_marks import is_kernel_loop
 from compiler.codegen.build_target import BuildTarget
 from compiler.codegen.buildability import is_emittable, kernel_refusal
@@ -180,7 +181,7 @@ def _joins(i: HloInstruction) -> bool:
     Where positions read moved elements through it, each element takes divisions and a load of its own.
     """
     before, after = i.operand(0).shape.dimensions if i.operands else (), i.shape.dimensions
-    return i.opcode in _RESHAPES and [n for n in before if n > 1] != [n for n in after if n > 1]
+    return i.opcode in _RESHAPES and long_dimensions(before) != long_dimensions(after)
 
 
 def _is_pointwise(i: HloInstruction) -> bool:

@@ -43,6 +43,8 @@ ROW_BYTES = 1 << 15
 SHORT_ROWS = frozenset(range(5, 16)) - {8}
 """Lengths of rows that are reduced without a loop and whose values are kept all the same, beside what else a loop over
 the rows computes of them."""
+ROW_TYPES = frozenset({T.F32, T.S32, T.U32})
+"""Element types of such rows, of which a vector register of a CPU has 16."""
 COLUMNS = 256
 """Number of adjacent columns that a block computes together."""
 
@@ -598,7 +600,7 @@ def _is_short_row(reduce: HloInstruction) -> bool:
     """Check for a reduction of rows that kernels transpose in blocks."""
     source = reduce.operands[0].shape
     is_last = tuple(reduce.dimensions) == (source.rank - 1,) and source.dimensions[-1] in SHORT_ROWS
-    return is_last and source.element_type in (T.F32, T.S32, T.U32)
+    return is_last and source.element_type in ROW_TYPES
 
 
 def _is_half(output: HloInstruction) -> bool:

@@ -341,3 +341,13 @@ class Kernel:
     flags: int = 0
     nests: int = 1
     resident: int = 0
+
+    @property
+    def types(self) -> dict[str, PrimitiveType]:
+        """The element types of the arguments, by name."""
+        return {a.name: a.type for a in self.arguments}
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The bytes of the arguments, by name."""
+        return {a.name: a.elements * a.type.byte_size for a in self.arguments}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from compiler.codegen.nest.expressions import Apply, Constant
-from compiler.codegen.nest.loop_ir import Body, For, If, Let, Reduce, While
+from compiler.codegen.nest.loop_ir import Body, For, If, Let, Reduce, Stmt, While
 from compiler.codegen.nest.matrix_product import MatrixProduct
 from compiler.codegen.nest.memory import (
     NarrowHalves,
@@ -30,6 +30,11 @@ PRODUCTS_PER_STATEMENT = 1
 
 EXPENSIVE_STATEMENTS = 8
 """Statements that take as long as an expensive one, such as a division or an inline exponential."""
+
+
+def is_expensive(s: Stmt) -> bool:
+    """Check for a definition that computes a function or a division."""
+    return isinstance(s, Let) and isinstance(s.value, Apply) and s.value.op.is_expensive
 
 
 def work_of(body: Body, expensive: int = EXPENSIVE_STATEMENTS) -> int:

@@ -123,7 +123,7 @@ def _simplified(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
 def _with_transposed_rows(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
     if not schedule.vector or not schedule.short:
         return kernel
-    types = {a.name: a.type for a in kernel.arguments}
+    types = kernel.types
     return replace(kernel, body=transpose_rows(flatten_rows(kernel.body, types), types, schedule.cache))
 
 
@@ -133,7 +133,7 @@ def _with_shared_values(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
 
 
 def _with_divided_reductions(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
-    wide = with_wide_columns(kernel.body, schedule, _argument_bytes(kernel))
+    wide = with_wide_columns(kernel.body, schedule, kernel.sizes)
     schedule = wide if local_bytes_bound(kernel, wide) <= LOCAL_BYTES else schedule
     splits_edges = schedule.edges and schedule.vector and kernel.kind in REDUCTIONS
     body = split_reduction_edges(kernel.body) if splits_edges else kernel.body
@@ -147,13 +147,9 @@ def _with_divided_reductions(kernel: lir.Kernel, schedule: Schedule) -> lir.Kern
 def _with_tiles(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
     if not schedule.tile or kernel.kind != "loop":
         return kernel
-    tiling = Tiling(schedule.tile, schedule.across, bool(schedule.walk), True, _argument_bytes(kernel))
+    tiling = Tiling(schedule.tile, schedule.across, bool(schedule.walk), True, kernel.sizes)
     tiled = tile_transposes(kernel.body, tiling)
     return kernel if tiled == kernel.body else replace(kernel, body=tests_of_tiles(tiled), kind="transpose")
-
-
-def _argument_bytes(kernel: lir.Kernel) -> dict[str, int]:
-    return {a.name: a.elements * a.type.byte_size for a in kernel.arguments}
 
 
 def _with_separate_cases(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
@@ -179,7 +175,7 @@ def _with_rewritten_loops(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
     body = select_offsets(merge_branches(kernel.body))
     body = pair_elements(kernel, hide_single_elements(separate_columns(write_out_moves(body))))
     body = hide_strides(convert_halves(kernel, body))
-    body = multiply_for_divisions(join_rows(move_uniform_values(interleave_values(body)), _argument_bytes(kernel)))
+    body = multiply_for_divisions(join_rows(move_uniform_values(interleave_values(body)), kernel.sizes))
     check_local_bytes(body)
     return replace(kernel, body=body)
 

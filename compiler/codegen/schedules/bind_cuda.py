@@ -191,7 +191,7 @@ def _side_by_side(nests: list[Nest], schedule: Schedule) -> tuple[Body, int]:
 
 def _nest_of(part: Body, kernel: lir.Kernel, schedule: Schedule, room: int, row_room: int) -> Nest | None:
     """Return the nest of some statements, whose tiles and rows have so many bytes of shared memory; None for others."""
-    types = {a.name: a.type for a in kernel.arguments}
+    types = kernel.types
     if kernel.kind == "scatter":
         return scatter_nest(part, types, schedule)
     if any(isinstance(s, lir.Reduce) for s in part):

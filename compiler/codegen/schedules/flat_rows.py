@@ -16,6 +16,7 @@ from compiler.codegen.nest.loop_ir import Body, For, LoopKind
 from compiler.codegen.nest.memory import Scope
 from compiler.codegen.nest.scalar_ops import SCALAR_BYTES
 from compiler.codegen.nest.traversal import map_indices
+from compiler.codegen.nest.work import is_expensive
 from compiler.codegen.schedules.loop_transforms import iterations_from
 from compiler.ir.types import PrimitiveType as T
 
@@ -101,7 +102,7 @@ def _rows_of(shared: list[_Shared], length: int) -> int:
 def _does_much(body: Body, types: Mapping[str, T]) -> bool:
     """Check for functions and for elements of other sizes than 32 bits: few of them take as long as a vector."""
     for x in body:
-        if isinstance(x, lir.Let) and isinstance(x.value, lir.Apply) and x.value.op.is_expensive:
+        if is_expensive(x):
             return True
         buffer = x.buffer if isinstance(x, lir.Store) else None
         if isinstance(x, lir.Let) and isinstance(x.value, lir.Load):

@@ -31,7 +31,7 @@ _MOVING = frozenset({Opcode.COPY, Opcode.SELECT, Opcode.NEGATE, Opcode.ABS})
 
 def convert_halves(kernel: lir.Kernel, body: Body) -> Body:
     """Return bound statements whose vector loops read and write adjacent elements of f16 by whole vectors."""
-    types = {a.name: a.type for a in kernel.arguments}
+    types = kernel.types
     if T.F16 not in types.values():
         return body
     # Copies of a loop may be side by side, so that each needs names of its own for its arrays.
@@ -41,7 +41,7 @@ def convert_halves(kernel: lir.Kernel, body: Body) -> Body:
 
 def halves_bytes_bound(kernel: lir.Kernel) -> int:
     """Return an upper bound of the local memory that converted blocks need, in bytes, with a copy of each loop."""
-    types = {a.name: a.type for a in kernel.arguments}
+    types = kernel.types
     if T.F16 not in types.values():
         return 0
     reads = [s.value.buffer for s in walk(kernel.body) if isinstance(s, lir.Let) and isinstance(s.value, lir.Load)]

@@ -18,11 +18,11 @@ from compiler.codegen.nest.index import IndexExpr, Var
 from compiler.codegen.nest.loop_ir import Body, For, LoopKind
 from compiler.codegen.nest.scalar_ops import SCALAR_BYTES
 from compiler.codegen.nest.traversal import indices_in, map_bodies, map_indices, names_used, walk
-from compiler.codegen.nest.work import work_of
+from compiler.codegen.nest.work import is_expensive, work_of
 from compiler.codegen.schedules import accumulators
 from compiler.codegen.schedules.edges import worthwhile_ranges
 from compiler.codegen.schedules.index_tests import tests_of
-from compiler.codegen.schedules.joined_rows import LIGHT
+from compiler.codegen.schedules.joined_rows import FAR_BYTES, LIGHT
 from compiler.codegen.schedules.loop_transforms import flat_nest, has_loop
 from compiler.codegen.schedules.schedule import Schedule
 from compiler.ir.types import PrimitiveType
@@ -35,10 +35,10 @@ which it matters whether those are that it only reads."""
 MAX_RECOMPUTED = 8
 """Maximum number of definitions that are repeated to recompute a value in another loop."""
 
-WIDE_COLUMNS, WHOLE_ROW, FAR_BYTES = 2048, 16 << 10, 16 << 20
-"""Columns of a tile, bytes of the results of a row that is one tile, and bytes of an array up to which it comes from a
-cache. Of a larger one, narrow tiles visit each page many times, and tiles of whole rows read all in order. Parts of
-rows are wide only where several rows are joined."""
+WIDE_COLUMNS, WHOLE_ROW = 2048, 16 << 10
+"""Columns of a tile, and bytes of the results of a row that is one tile, of an array that comes from memory: narrow
+tiles visit each page many times, and tiles of whole rows read all in order. Parts of rows are wide only where several
+rows are joined."""
 
 
 def with_wide_columns(body: Body, schedule: Schedule, sizes: Mapping[str, int]) -> Schedule:
@@ -56,16 +56,12 @@ def with_wide_columns(body: Body, schedule: Schedule, sizes: Mapping[str, int]) 
     (reduce,), width = reductions, columns[0].var.extent
     lets = [x for x in reduce.body if isinstance(x, lir.Let)]
     reads = [sizes.get(x.value.buffer, 0) for x in lets if isinstance(x.value, lir.Load)]
-    if work_of(reduce.body) > LIGHT_WORK or max(reads, default=0) <= FAR_BYTES or any(map(_is_expensive, lets)):
+    if work_of(reduce.body) > LIGHT_WORK or max(reads, default=0) <= FAR_BYTES or any(map(is_expensive, lets)):
         return schedule
     if width * sum(SCALAR_BYTES[r.type] for r in reduce.reductions) <= WHOLE_ROW:
         return replace(schedule, columns=max(schedule.columns, width))
     ops = {x.value.op.opcode for x in lets if isinstance(x.value, lir.Apply)} | {r.combiner for r in reduce.reductions}
     return replace(schedule, columns=max(schedule.columns, WIDE_COLUMNS)) if ops <= LIGHT else schedule
-
-
-def _is_expensive(let: lir.Let) -> bool:
-    return isinstance(let.value, lir.Apply) and let.value.op.is_expensive
 
 
 def tile_columns(body: Body, schedule: Schedule, in_vectors: bool = False) -> Body:
@@ -283,7 +279,7 @@ class _Lanes:
         let = self.definitions.get(name)
         if let is None or name in order or name in kept:
             return True
-        if _is_expensive(let):
+        if is_expensive(let):
             return False
         if isinstance(let.value, lir.Current | lir.LocalLoad):
             return False

@@ -62,11 +62,11 @@ def local_bytes_bound(kernel: lir.Kernel, schedule: Schedule) -> float:
     if schedule.vector:
         total += halves_bytes_bound(kernel)
     if schedule.vector and schedule.short:
-        types = {a.name: a.type for a in kernel.arguments}
+        types = kernel.types
         total += flat_bytes(kernel.body, types) + transposed_bytes(kernel.body, types)
     if schedule.hoist:
         total += _shared_bytes(kernel.body, schedule.cache)
-    sizes = {a.name: a.elements * a.type.byte_size for a in kernel.arguments}
+    sizes = kernel.sizes
     tiling = Tiling(schedule.tile, schedule.across, array_bytes=sizes)
     for s in kernel.body:
         if schedule.tile and kernel.kind == "loop":

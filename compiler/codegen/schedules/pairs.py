@@ -30,7 +30,7 @@ MORE_STEPS = 1 / 16
 
 def pair_elements(kernel: lir.Kernel, body: Body) -> Body:
     """Return bound statements whose vector loops over nothing but bf16 run over pairs."""
-    types = {a.name: a.type for a in kernel.arguments}
+    types = kernel.types
     if T.BF16 not in types.values():
         return body
     return _paired(body, types)

@@ -15,7 +15,7 @@ from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import IndexExpr, IndexSymbol, Quotient, Remainder, Var
 from compiler.codegen.nest.loop_ir import Body, For, LoopKind
 from compiler.codegen.nest.traversal import indices_in, map_bodies, map_indices, walk
-from compiler.codegen.nest.work import work_of
+from compiler.codegen.nest.work import is_expensive, work_of
 from compiler.codegen.schedules.few_elements import MOST_WORK
 from compiler.codegen.schedules.loop_transforms import has_loop
 from compiler.codegen.schedules.short_loops import Copies
@@ -87,9 +87,7 @@ def _divisions(s: For) -> Iterator[Quotient | Remainder]:
 def _saves(s: For, columns: int) -> bool:
     """Check whether the elements that each row leaves over take no longer than the divisions."""
     work = work_of(s.body)
-    if not any(
-        isinstance(x, lir.Let) and isinstance(x.value, lir.Apply) and x.value.op.is_expensive for x in walk(s.body)
-    ):
+    if not any(map(is_expensive, walk(s.body))):
         return True
     divisions = len(set(_divisions(s)))
     return s.var.extent // columns * _steps(columns) * work <= _steps(s.var.extent) * (work + DIVISION_WORK * divisions)

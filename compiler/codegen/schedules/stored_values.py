@@ -17,7 +17,7 @@ from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import Var
 from compiler.codegen.nest.loop_ir import Body, For
 from compiler.codegen.nest.traversal import map_indices, names_defined, names_of, walk
-from compiler.codegen.nest.work import work_of
+from compiler.codegen.nest.work import is_expensive, work_of
 from compiler.codegen.schedules.lanes import is_column_loop
 from compiler.codegen.schedules.loop_transforms import flat_nest
 
@@ -153,7 +153,7 @@ def _merged_columns(body: Sequence[lir.Stmt], first: int, second: int, must_alia
     assert isinstance(last, lir.Store)  # noqa: S101 - it was one before its index changed
     needed = {names.get(s.name) for s in moved if isinstance(s, lir.Let)}
     shared = [s for s in reduce.body if isinstance(s, lir.If) or (isinstance(s, lir.Let) and s.name in needed)]
-    if last.value not in names or not (any(map(_is_expensive, shared)) or work_of(tuple(shared)) >= MIN_WORK):
+    if last.value not in names or not (any(map(is_expensive, shared)) or work_of(tuple(shared)) >= MIN_WORK):
         return None
     both = replace(reduce, body=(*reduce.body, replace(last, value=names[last.value])))
     return replace(columns, body=tuple(both if s is reduce else s for s in columns.body))
@@ -172,12 +172,8 @@ def _elements(vars_: Sequence[Var], row: Var, column: Var) -> dict[ix.IndexSymbo
     return None
 
 
-def _is_expensive(s: lir.Stmt) -> bool:
-    return isinstance(s, lir.Let) and isinstance(s.value, lir.Apply) and s.value.op.is_expensive
-
-
 def _is_expensive_or_load(s: lir.Let) -> bool:
-    return isinstance(s.value, lir.Load) or _is_expensive(s)
+    return isinstance(s.value, lir.Load) or is_expensive(s)
 
 
 def _same_values(

@@ -11,18 +11,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from compiler.analysis.kernel_summary import ROW_TYPES, SHORT_ROWS
 from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import IndexExpr, Var
 from compiler.codegen.nest.loop_ir import Body, For, LoopKind
 from compiler.codegen.nest.traversal import map_bodies, map_indices, walk
+from compiler.codegen.nest.work import is_expensive
 from compiler.codegen.schedules.loop_transforms import iterations_from
 from compiler.codegen.schedules.row_cache import EXPENSIVE, cache_rows
 from compiler.codegen.schedules.short_loops import Copies
 from compiler.ir.opcodes import Opcode
 from compiler.ir.types import PrimitiveType as T
 
-SHORTEST, WRITTEN_OUT, LONGEST = 5, 16, 31
+SHORTEST, WRITTEN_OUT, LONGEST = min(SHORT_ROWS), 16, 31
 """Elements of the shortest row, of the longest one whose reductions have no loops, and of the longest one."""
 EVEN = frozenset({8, 16, 24})
 """Rows that fill halves of vectors: they are reduced as they are."""
@@ -30,8 +32,6 @@ BLOCKS = (64, 48, 32, 16)
 """Rows of a block."""
 MOST_ARRAYS = 3
 """Maximum number of arrays whose rows are transposed, so that all blocks stay in the first-level cache."""
-TYPES = frozenset({T.F32, T.S32, T.U32})
-"""Types that kernels hold as they are in memory, of which a vector register has 16."""
 NARROW = {T.BF16: T.F32, T.F16: T.F32, T.PRED: T.S32, T.S8: T.S32, T.U8: T.S32, T.S16: T.S32, T.U16: T.S32}
 """Types of less than 32 bits, with those to which whole blocks are converted before they are transposed."""
 
@@ -97,7 +97,7 @@ def _rows_of(s: For, types: Mapping[str, T]) -> list[_Rows] | None:
         if not length or length == 1:
             continue
         low, high = _range(rest, vars_)
-        known = TYPES if isinstance(x, lir.Store) else TYPES | NARROW.keys()
+        known = ROW_TYPES if isinstance(x, lir.Store) else ROW_TYPES | NARROW.keys()
         if types.get(buffer) not in known or length > LONGEST or not 0 <= low <= high < length:
             return None
         is_result = isinstance(x, lir.Store)
@@ -130,14 +130,13 @@ def _reads_rows(s: For, rows: Mapping[str, _Rows]) -> bool:
 
 
 def _is_worthwhile(s: For, lengths: Sequence[int]) -> bool:
-    """Check whether blocks of rows are faster.
+    """Check whether a loop over rows is faster over blocks of transposed rows.
 
     Longer rows are reduced faster as they are, unless that is done several times, or functions and divisions of the
     elements follow, which take as long for a few elements that remain over as for a vector.
     """
     reductions = [x for x in s.body if isinstance(x, lir.Reduce)]
-    inside = [x for f in s.body if isinstance(f, For) for x in f.body if isinstance(x, lir.Let)]
-    is_costly = any(isinstance(x.value, lir.Apply) and x.value.op.is_expensive for x in inside)
+    is_costly = any(is_expensive(x) for f in s.body if isinstance(f, For) for x in f.body)
     if max(lengths) > WRITTEN_OUT and len(reductions) < 2 and not is_costly:
         combiners = {r.combiner for x in reductions for r in x.reductions}
         if not combiners or any(isinstance(x, For) for x in s.body):

@@ -8,7 +8,7 @@ from typing import ClassVar
 from compiler.ir import HloInstruction, Opcode
 from compiler.ir.attributes import SliceDim
 from compiler.ir.types import PrimitiveType as T
-from compiler.passes.dots.dot_properties import DotDims, is_plain_dot
+from compiler.passes.dots.dot_properties import DotDims, is_uniform_dot, make_dot
 from compiler.passes.dots.outlining import is_fused
 from compiler.passes.infrastructure.base import InstructionPass, number_option
 from compiler.passes.infrastructure.builder import Builder
@@ -49,7 +49,7 @@ class DeepProducts(InstructionPass):
         return True
 
     def _is_deep(self, i: HloInstruction) -> bool:
-        if not is_plain_dot(i) or {x.shape.element_type for x in (i, *i.operands)} not in ({t} for t in _TYPES):
+        if not is_uniform_dot(i) or i.shape.element_type not in _TYPES:
             return False
         dims, shapes = DotDims.of(i), [o.shape.dimensions for o in i.operands]
         if (
@@ -68,15 +68,5 @@ class DeepProducts(InstructionPass):
             columns = o.shape.dimensions[1]
             rows = b.slice(o, [SliceDim(0, whole), SliceDim(0, columns)])
             parts.append(b.reshape(rows, (whole // size, size, columns)))
-        attributes = {k: v for k, v in i.attributes.items() if k not in _DIMENSIONS and k != "control-predecessors"}
-        batch = {
-            "lhs_batch_dims": (0,),
-            "rhs_batch_dims": (0,),
-            "lhs_contracting_dims": (1,),
-            "rhs_contracting_dims": (1,),
-        }
-        shape = i.shape.with_dimensions((whole // size, *i.shape.dimensions))
-        return b.sum(b.add(Opcode.DOT, *parts, shape=shape, **attributes, **batch), (0,))
-
-
-_DIMENSIONS = ("lhs_batch_dims", "rhs_batch_dims", "lhs_contracting_dims", "rhs_contracting_dims")
+        lhs, rhs = parts
+        return b.sum(make_dot(b, i, lhs, rhs, DotDims((1,), (1,), (0,), (0,))), (0,))

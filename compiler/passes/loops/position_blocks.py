@@ -25,7 +25,7 @@ class BlockError(Exception):
 
 @dataclass(frozen=True)
 class Placed:
-    """An op on a block.
+    """Where an op has a block, and what changes when the block becomes one dimension.
 
     Attributes:
         at: the first dimension of the block in the result; None if the result has no positions.

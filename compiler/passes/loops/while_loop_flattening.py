@@ -28,7 +28,7 @@ class WhileLoopFlattening:
 
     A kernel runs a whole loop for one position after another, along one dimension; each position carries what lies in
     the other dimensions. With one dimension for all that are independent there are more positions, which carry less.
-    Dimensions at the begin or at the end of the carried arrays are joined; the others keep their places. Arrays that
+    Dimensions at the start or at the end of the carried arrays are joined; the others keep their places. Arrays that
     are the same in all iterations, such as a row that is added to all rows, are expanded before the loop.
     """
 
@@ -45,9 +45,12 @@ class WhileLoopFlattening:
 
 def flatten(view: LoopView, loops: Loops) -> bool:
     """Join dimensions of a loop where that is possible; return whether it was. The loop keeps its name."""
-    if not is_flattened(view):
+    found = _find(view)
+    if found is None:
         return False
-    found = _find(loops.owned(view))
+    owned = loops.owned(view)
+    if owned is not view:
+        found = _find(owned)
     assert found is not None  # noqa: S101 - a clone of the body is like the body
     found.apply(loops)
     return True
@@ -105,7 +108,7 @@ def _is_stacked(view: LoopView, n: int) -> bool:
 
 
 def _blocks(positions: Sequence[tuple[int, ...]]) -> Iterator[tuple[Block, bool]]:
-    """Yield the sizes that all arrays have in common at the begin (True) and at the end, the most dimensions first."""
+    """Yield the sizes that all arrays have in common at the start (True) and at the end, the most dimensions first."""
     if not positions:
         return
     starts = list(takewhile(lambda sizes: len(set(sizes)) == 1, zip(*positions, strict=False)))

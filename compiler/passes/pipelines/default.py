@@ -113,9 +113,7 @@ def simplification() -> FixedPoint:
 @cache
 def default_pipeline() -> PassPipeline:
     """Return the target-independent optimizations that `compile` runs before fusion."""
-    simplify = simplification()
-    loops = FixedPoint("loops", (*passes(*LOOPS), simplify), limit=8)
-    return PassPipeline("default", (simplify, loops, *passes("computation-deduplication", "cse", "dce")))
+    return _optimizations()
 
 
 @cache
@@ -124,8 +122,13 @@ def gpu_pipeline() -> PassPipeline:
 
     They carry complex numbers as their parts, and products of few elements are sums.
     """
-    simplify, parts = simplification(), ComplexExpander(wide=True, in_loops=True)
-    loops = FixedPoint("loops", (*passes(*LOOPS), parts, LoopProducts(), simplify), limit=8)
+    return _optimizations(ComplexExpander(wide=True, in_loops=True), LoopProducts())
+
+
+def _optimizations(*on_loops: HloPass) -> PassPipeline:
+    """Return the default pipeline with more passes on loops."""
+    simplify = simplification()
+    loops = FixedPoint("loops", (*passes(*LOOPS), *on_loops, simplify), limit=8)
     return PassPipeline("default", (simplify, loops, *passes("computation-deduplication", "cse", "dce")))
 
 
