@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import io
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from zipfile import ZIP_DEFLATED, ZipFile
 
 from compiler.errors import BackendError, HlogymError, UnknownNameError
 from compiler.support.files import check_folder, write_file
 from env.suites import load_suite
-from experiments.gpu.job import GpuResultError, Job
+from experiments.gpu.job import GpuResultError, Job, result_file
 from experiments.gpu.page import page
 from experiments.gpu.parts import PARTS, Part
 from experiments.gpu.pool import Worker
@@ -19,7 +21,7 @@ from experiments.gpu.settings import SUITES, Settings
 
 __all__ = ["main", "run_parts"]
 
-PAGE = "gpu.md"
+PAGE, ARCHIVE = "gpu.md", "gpu.zip"
 START_SECONDS = 120.0
 LEAST_SECONDS = 3.0
 """With less time than this no part begins."""
@@ -45,6 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     o = parser.parse_args(arguments)
     if o.action == "page":
         write_page(o.out)
+        print(f"tables: {o.out / PAGE}", flush=True)
         return
     if not o.seconds > 0:
         parser.error(f"--seconds must be positive, not {o.seconds:g}")
@@ -55,8 +58,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     check_folder(settings.out)
     if not settings.stand_in and any(p.needs_gpu for p in parts):
         check_device(settings)
-    run_parts(settings, parts)
+    # A run that is killed leaves the page and the archive of the parts that it has done.
+    run_parts(settings, parts, lambda: write_page(settings.out))
     write_page(settings.out)
+    print(f"tables: {settings.out / PAGE}; all files: {settings.out / ARCHIVE}", flush=True)
 
 
 def check_programs(names: Sequence[str]) -> None:
@@ -81,8 +86,13 @@ def chosen_parts(names: str | None) -> list[Part]:
     return [p for p in PARTS if p.name in wanted]
 
 
-def run_parts(settings: Settings, parts: Sequence[Part]) -> None:
+def run_parts(settings: Settings, parts: Sequence[Part], after_each: Callable[[], None] = lambda: None) -> None:
     """Run the parts that are not complete, one after the other; what fails in one does not stop the others.
+
+    Args:
+        settings: of the run.
+        parts: in their order.
+        after_each: is called after each part that ran.
 
     Raises:
         OSError: the folder of the results cannot be written.
@@ -99,6 +109,7 @@ def run_parts(settings: Settings, parts: Sequence[Part]) -> None:
             job.say("not begun: no time is left; run the command again")
         else:
             _run_part(part, job)
+            after_each()
 
 
 def check_device(settings: Settings) -> None:
@@ -128,7 +139,16 @@ def _run_part(part: Part, job: Job) -> None:
 
 
 def write_page(folder: Path) -> None:
-    """Write the tables of the results in a folder to its page, and print where."""
-    text = page(folder)
-    write_file(folder / PAGE, text)
-    print(f"tables: {folder / PAGE}", flush=True)
+    """Write the tables of the results in a folder to its page, and both to one archive, which is easy to copy."""
+    tables = page(folder)
+    write_file(folder / PAGE, tables)
+    files = {PAGE: tables.encode()}
+    for part in PARTS:
+        path = result_file(folder, part.name)
+        if path.exists():
+            files[path.name] = path.read_bytes()
+    packed = io.BytesIO()
+    with ZipFile(packed, "w", ZIP_DEFLATED) as archive:
+        for name, content in files.items():
+            archive.writestr(name, content)
+    write_file(folder / ARCHIVE, packed.getvalue())

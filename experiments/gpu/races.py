@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from compiler.api import compile as compile_hlo
+from compiler.backends.cpu.toolchain import object_cache
 from compiler.runtime.executable import parameter_leaves
 from compiler.text import parse
 from env.suites import Program
@@ -37,10 +38,13 @@ DTYPES = {"f32": "float32", "bf16": "bfloat16"}
 
 
 def run(job: Job) -> None:
-    """Compile for the peers on all cores, then race the programs and the products one at a time."""
+    """Compile for the peers on all cores, then race the programs and the products one at a time.
+
+    Programs that the peers have not compiled come last, because they take the time of many others.
+    """
     programs = chosen_programs(job.settings, NATIVE_SUITES)
     done = job.done()
-    cache = str(job.settings.out / "cache")
+    cache = str(object_cache().folder / "peers")  # not beside the results, which are copied
     environment = {
         "TORCHINDUCTOR_CACHE_DIR": f"{cache}/inductor",
         "TRITON_CACHE_DIR": f"{cache}/triton",
@@ -49,17 +53,20 @@ def run(job: Job) -> None:
         "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
     }
     requests = [_request(job, p) for p in programs if f"{p.suite}/{p.name}" not in done]
+    ready: set[str] = set()
     if not job.settings.stand_in:
         alone = {**environment, "TORCHINDUCTOR_COMPILE_THREADS": "1"}  # Inductor's own threads would add to ours
         building = [{**r, "op": "build_peer"} for r in requests]
-        built = sum(
-            "error" not in reply
-            for _, reply in job.run(
+        ready = {
+            request["name"]
+            for request, reply in job.run(
                 building, BUILD_SECONDS, job.settings.processes, alone, job.left() * BUILD_SHARE, optional=True
             )
-        )
-        job.say(f"the peers have compiled {built} of {len(building)} programs")
-    todo = [*requests, *(r for r in _products(job) if r["name"] not in done)]
+            if "error" not in reply
+        }
+        job.say(f"the peers have compiled {len(ready)} of {len(building)} programs")
+    products = [r for r in _products(job) if r["name"] not in done]
+    todo = sorted([*requests, *products], key=lambda r: r["op"] == "race" and r["name"] not in ready)
     for number, (request, reply) in enumerate(job.run(todo, RACE_SECONDS, 1, environment), start=1):
         job.record(request, reply)
         if number % 10 == 0 or number == len(todo):

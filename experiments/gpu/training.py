@@ -13,7 +13,7 @@ from experiments.gpu.job import Job
 
 __all__ = ["NEEDED", "WHEELS", "missing", "run"]
 
-NEEDED = ("torch", "gymnasium", "stable_baselines3", "sb3_contrib")
+NEEDED = ("torch", "gymnasium", "stable_baselines3", "sb3_contrib", "farama_notifications", "cloudpickle")
 """The modules that the training imports besides those of the compiler."""
 WHEELS = ("gymnasium", "farama-notifications", "stable-baselines3", "sb3-contrib")
 """The wheels that the training needs besides NumPy, PyTorch, pandas, Matplotlib and cloudpickle; all pure Python."""

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import pytest
 
@@ -176,10 +177,36 @@ def test_a_part_that_fails_does_not_stop_the_others(tmp_path: Path) -> None:
     assert second["complete"]
 
 
-def test_results_of_the_stand_in_do_not_complete_a_run_on_a_gpu(tmp_path: Path) -> None:
-    run_with(tmp_path, lambda job: None)
-    _, complete = Job.open(Settings(tmp_path), "part0", time.monotonic() + 60)
+def test_a_part_that_failed_is_tried_again(tmp_path: Path) -> None:
+    def failing(job: Job) -> None:
+        job.fail("a task", "its kernel is wrong")
+        raise BackendError("the driver is gone")
+
+    run_with(tmp_path, failing)
+    run_with(tmp_path, lambda job: job.add("another", {}))
+    assert [e["error"] for e in saved(tmp_path, "part0")["errors"]] == ["its kernel is wrong"]
+    assert saved(tmp_path, "part0")["complete"]
+
+
+def test_results_of_the_stand_in_do_not_count_in_a_run_on_a_gpu(tmp_path: Path) -> None:
+    run_with(tmp_path, lambda job: job.add("a task", {}))
+    job, complete = Job.open(Settings(tmp_path), "part0", time.monotonic() + 60)
     assert not complete
+    assert job.done() == set()
+
+
+def test_a_run_that_is_killed_leaves_the_page_and_the_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def killed(job: Job) -> None:
+        del job
+        raise KeyboardInterrupt
+
+    parts = [FakePart("sanitizer", 60.0, "a part"), FakePart("training", 60.0, "a part", function=killed)]
+    monkeypatch.setattr("experiments.gpu.command.chosen_parts", lambda _: parts)
+    with pytest.raises(KeyboardInterrupt):
+        main(["--out", str(tmp_path), "--stand-in"])
+    with ZipFile(tmp_path / "gpu.zip") as archive:
+        assert archive.read("gpu.md") == (tmp_path / "gpu.md").read_bytes()
+        assert json.loads(archive.read("sanitizer.json"))["complete"]
 
 
 def test_another_file_of_that_name_is_refused(tmp_path: Path) -> None:
