@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from compiler.analysis.cost_model import Cost, DeviceModel, module_cost
-from compiler.backends.backend import OwnDefaults
+from compiler.backends.backend import OwnDefaults, default_fusion
 from compiler.backends.registry import BACKENDS, build_target, find_backend, known_backend
 from compiler.codegen.languages import C
 from compiler.codegen.schedules.kernel_choice import BoundKernel, KernelBindings, KernelChoice
@@ -29,7 +29,7 @@ from compiler.expansions import (
 )
 from compiler.fusion.actions import FusionAction
 from compiler.fusion.known_fusions import KnownFusions
-from compiler.fusion.policies import DEFAULT_POLICY, make_policy
+from compiler.fusion.policies import make_policy
 from compiler.fusion.policies.ruled import RuledFusion
 from compiler.fusion.protocol import ChooseFusion, FusionPolicy, as_policy, run_policy
 from compiler.fusion.recomputation import recompute_outputs
@@ -171,7 +171,7 @@ class CompilationSession:
 
     def default_fusion(self) -> str:
         """Return the name of the fusion policy of `compile` for the backend if none is given."""
-        return self._backend.default_fusion if isinstance(self._backend, OwnDefaults) else DEFAULT_POLICY
+        return default_fusion(self._backend)
 
     def apply_pass(self, name: str | HloPass) -> bool:
         """Run one pass, given as an object or as text; return whether the module changed.

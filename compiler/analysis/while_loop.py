@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from compiler.ir import HloComputation, HloInstruction, Opcode, PrimitiveType
 
+SHARED_ELEMENTS = 16
+"""Carried arrays of at most this many elements are shared by all positions of a loop; larger ones are divided."""
 _MIRRORED = {"LT": "GT", "LE": "GE", "GT": "LT", "GE": "LE", "NE": "NE"}
 
 

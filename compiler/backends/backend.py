@@ -7,6 +7,7 @@ from typing import Protocol, runtime_checkable
 from compiler.analysis.cost_model import DeviceModel
 from compiler.codegen.schedules.kernel_choice import KernelBindings
 from compiler.codegen.schedules.schedule import Schedule
+from compiler.fusion.policies import DEFAULT_POLICY
 from compiler.ir.instruction import HloInstruction
 from compiler.ir.module import HloModule
 from compiler.loops import LoopPolicy
@@ -105,3 +106,8 @@ class OwnDefaults(Protocol):
     def default_loops(self) -> LoopPolicy:
         """Return the loop policy of `compile` if none is given."""
         ...
+
+
+def default_fusion(backend: Backend) -> str:
+    """Return the name of the fusion policy of `compile` for a backend if none is given."""
+    return backend.default_fusion if isinstance(backend, OwnDefaults) else DEFAULT_POLICY

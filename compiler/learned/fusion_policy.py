@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 
 from compiler.analysis.cost_model import DEVICES, CostModel, DeviceModel, device_model
-from compiler.backends.backend import OwnDefaults
+from compiler.backends.backend import default_fusion
 from compiler.backends.registry import find_backend
 from compiler.errors import PolicyError
 from compiler.fusion.actions import FusionAction
-from compiler.fusion.policies import DEFAULT_POLICY, POLICIES, SEARCHES, make_policy
+from compiler.fusion.policies import POLICIES, SEARCHES, make_policy
 from compiler.fusion.protocol import FusionPolicy
 from compiler.fusion.state import FusionState
 from compiler.ir import HloModule
@@ -99,7 +99,7 @@ class LearnedFusionPolicy:
             action = self._scored(self._features)
             if action is not None or not (self.completion or self._is_used_up):
                 return action
-            self._rest = make_policy(self.completion or _default_fusion(state))
+            self._rest = make_policy(self.completion or default_fusion(find_backend(state.target.backend)))
         return self._rest.choose(state)
 
     @property
@@ -137,12 +137,6 @@ class LearnedFusionPolicy:
             # The greatest of scores with Gumbel noise added is a draw from their softmax.
             scores = scores + self._rng.gumbel(size=scores.shape).astype(np.float32)
         return int(np.argmax(scores))
-
-
-def _default_fusion(state: FusionState) -> str:
-    """Return the name of the fusion policy of `compile` for the backend of a state."""
-    backend = find_backend(state.target.backend)
-    return backend.default_fusion if isinstance(backend, OwnDefaults) else DEFAULT_POLICY
 
 
 def _offered(features: FusionFeatures) -> Offer:

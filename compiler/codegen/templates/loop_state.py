@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from compiler.analysis.flops import instruction_flops
 from compiler.analysis.trip_count import trip_count_of
+from compiler.analysis.while_loop import SHARED_ELEMENTS
 from compiler.codegen.languages import default_schedule, find_language
 from compiler.codegen.nest.scalar_ops import SCALAR_BYTES, is_supported_type
 from compiler.codegen.schedules.schedule import LANES, LOCAL_BYTES, Schedule
@@ -16,8 +17,6 @@ from compiler.ir.instruction import HloInstruction
 from compiler.ir.opcodes import Opcode, Trait
 from compiler.ir.shape import Shape
 
-SHARED_LIMIT = 16
-"""Carried arrays of at most this many elements are shared by all positions; each element becomes a scalar."""
 LEAST_POSITIONS = 3
 """Elements of a short array from which on threads of a GPU divide it."""
 ELEMENT_LIMIT = 64
@@ -170,7 +169,7 @@ class LoopState:
         inner: the states of the loops in the body, in the order in which they run.
     """
 
-    def __init__(self, loop: HloInstruction, *, is_inner: bool = False, shared_limit: int = SHARED_LIMIT) -> None:
+    def __init__(self, loop: HloInstruction, *, is_inner: bool = False, shared_limit: int = SHARED_ELEMENTS) -> None:
         self.loop = loop
         self.body: HloComputation = loop.attributes["body"]
         self.condition: HloComputation = loop.attributes["condition"]

@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from compiler.analysis.loop_marks import packed_loop
+from compiler.analysis.while_loop import SHARED_ELEMENTS
 from compiler.codegen.lowering.emit import Emitter
 from compiler.codegen.lowering.outputs import kernel_arguments
 from compiler.codegen.nest import index as ix
@@ -19,7 +20,7 @@ from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import Index, IndexExpr
 from compiler.codegen.schedules.schedule import Schedule
 from compiler.codegen.templates.loop_lowering import Level, LoopLowering
-from compiler.codegen.templates.loop_state import ELEMENT_LIMIT, SHARED_LIMIT, LoopState, states_of
+from compiler.codegen.templates.loop_state import ELEMENT_LIMIT, LoopState, states_of
 from compiler.errors import UnsupportedError
 from compiler.ir.computation import HloComputation
 from compiler.ir.instruction import HloInstruction
@@ -158,7 +159,7 @@ class _PackedLowering(LoopLowering):
         if k is not None and k in self.state.per_position:
             return 0 if self.axis == 0 else len(dims) - 1
         found = [d for d, n in enumerate(dims) if n == self.extent]
-        if not found and root.shape.num_elements <= SHARED_LIMIT:
+        if not found and root.shape.num_elements <= SHARED_ELEMENTS:
             return None
         if not found or math.prod(dims) // self.extent > ELEMENT_LIMIT:
             raise UnsupportedError(f"%{root.name}: {root.shape} is not computed position by position")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import ClassVar
 
-from compiler.analysis.while_loop import LoopView, invariant_elements, view_loop
+from compiler.analysis.while_loop import SHARED_ELEMENTS, LoopView, invariant_elements, view_loop
 from compiler.ir import HloComputation, HloInstruction, HloModule, Opcode, PrimitiveType, Shape
 from compiler.ir.computation import has_side_effect
 from compiler.ir.shape import tuple_shape
@@ -16,9 +16,6 @@ from compiler.passes.infrastructure.registry import register
 from compiler.passes.infrastructure.rewrite_limits import pinned
 from compiler.passes.loops.loop_editing import Loops, copy_with_operands
 from compiler.passes.loops.position_blocks import Block, BlockError, Placed, flat_shape, has_block, place
-
-SHARED = 16
-"""Maximum number of elements of a carried array that is no array of positions."""
 
 
 @register
@@ -91,7 +88,7 @@ def _find(view: LoopView) -> _Flattening | None:
     state = [view.init[n].shape for n in range(view.size) if n not in fixed and not _is_stacked(view, n)]
     if "sharding" in view.instruction.attributes or not all(s.is_array and not s.is_dynamic for s in state):
         return None
-    positions = [s.dimensions for s in state if s.num_elements > SHARED]
+    positions = [s.dimensions for s in state if s.num_elements > SHARED_ELEMENTS]
     for block, is_first in _blocks(positions):
         for skipped in (frozenset[int](), fixed):
             try:
