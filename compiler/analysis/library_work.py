@@ -7,6 +7,8 @@ import math
 from compiler.ir import HloInstruction, Opcode
 from compiler.ir.attributes import ConvDimLabels, Window
 
+NETWORK_ROW, NETWORK_ROWS = 16, 16
+"""Elements of the longest row whose sort by a key is a network for all types, and the least number of such rows."""
 TEMPLATE_OPS = frozenset({Opcode.DOT, Opcode.CONVOLUTION, Opcode.SCATTER, Opcode.SORT, Opcode.REDUCE_WINDOW})
 """Opcodes whose kernels are generated from a template, which may compute other ops before and after them."""
 LARGE_PRODUCT, DEEP_PRODUCT = 1 << 24, 8192
@@ -113,7 +115,9 @@ def operand_reads(i: HloInstruction, number: int) -> float:
         by_key = root.opcode is Opcode.COMPARE and (
             not root.operands[0].shape.element_type.is_float or root.attr("type") == "TOTALORDER"
         )
-        rows = i.operands[0].shape.dimensions[i.attributes["dimensions"][0]]
+        shape, rows = i.operands[0].shape, i.operands[0].shape.dimensions[i.attributes["dimensions"][0]]
+        if by_key and rows <= NETWORK_ROW and shape.num_elements >= NETWORK_ROWS * rows:
+            return 1.0  # a network of scalars
         # For the key, or for every comparison; and where the element is moved.
         return 2.0 if by_key else 2.0 * math.log2(max(2, rows)) + 1.0
     if i.opcode is Opcode.REDUCE_WINDOW:

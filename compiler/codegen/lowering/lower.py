@@ -144,7 +144,7 @@ class _Lowering:
             return lower_running(self.fused, running, self.roots)
         top = top_k_of(self.roots)
         if top is not None:
-            return lower_top_k(self.fused, top)
+            return lower_top_k(self.fused, top, combines=self.tiles)
         if all(0 in r.shape.dimensions for r in self.roots):
             return self._finish("loop")
         attention = attention_of(self.fused)

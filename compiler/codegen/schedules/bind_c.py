@@ -63,7 +63,7 @@ from compiler.codegen.schedules.splits import THREAD_GRAINS, split_reductions
 from compiler.codegen.schedules.stored_values import store_in_reductions
 from compiler.codegen.schedules.tails import split_tails
 from compiler.codegen.schedules.tile_tests import branch_on_tiles, tests_of_tiles
-from compiler.codegen.schedules.transposed_rows import transpose_rows
+from compiler.codegen.schedules.transposed_rows import SORTS, transpose_rows
 from compiler.codegen.schedules.uniform_values import move_uniform_values
 from compiler.errors import UnsupportedError
 from compiler.ir.types import PrimitiveType
@@ -124,7 +124,8 @@ def _with_transposed_rows(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
     if not schedule.vector or not schedule.short:
         return kernel
     types = kernel.types
-    return replace(kernel, body=transpose_rows(flatten_rows(kernel.body, types), types, schedule.cache))
+    body = transpose_rows(flatten_rows(kernel.body, types), types, schedule.cache, kernel.kind in SORTS)
+    return replace(kernel, body=body)
 
 
 def _with_shared_values(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:

@@ -27,7 +27,7 @@ from compiler.codegen.schedules.shared_values import MIN_WORK, SHARED_BYTES, wor
 from compiler.codegen.schedules.short_rows import rows_bound
 from compiler.codegen.schedules.sparse_loads import MOST_BYTES, separated_bytes
 from compiler.codegen.schedules.splits import PARTIAL_BYTES, partial_bytes_bound
-from compiler.codegen.schedules.transposed_rows import transposed_bytes
+from compiler.codegen.schedules.transposed_rows import SORTS, transposed_bytes
 
 BOUNDED = (
     lir.Let,
@@ -63,7 +63,7 @@ def local_bytes_bound(kernel: lir.Kernel, schedule: Schedule) -> float:
         total += halves_bytes_bound(kernel)
     if schedule.vector and schedule.short:
         types = kernel.types
-        total += flat_bytes(kernel.body, types) + transposed_bytes(kernel.body, types)
+        total += flat_bytes(kernel.body, types) + transposed_bytes(kernel.body, types, kernel.kind in SORTS)
     if schedule.hoist:
         total += _shared_bytes(kernel.body, schedule.cache)
     sizes = kernel.sizes

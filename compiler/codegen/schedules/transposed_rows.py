@@ -26,12 +26,16 @@ from compiler.ir.types import PrimitiveType as T
 
 SHORTEST, WRITTEN_OUT, LONGEST = min(SHORT_ROWS), 16, 31
 """Elements of the shortest row, of the longest one whose reductions have no loops, and of the longest one."""
+STRIP = 4
+"""Elements of which shuffles put several rows together; those of shorter rows are copied one by one."""
 EVEN = frozenset({8, 16, 24})
 """Rows that fill halves of vectors: they are reduced as they are."""
+SORTS = frozenset({"sort", "top-k"})
+"""Kinds of kernels that sort short rows as scalars; rows of any of these lengths are faster transposed."""
 BLOCKS = (64, 48, 32, 16)
 """Rows of a block."""
-MOST_ARRAYS = 3
-"""Maximum number of arrays whose rows are transposed, so that all blocks stay in the first-level cache."""
+MOST_ELEMENTS = 96
+"""Maximum number of elements of one row of each array, so that all blocks stay in the first-level cache."""
 NARROW = {T.BF16: T.F32, T.F16: T.F32, T.PRED: T.S32, T.S8: T.S32, T.U8: T.S32, T.S16: T.S32, T.U16: T.S32}
 """Types of less than 32 bits, with those to which whole blocks are converted before they are transposed."""
 
@@ -49,33 +53,34 @@ class _Rows:
         return f"{self.buffer}_{'results' if self.is_result else 'rows'}"
 
 
-def transpose_rows(body: Body, types: Mapping[str, T], level: int) -> Body:
+def transpose_rows(body: Body, types: Mapping[str, T], level: int, is_sort: bool = False) -> Body:
     """Return a nest, before it is bound, whose loops over short rows run over blocks of transposed rows.
 
     Args:
         body: the statements.
         types: types of the arrays in memory, by name.
         level: the `cache` of the schedule.
+        is_sort: whether the elements of each row are sorted, as scalars.
     """
     out: list[lir.Stmt] = []
     for s in body:
-        found = _rows_of(s, types) if isinstance(s, For) else None
+        found = _rows_of(s, types, is_sort) if isinstance(s, For) else None
         out += [s] if found is None or not isinstance(s, For) else _in_blocks(s, found, types, level)
     return tuple(out)
 
 
-def transposed_bytes(body: Body, types: Mapping[str, T]) -> int:
+def transposed_bytes(body: Body, types: Mapping[str, T], is_sort: bool = False) -> int:
     """Return an upper bound of the bytes of the local arrays of `transpose_rows`, and of the lanes of its columns."""
     total = 0
     for s in body:
-        found = _rows_of(s, types) if isinstance(s, For) else None
+        found = _rows_of(s, types, is_sort) if isinstance(s, For) else None
         if found is not None:
             values = sum(isinstance(x, lir.Let) for x in walk((s,)))
             total += BLOCKS[0] * (sum(8 * r.length for r in found) + 8 * values)
     return total
 
 
-def _rows_of(s: For, types: Mapping[str, T]) -> list[_Rows] | None:
+def _rows_of(s: For, types: Mapping[str, T], is_sort: bool) -> list[_Rows] | None:
     """Return the short rows that a loop reads and stores; None if it does anything else with them."""
     if s.kind is not LoopKind.INDEPENDENT or s.base is not None or s.var.extent < BLOCKS[-1]:
         return None
@@ -105,12 +110,13 @@ def _rows_of(s: For, types: Mapping[str, T]) -> list[_Rows] | None:
             stores.setdefault(buffer, []).append((rest, vars_))
         if reads.setdefault(buffer, _Rows(buffer, length, is_result)) != _Rows(buffer, length, is_result):
             return None
-    if not reads or len(reads) > MOST_ARRAYS:
+    if not reads or sum(r.length for r in reads.values()) > MOST_ELEMENTS:
         return None
     if not all(_are_whole(found, reads[buffer].length) for buffer, found in stores.items()):
         return None
-    is_wanted = _reads_rows(s, reads) and _is_worthwhile(s, [r.length for r in reads.values()])
-    return list(reads.values()) if is_wanted else None
+    lengths = [r.length for r in reads.values()]
+    is_faster = max(lengths) >= STRIP if is_sort else _is_worthwhile(s, lengths)
+    return list(reads.values()) if is_faster and _reads_rows(s, reads) else None
 
 
 def _reads_rows(s: For, rows: Mapping[str, _Rows]) -> bool:

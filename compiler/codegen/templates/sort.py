@@ -17,7 +17,8 @@ from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import Index, IndexExpr, Var
 from compiler.codegen.nest.scalar_ops import is_supported_type, scalar_op_of
 from compiler.codegen.printing.print_order import check_sortable
-from compiler.codegen.templates.sort_keys import sort_key_of
+from compiler.codegen.templates.sort_keys import SortKey, sort_key_of, sort_parts_of
+from compiler.codegen.templates.sort_network import LANES, NetworkKey, ordered_bits, sort_elements, suits_network
 from compiler.errors import UnsupportedError
 from compiler.ir.computation import HloComputation
 from compiler.ir.instruction import HloInstruction
@@ -52,8 +53,13 @@ def tuple_of(roots: tuple[HloInstruction, ...], opcode: Opcode) -> HloInstructio
     return whole if in_order else None
 
 
-def lower_top_k(fused: HloComputation, top: HloInstruction) -> lir.Kernel:
+def lower_top_k(fused: HloComputation, top: HloInstruction, combines: bool = False) -> lir.Kernel:
     """Return the kernel of a computation that selects the largest or smallest elements of a parameter.
+
+    Args:
+        fused: the computation.
+        top: the topk.
+        combines: as for `lower_sort`.
 
     Raises:
         UnsupportedError: the operand is not a parameter of a supported type.
@@ -62,7 +68,9 @@ def lower_top_k(fused: HloComputation, top: HloInstruction) -> lir.Kernel:
     check_parameters(top)
     *batch, n = x.shape.dimensions
     k, t, e = top.attributes["k"], x.shape.element_type, Emitter(fused)
-    if 0 not in batch and k > 0:
+    if not combines and 0 not in batch and k > 0 and suits_network(n, 1, math.prod(batch), k, 3, 1):
+        _select_by_network(e, top)
+    elif 0 not in batch and k > 0:
         check_sortable(n)
         row, element, position = Var(e.fresh("r"), math.prod(batch)), Var(e.fresh("e"), n), Var(e.fresh("k"), k)
         source = ix.of(row) * n + ix.of(element)
@@ -104,16 +112,19 @@ def lower_sort(
         check_parameters(sort)
     _check_types(sort)
     dims = operands[0].shape.dimensions
+    outputs = [o.shape for o in operands] if root is None else [root.shape]
     axis = sort.attributes["dimensions"][0]
     e, n, stride = Emitter(fused), dims[axis], math.prod(dims[axis + 1 :])
     if 0 not in dims:
         row = _Row(e, sort, sort if root is None else root, axis)
+        if not combines and _sort_by_network(row, n, stride):
+            return finish(e, "sort", outputs)
         by_key = _sorted_by_key(row, n, stride, 1 if combines else COMBINED_ROW)
         if by_key is not None:
             e.add(by_key)
         else:
             _sort_by_comparator(row, n, stride)
-    return finish(e, "sort", [o.shape for o in operands] if root is None else [root.shape])
+    return finish(e, "sort", outputs)
 
 
 def check_parameters(i: HloInstruction) -> None:
@@ -150,14 +161,14 @@ class _Row:
     root: HloInstruction
     axis: int
 
-    def load(self, operand: HloInstruction, outer: IndexExpr, inner: IndexExpr, v: Var) -> str:
+    def load(self, operand: HloInstruction, outer: IndexExpr, inner: IndexExpr, v: IndexExpr) -> str:
         """Emit the element v of an operand in the row with these positions in the dimensions around the axis."""
         e = self.e
         if operand.opcode is Opcode.PARAMETER:
             return e.let(operand.shape.element_type, lir.Load(e.input_name(operand), self._offset(outer, inner, v)))
         return e.value(operand, self._index(outer, inner, v))
 
-    def store(self, values: Sequence[str], outer: IndexExpr, inner: IndexExpr, v: Var) -> None:
+    def store(self, values: Sequence[str], outer: IndexExpr, inner: IndexExpr, v: IndexExpr) -> None:
         """Emit the output at position v of a row, given the elements of the operands that come there."""
         e, sort, root = self.e, self.sort, self.root
         if root is sort:
@@ -176,14 +187,14 @@ class _Row:
         value = e.value(root, to)
         e.add(lir.Store("o0", ix.linearize(to, root.shape.dimensions), value))
 
-    def _offset(self, outer: IndexExpr, inner: IndexExpr, v: Var) -> IndexExpr:
+    def _offset(self, outer: IndexExpr, inner: IndexExpr, v: IndexExpr) -> IndexExpr:
         dims = self.sort.operands[0].shape.dimensions
         stride = math.prod(dims[self.axis + 1 :])
-        return outer * (dims[self.axis] * stride) + inner + ix.of(v) * stride
+        return outer * (dims[self.axis] * stride) + inner + v * stride
 
-    def _index(self, outer: IndexExpr, inner: IndexExpr, v: Var) -> Index:
+    def _index(self, outer: IndexExpr, inner: IndexExpr, v: IndexExpr) -> Index:
         dims, axis = self.sort.operands[0].shape.dimensions, self.axis
-        return (*ix.delinearize(outer, dims[:axis]), ix.of(v), *ix.delinearize(inner, dims[axis + 1 :]))
+        return (*ix.delinearize(outer, dims[:axis]), v, *ix.delinearize(inner, dims[axis + 1 :]))
 
 
 # ---- sorts by a key
@@ -203,10 +214,10 @@ def _sorted_by_key(rows_of: _Row, n: int, stride: int, least: int) -> lir.SortBy
     row, element, position = Var(e.fresh("r"), rows), Var(e.fresh("e"), n), Var(e.fresh("k"), n)
     around = ix.of(row).floordiv(stride), ix.of(row).mod(stride)
     with e.apart() as reading:
-        key = _key(e, found.value, lambda number: rows_of.load(sort.operands[number // 2], *around, element), {})
+        key = _key(e, found.value, lambda number: rows_of.load(sort.operands[number // 2], *around, ix.of(element)), {})
     with e.apart() as moving:
-        values = [rows_of.load(o, *around, element) for o in sort.operands]
-        rows_of.store(values, *around, position)
+        values = [rows_of.load(o, *around, ix.of(element)) for o in sort.operands]
+        rows_of.store(values, *around, ix.of(position))
     t, read, body = found.value.shape.element_type, tuple(reading.stmts), tuple(moving.stmts)
     return lir.SortByKey(row, element, read, key, t, found.descending, position, body)
 
@@ -222,6 +233,57 @@ def _key(e: Emitter, i: HloInstruction, load: Callable[[int], str], names: dict[
             arguments = [_key(e, o, load, names) for o in i.operands]
             names[i] = e.apply(scalar_op_of(i), *arguments)
     return names[i]
+
+
+# ---- sorts of short rows by a network
+
+
+def _sort_by_network(rows_of: _Row, n: int, stride: int) -> bool:
+    """Emit a loop over rows whose elements are scalars that a network sorts; return False if none suits the rows."""
+    e, operands = rows_of.e, rows_of.sort.operands
+    parts = sort_parts_of(rows_of.sort.attributes["to_apply"])
+    rows = math.prod(operands[0].shape.dimensions) // n
+    if parts is None or not suits_network(n, stride, rows, n, len(operands) + len(parts), len(parts)):
+        return False
+    outer, inner = Var(e.fresh("i"), rows // stride), Var(e.fresh("i"), stride if stride >= LANES else 1)
+    first, last = (ix.of(v) if v.extent != 1 else ix.const(0) for v in (outer, inner))
+    with e.loops([outer, inner]):
+        for inside in [last] if stride >= LANES else map(ix.const, range(stride)):
+            types, keys = [o.shape.element_type for o in operands], list[NetworkKey]()
+            elements = [[rows_of.load(o, first, inside, ix.const(k)) for o in operands] for k in range(n)]
+            for part in parts:
+                found = [_ordered_key(e, part, x) for x in elements]
+                for x, (name, _) in zip(elements, found, strict=True):
+                    x.append(name)
+                keys.append(NetworkKey(len(types), found[0][1], part.descending))
+                types.append(found[0][1])
+            for k, values in enumerate(sort_elements(e, elements, types, keys, n)):
+                rows_of.store(values[: len(operands)], first, inside, ix.const(k))
+    return True
+
+
+def _ordered_key(e: Emitter, part: SortKey, values: Sequence[str]) -> tuple[str, T]:
+    """Emit the key of an element with these values, as a type whose comparisons are in order; return that, too."""
+    key = _key(e, part.value, lambda number: values[number // 2], {})
+    return ordered_bits(e, key, part.value.shape.element_type)
+
+
+def _select_by_network(e: Emitter, top: HloInstruction) -> None:
+    """Emit a loop over rows whose elements are scalars, of which a network selects the largest or smallest."""
+    (x,) = top.operands
+    *batch, n = x.shape.dimensions
+    k, t, row = top.attributes["k"], x.shape.element_type, Var(e.fresh("r"), math.prod(batch))
+    with e.loops([row]):
+        elements, types = list[list[str]](), [t, T.S32]
+        for element in range(n):
+            value = e.let(t, lir.Load(e.input_name(x), ix.of(row) * n + element))
+            bits, key_type = ordered_bits(e, value, t)
+            elements.append([value, e.constant(element, T.S32), bits])
+        types.append(key_type)
+        keys = [NetworkKey(2, key_type, top.attr("largest", True))]
+        for at, (value, number, _) in enumerate(sort_elements(e, elements, types, keys, k)):
+            e.add(lir.Store("o0", ix.of(row) * k + at, value))
+            e.add(lir.Store("o1", ix.of(row) * k + at, number))
 
 
 # ---- sorts by any comparator
@@ -243,9 +305,9 @@ def _sorted_row(rows_of: _Row, outer: IndexExpr, inner: IndexExpr, left: Var, ri
     e, sort = rows_of.e, rows_of.sort
     with e.guard() as comparing:
         # For stability, a later element precedes an earlier one only if the comparator says so.
-        elements = [rows_of.load(o, outer, inner, v) for o in sort.operands for v in (right, left)]
+        elements = [rows_of.load(o, outer, inner, ix.of(v)) for o in sort.operands for v in (right, left)]
         (before,) = e.inline(sort.attributes["to_apply"], elements)
     with e.guard() as moving:
-        values = [rows_of.load(o, outer, inner, left) for o in sort.operands]
-        rows_of.store(values, outer, inner, position)
+        values = [rows_of.load(o, outer, inner, ix.of(left)) for o in sort.operands]
+        rows_of.store(values, outer, inner, ix.of(position))
     return lir.Sort(left, right, tuple(comparing.stmts), before, position, tuple(moving.stmts))

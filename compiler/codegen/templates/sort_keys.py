@@ -42,7 +42,7 @@ class SortKey:
 
 def sort_key_of(comparator: HloComputation) -> SortKey | None:
     """Return the key of a comparator, or None if it has none of a supported type."""
-    parts = _parts(comparator.root)
+    parts = sort_parts_of(comparator)
     if parts is None:
         return None
     if len(parts) == 1:
@@ -63,6 +63,11 @@ def sort_key_of(comparator: HloComputation) -> SortKey | None:
     assert key is not None  # noqa: S101 - there are two parts at least
     c.root = key
     return SortKey(key, False, c)
+
+
+def sort_parts_of(comparator: HloComputation) -> list[SortKey] | None:
+    """Return the keys that a comparator compares one after another, or None if it compares anything else."""
+    return _parts(comparator.root)
 
 
 def is_mirrored(left: HloInstruction, right: HloInstruction) -> bool:
