@@ -210,10 +210,10 @@ def test_conditionals_take_the_branch_that_the_device_chooses() -> None:
 HOST = """
 HloModule host
 ENTRY e {
-  x = f64[4,4] parameter(0)
-  y = f64[4,4] dot(x, x), lhs_contracting_dims={1}, rhs_contracting_dims={0}
-  c = f64[4,4] cholesky(y), lower=true
-  ROOT z = f64[4,4] dot(c, x), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  x = f64[129,129] parameter(0)
+  y = f64[129,129] dot(x, x), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  c = f64[129,129] cholesky(y), lower=true
+  ROOT z = f64[129,129] dot(c, x), lhs_contracting_dims={1}, rhs_contracting_dims={0}
 }
 """
 
@@ -222,7 +222,7 @@ def test_ops_of_the_interpreter_between_launches() -> None:
     module = parse(HOST)
     executable = compile(module, backend="cuda", options=PLAIN)
     assert [t.kind for t in executable.thunks] == ["gemm", "host", "gemm"]
-    x = np.eye(4) + 0.1 * np.ones((4, 4))
+    x = np.eye(129) + 0.001 * np.ones((129, 129))
     with stand_in.installed():
         for _ in range(3):
             np.testing.assert_allclose(executable(x)[0].get(), evaluate(module, [x])[0], rtol=1e-12)
@@ -357,7 +357,7 @@ def test_calls_of_several_threads_on_streams_of_their_own() -> None:
     def work(seed: int) -> None:
         try:
             cupy: Any = importlib.import_module("cupy")
-            x = np.eye(4) * (2 + seed) + 0.1
+            x = np.eye(129) * (2 + seed) + 0.001
             (wanted,) = evaluate(module, [x])
             with cupy.cuda.Stream(non_blocking=True):
                 for _ in range(5):

@@ -67,6 +67,29 @@ ONE = running.fused(
     ADD,
 )
 
+CACHE = running.fused(
+    """
+    x = f32[6,10,2,4] parameter(0)
+    i = s32[6] parameter(1)
+    u = f32[6,1,2,4] parameter(2)
+    ROOT r = f32[6,10,2,4] scatter(x, i, u), to_apply=combine, update_window_dims={1,2,3}, inserted_window_dims={},
+        scatter_dims_to_operand_dims={1}, input_batching_dims={0}, scatter_indices_batching_dims={0}, index_vector_dim=1
+    """,
+    ADD,
+)
+"""One new row in each sequence of a batch."""
+PAIRS = running.fused(
+    """
+    x = f32[6,10,2,4] parameter(0)
+    i = s32[6,2] parameter(1)
+    u = f32[6,2,1,2,4] parameter(2)
+    ROOT r = f32[6,10,2,4] scatter(x, i, u), to_apply=combine, update_window_dims={2,3,4}, inserted_window_dims={},
+        scatter_dims_to_operand_dims={1}, input_batching_dims={0}, scatter_indices_batching_dims={0}, index_vector_dim=2
+    """,
+    ADD,
+)
+"""Two new rows in each sequence of a batch, which may be the same row."""
+
 
 def _case(f: HloComputation, high: int, **choices: int) -> running.Case:
     rng = np.random.default_rng(0)
@@ -93,6 +116,14 @@ def test_embedding_gradients_match_the_interpreter(tmp_path: Path) -> None:
 
 def test_windows_match_the_interpreter(tmp_path: Path) -> None:
     _check({"overlapping": _case(WINDOWS, 46), "blocks": _case(BLOCKS, 30), "one": _case(ONE, 5)}, tmp_path)
+
+
+def test_updates_that_cannot_meet_are_made_at_once(tmp_path: Path) -> None:
+    apart, meeting = _case(CACHE, 11), _case(PAIRS, 11)
+    _check({"apart": apart, "meeting": meeting}, tmp_path)
+    assert "ballot" not in apart.spec.source
+    assert "atomic" not in apart.spec.source
+    assert "ballot" in meeting.spec.source
 
 
 def test_sums_of_floats_are_in_order_unless_atomics_are_asked_for(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from compiler.backends.cuda.backend import CudaBackend
 from compiler.backends.cuda.library_products import cublas_of
 from compiler.backends.cuda.library_sorts import cub_sort_of
+from compiler.backends.cuda.matrix_kernels import matrix_kernels_of
 from compiler.runtime.implementations import register_implementation
 
 BACKEND = CudaBackend()
@@ -10,3 +11,4 @@ BACKEND = CudaBackend()
 
 register_implementation(cublas_of(BACKEND.name))
 register_implementation(cub_sort_of(BACKEND.name))
+register_implementation(matrix_kernels_of(BACKEND.name))

@@ -3,7 +3,8 @@
 Integers, maxima and minima give the same result in any order, so the grid runs over all elements of all updates. A sum
 of floats depends on the order, and so does an element that several updates replace. Each block then owns a range of
 rows of the output: its threads look through all updates together, and apply those of its rows in the order of the
-program, each thread to its own elements of the window. Nothing is sorted, and results are the same each time.
+program, each thread to its own elements of the window. Nothing is sorted, and results are the same each time. Updates
+that cannot meet, such as one in each matrix of a batch, need none of this.
 """
 
 from __future__ import annotations
@@ -103,6 +104,28 @@ class _Updates:
         moving = {v.name for v in self.written.offset.variables() if isinstance(v, Runtime)}
         return self.owner is None or not moving <= {self.owner[0]}
 
+    @property
+    def are_apart(self) -> bool:
+        """Whether updates never change the same element, because each has a range of the output for itself.
+
+        Examples are one update in each matrix of a batch, and one new row in each sequence of a batch. Strides of the
+        updates are compared with the range of all that moves within them.
+        """
+        strides, spread = dict.fromkeys(self.batch, 0), 0
+        for symbol, factor in self.written.offset.terms:
+            if isinstance(symbol, Var) and symbol in strides:
+                strides[symbol] = abs(factor)
+            elif isinstance(symbol, Runtime) or (isinstance(symbol, Var) and symbol in self.window):
+                low, high = symbol.range
+                spread += abs(factor) * (high - low)
+            else:
+                return False
+        for v in sorted(self.batch, key=strides.__getitem__):
+            if v.extent > 1 and strides[v] <= spread:
+                return False
+            spread += strides[v] * (v.extent - 1)
+        return True
+
 
 def scatter_nest(
     part: Body, types: Mapping[str, T], schedule: Schedule
@@ -113,7 +136,7 @@ def scatter_nest(
         return None
     written = updates.written
     t = types[written.buffer]
-    if updates.count == 1:  # its elements are different ones
+    if updates.count == 1 or updates.are_apart:  # all elements are different ones
         return _flat(updates, _in_place(updates.inside, types), types)
     if isinstance(written, lir.Update) and t.bits in ATOMIC_BITS:
         exact = t.is_integer or written.combiner in (Opcode.MAXIMUM, Opcode.MINIMUM)
