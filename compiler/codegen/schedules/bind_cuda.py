@@ -195,13 +195,13 @@ def _nest_of(part: Body, kernel: lir.Kernel, schedule: Schedule, room: int, row_
     if kernel.kind == "scatter":
         return scatter_nest(part, types, schedule)
     if any(isinstance(s, lir.Reduce) for s in part):
-        return RowNest.of(For(Var("whole", 1), LoopKind.INDEPENDENT, part), types, row_room)
+        return RowNest.of(For(Var("whole", 1), LoopKind.INDEPENDENT, part), types, schedule, row_room)
     if is_element(part):
         return FlatNest.of(For(Var("once", 1), LoopKind.INDEPENDENT, part), types, schedule)
     if len(part) != 1:
         return None
     tiled = TileNest.of(part[0], types, schedule, room)
-    return tiled or FlatNest.of(part[0], types, schedule) or RowNest.of(part[0], types, row_room)
+    return tiled or FlatNest.of(part[0], types, schedule) or RowNest.of(part[0], types, schedule, row_room)
 
 
 # ---- nests that do not depend on each other

@@ -21,6 +21,7 @@ from compiler.codegen.nest.scalar_ops import SCALAR_BYTES
 from compiler.codegen.nest.traversal import map_bodies, names_used, walk
 from compiler.codegen.nest.work import work_of
 from compiler.codegen.schedules import accumulators
+from compiler.codegen.schedules.cuda_columns import join_columns
 from compiler.codegen.schedules.cuda_flat import flattened
 from compiler.codegen.schedules.cuda_shapes import (
     MAX_THREADS,
@@ -64,6 +65,7 @@ class RowNest:
         by_columns: whether elements of adjacent results are adjacent.
         types: element types of the arguments of the kernel.
         room: bytes of dynamic shared memory in which a block may keep elements of a row.
+        columns: number of adjacent results that an iteration of the loop computes.
     """
 
     var: Var
@@ -71,9 +73,10 @@ class RowNest:
     by_columns: bool
     types: Mapping[str, PrimitiveType]
     room: int
+    columns: int = 1
 
     @staticmethod
-    def of(s: lir.Stmt, types: Mapping[str, PrimitiveType], room: int = 0) -> RowNest | None:
+    def of(s: lir.Stmt, types: Mapping[str, PrimitiveType], schedule: Schedule, room: int = 0) -> RowNest | None:
         """Return the nest of a statement with so much dynamic shared memory, or None if it has another form."""
         if not isinstance(s, For):
             return None
@@ -94,7 +97,10 @@ class RowNest:
             return None
         by_columns = _is_by_columns(vars_[-1], body)
         var, body = flattened(tuple(vars_), body)
-        return RowNest(var, body, by_columns, types, room)
+        columns = 1
+        if by_columns:
+            var, body, columns = join_columns(var, body, types, schedule)
+        return RowNest(var, body, by_columns, types, room, columns)
 
     @property
     def combine_bytes(self) -> int:
@@ -114,9 +120,11 @@ class RowNest:
     def _team(self, schedule: Schedule) -> Team:
         if not self.by_columns:
             return row_team(self.var.extent, self._elements, schedule)
-        loaded = (x.value for s in self._sweeps for x in walk(s.body) if isinstance(x, lir.Let))
-        sizes = [self.types[x.buffer].byte_size for x in loaded if isinstance(x, lir.Load)]
-        sector = SECTOR_BYTES // min(sizes, default=1)
+        statements = [x for s in self._sweeps for x in walk(s.body)]
+        read = [x.buffer for x in statements if isinstance(x, lir.WideLoad)]
+        read += [x.value.buffer for x in statements if isinstance(x, lir.Let) and isinstance(x.value, lir.Load)]
+        size = min((self.types[b].byte_size for b in read), default=1)
+        sector = max(1, SECTOR_BYTES // (size * self.columns))
         return column_team(self.var.extent, self._elements, schedule, sector, self.var.extent % sector == 0)
 
     def threads(self, schedule: Schedule) -> int:
