@@ -105,7 +105,7 @@ def test_which_rows_are_transposed(name: str, columns: int, is_transposed: bool)
     assert any("transpose_rows_32(" in k.source for k in executable.kernels) == is_transposed
 
 
-@pytest.mark.parametrize("shape", [(100, 10), (1000, 7), (50, 17)], ids=str)
+@pytest.mark.parametrize("shape", [(100, 10), (1000, 7), (50, 17), (333, 24), (80, 50), (70, 63)], ids=str)
 @pytest.mark.parametrize(
     ("t", "op", "init"),
     [
@@ -128,6 +128,20 @@ ENTRY main {{
     values = rng.integers(0, 20, shape) > 1 if t == "pred" else rng.integers(0 if t[0] == "u" else -50, 50, shape)
     (got,), (expected,) = (f(values.astype(dtype)) for f in (_compiled(text), lambda x: evaluate(parse(text), [x])))
     np.testing.assert_array_equal(got, expected)
+
+
+@pytest.mark.parametrize(("t", "columns", "is_transposed"), [("u8", 24, True), ("u8", 50, True), ("bf16", 24, False)])
+def test_longer_rows_of_bytes_are_transposed(t: str, columns: int, is_transposed: bool) -> None:
+    text = f"""HloModule m
+add {{ a = f32[] parameter(0) b = f32[] parameter(1) ROOT c = f32[] add(a, b) }}
+ENTRY main {{
+  x = {t}[1000,{columns}] parameter(0)
+  y = f32[1000,{columns}] convert(x)
+  zero = f32[] constant(0)
+  ROOT r = f32[1000] reduce(y, zero), dimensions={{1}}, to_apply=add
+}}"""
+    executable = hlogym.compile(text, backend="cpu")
+    assert any("transpose_rows_32(" in k.source for k in executable.kernels) == is_transposed
 
 
 def test_nan_and_infinities_are_kept() -> None:

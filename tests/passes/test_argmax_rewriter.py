@@ -74,6 +74,24 @@ def test_integers_with_the_last_of_equal_values(t: str, init: str) -> None:
     np.testing.assert_array_equal(places, 299 - np.argmax(x[:, ::-1], 1))
 
 
+@pytest.mark.parametrize("direction", ["GT", "LT"])
+@pytest.mark.parametrize("ties", ["first", "last"])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_bools_are_one_reduction(direction: str, ties: str, axis: int) -> None:
+    function = JAX if ties == "first" else LAST
+    text = module_text("pred", function, direction, (70, 9), axis, "false" if direction == "GT" else "true")
+    text = text.replace("maximum(a", "or(a").replace("minimum(a", "and(a")
+    x = np.random.default_rng(1).random((70, 9)) < 0.2
+    x[3], x[:, 4], x[9], x[:, 5] = False, False, True, True
+    module = parse(text)
+    expected = evaluate(parse(text), [x])
+    assert make_pass("argmax-rewriter").run(module)
+    assert sum(i.opcode is Opcode.REDUCE for i in module.entry.instructions) == 1
+    for got in (evaluate(module, [x]), compile_hlo(text, backend="cpu")(x)):
+        for a, b in zip(got, expected, strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
 @pytest.mark.parametrize(
     ("t", "function", "init", "dims"),
     [

@@ -26,6 +26,8 @@ from compiler.ir.types import PrimitiveType as T
 
 SHORTEST, WRITTEN_OUT, LONGEST = min(SHORT_ROWS), 16, 31
 """Elements of the shortest row, of the longest one whose reductions have no loops, and of the longest one."""
+LONGEST_BYTES = 63
+"""Elements of the longest row of bytes."""
 STRIP = 4
 """Elements of which shuffles put several rows together; those of shorter rows are copied one by one."""
 EVEN = frozenset({8, 16, 24})
@@ -103,7 +105,8 @@ def _rows_of(s: For, types: Mapping[str, T], is_sort: bool) -> list[_Rows] | Non
             continue
         low, high = _range(rest, vars_)
         known = ROW_TYPES if isinstance(x, lir.Store) else ROW_TYPES | NARROW.keys()
-        if types.get(buffer) not in known or length > LONGEST or not 0 <= low <= high < length:
+        longest = LONGEST_BYTES if buffer in types and types[buffer].byte_size == 1 else LONGEST
+        if types.get(buffer) not in known or length > longest or not 0 <= low <= high < length:
             return None
         is_result = isinstance(x, lir.Store)
         if is_result:
@@ -115,7 +118,8 @@ def _rows_of(s: For, types: Mapping[str, T], is_sort: bool) -> list[_Rows] | Non
     if not all(_are_whole(found, reads[buffer].length) for buffer, found in stores.items()):
         return None
     lengths = [r.length for r in reads.values()]
-    is_faster = max(lengths) >= STRIP if is_sort else _is_worthwhile(s, lengths)
+    narrow = any(types[r.buffer].byte_size == 1 for r in reads.values())
+    is_faster = max(lengths) >= STRIP if is_sort else _is_worthwhile(s, lengths, narrow)
     return list(reads.values()) if is_faster and _reads_rows(s, reads) else None
 
 
@@ -135,7 +139,7 @@ def _reads_rows(s: For, rows: Mapping[str, _Rows]) -> bool:
     return is_reduced or any(2 * len(found) > rows[name].length for name, found in outside.items())
 
 
-def _is_worthwhile(s: For, lengths: Sequence[int]) -> bool:
+def _is_worthwhile(s: For, lengths: Sequence[int], narrow: bool) -> bool:
     """Check whether a loop over rows is faster over blocks of transposed rows.
 
     Longer rows are reduced faster as they are, unless that is done several times, or functions and divisions of the
@@ -147,6 +151,8 @@ def _is_worthwhile(s: For, lengths: Sequence[int]) -> bool:
         combiners = {r.combiner for x in reductions for r in x.reductions}
         if not combiners or any(isinstance(x, For) for x in s.body):
             return False
+        if narrow:  # a vector has more elements than such a row
+            return True
         if combiners <= {Opcode.AND, Opcode.OR}:
             return True
         if not combiners <= {Opcode.MAXIMUM, Opcode.MINIMUM} or max(lengths) >= max(EVEN):
@@ -200,7 +206,9 @@ def _are_whole(stores: Sequence[tuple[IndexExpr, tuple[Var, ...]]], length: int)
 def _in_blocks(s: For, rows: Sequence[_Rows], types: Mapping[str, T], level: int) -> list[lir.Stmt]:
     """Return a loop over blocks of rows, and one over the rows that remain."""
     n = s.var.extent
-    size = min((b for b in BLOCKS if b <= n), key=lambda b: (n % b, -b))
+    fitting = [b for b in BLOCKS if b <= n]
+    has_narrow = any(types[b] in NARROW for b in (*(r.buffer for r in rows), *_stored(s.body)))
+    size = fitting[0] if has_narrow else min(fitting, key=lambda b: (n % b, -b))
     block, lane = Var(f"{s.var.name}s", n // size), Var(f"{s.var.name}z", size)
     at = ix.of(block) * size + ix.of(lane)
     arrays, before, after = list[lir.LocalArray](), list[lir.Stmt](), list[lir.Stmt]()
@@ -237,6 +245,11 @@ def _in_blocks(s: For, rows: Sequence[_Rows], types: Mapping[str, T], level: int
         inside = _written_out(inside)
     columns = For(lane, LoopKind.INDEPENDENT, inside)
     return [For(block, LoopKind.INDEPENDENT, (*arrays, *before, columns, *after)), *iterations_from(s, n - n % size)]
+
+
+def _stored(body: Body) -> Iterator[str]:
+    """Yield the arrays in memory that statements store to."""
+    return (x.buffer for x, _ in _statements(body) if isinstance(x, lir.Store))
 
 
 def _widened(r: _Rows, begin: IndexExpr, array: str, size: int, t: T) -> For:

@@ -60,12 +60,14 @@ def _split(i: HloInstruction, b: Builder, min_size: int) -> HloInstruction | Non
     n = x.shape.dimensions[axis]
     if not min_size <= n < 1 << 31 or x.shape.is_dynamic or not _counts(numbers, axis) or not index_type.is_integer:
         return None
-    if not (t.is_integer and t.bits >= 8) and not (t.is_float and t.bits >= 16):
+    if not (t.is_integer and t.bits >= 8) and not (t.is_float and t.bits >= 16) and t is not PrimitiveType.PRED:
         return None
     found, module = _kind(i.attributes["to_apply"], t, index_type, init), b.computation.parent
     if found is None or module is None:
         return None
     largest, first = found
+    if t is PrimitiveType.PRED:
+        return _place_of_bool(i, b, largest, first)
     by_value, by_place = (Opcode.MAXIMUM if up else Opcode.MINIMUM for up in (largest, not first))
     extreme = b.reduce(x, init[0], (axis,), module.add(_function(by_value, t)))
     kept = [d for d in range(x.shape.rank) if d != axis]
@@ -79,6 +81,24 @@ def _split(i: HloInstruction, b: Builder, min_size: int) -> HloInstruction | Non
     candidates = b.add(Opcode.SELECT, has_it, positions, b.broadcast(none, x.shape.dimensions, ()))
     place = b.reduce(candidates, none, (axis,), module.add(_function(by_place, s32)))
     return b.add(Opcode.TUPLE, extreme, b.convert(place, index_type))
+
+
+def _place_of_bool(i: HloInstruction, b: Builder, largest: bool, first: bool) -> HloInstruction:
+    """Return the argmax or argmin of bools: a place of the extreme, which all have where none has it."""
+    x, numbers = i.operands[:2]
+    (axis,), s32, module = i.dimensions, PrimitiveType.S32, b.computation.parent
+    assert module is not None  # noqa: S101 - `_split` checked it
+    n = x.shape.dimensions[axis]
+    none = b.scalar(n if first else -1, s32)
+    positions = b.add(Opcode.IOTA, shape=x.shape.with_type(s32), iota_dimension=axis)
+    has_it = x if largest else b.add(Opcode.NOT, x)
+    candidates = b.add(Opcode.SELECT, has_it, positions, b.broadcast(none, x.shape.dimensions, ()))
+    place = b.reduce(candidates, none, (axis,), module.add(_function(Opcode.MINIMUM if first else Opcode.MAXIMUM, s32)))
+    dims = place.shape.dimensions
+    is_none = b.compare(place, b.broadcast(none, dims, ()), "EQ")
+    at = b.add(Opcode.SELECT, is_none, b.broadcast(b.scalar(0 if first else n - 1, s32), dims, ()), place)
+    extreme = b.add(Opcode.NOT, is_none) if largest else is_none
+    return b.add(Opcode.TUPLE, extreme, b.convert(at, numbers.shape.element_type))
 
 
 def _function(opcode: Opcode, t: PrimitiveType) -> HloComputation:
@@ -106,6 +126,8 @@ def _kind(
         return None
     if t.is_float:
         values = np.array([-math.inf, -1.0, 0.0, 1.0, math.inf, math.nan]).astype(t.dtype)
+    elif t is PrimitiveType.PRED:
+        values = np.array([False, True])
     else:
         limits = np.iinfo(t.dtype)
         values = np.array([limits.min, limits.min + 1, limits.max - 1, limits.max], t.dtype)
