@@ -6,7 +6,8 @@ from collections.abc import Collection, Hashable
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from compiler.analysis.loop_marks import mark_kernel_loop
+from compiler.analysis.cost_model import CostModel, device_model
+from compiler.analysis.loop_marks import mark_kernel_loop, unroll_factor
 from compiler.analysis.structure import shape_key
 from compiler.analysis.trip_count import trip_count_of
 from compiler.analysis.while_loop import Induction, LoopView, induction, view_loop
@@ -19,7 +20,7 @@ from compiler.ir import HloInstruction, HloModule, Opcode
 from compiler.ir.computation import has_side_effect
 from compiler.passes.loops.loop_editing import Loops
 from compiler.passes.loops.while_loop_flattening import flatten, flattened_copy, is_flattened
-from compiler.passes.loops.while_loop_unroller import unroll_by, unroll_factor, unroll_fully
+from compiler.passes.loops.while_loop_unroller import guarded_refusal, unroll_by, unroll_fully, unroll_guarded
 from compiler.support.bounded_table import BoundedTable
 
 KEEP, FULL, KERNEL = "keep", "full", "kernel"
@@ -28,6 +29,9 @@ _UNROLL = "unroll-"
 FACTORS = (2, 4, 8)
 MAX_FULL_TRIPS = 64
 MAX_INSTRUCTIONS = 2000
+GUARDED, GUARDED_SECONDS = 4, 8e-5
+"""Iterations after which the host asks whether there are more, at most, and the estimated seconds that they may take:
+it waits some 20 microseconds each time, and the last ones may run for nothing."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +119,20 @@ class KernelOrUnrolledLoops:
         """Return the choice for one loop."""
         if KERNEL in site.choices and not _is_better_unrolled(site, module):
             return KERNEL
-        return UnrollLoops(min(self.factor, self.instructions // max(1, site.size))).choose_loop(site, module)
+        most = min(self.factor, self.instructions // max(1, site.size))
+        if site.trip_count is None:
+            loop = find_loop(module, site)
+            most = 0 if loop is None else min(most, GUARDED, int(GUARDED_SECONDS / max(_work_seconds(loop), 1e-9)))
+            return KEEP if most < min(FACTORS) else UnrollLoops(most).choose_loop(site, module)
+        return UnrollLoops(most).choose_loop(site, module)
+
+
+def _work_seconds(loop: HloInstruction) -> float:
+    """Return the estimated seconds of an iteration on a GPU, without those to launch its kernels."""
+    device = device_model("gpu")
+    model = CostModel(device)
+    body = loop.attributes["body"].instructions
+    return sum(max(0.0, model.instruction(i) - device.launch - device.parallel_launch) for i in body)
 
 
 @dataclass(frozen=True)
@@ -222,6 +239,10 @@ def _site(position: int, view: LoopView, counter: Induction | None, kernels: _Ke
     choices = [KEEP]
     pure = not any(has_side_effect(i) for i in view.condition.instructions)
     if counter is None:
+        # Where the host has to wait for each condition, it may as well wait for every second or eighth one.
+        waits = kernels.target.language != C.name and unroll_factor(view.instruction) == 1
+        if waits and guarded_refusal(view) is None:
+            choices += [unroll_choice(n) for n in FACTORS if n * (size + len(view.condition)) <= MAX_INSTRUCTIONS]
         choices += [KERNEL] if pure and kernels.has(view, counter) else []
     elif pure:
         innermost = all(i.opcode is not Opcode.WHILE for i in view.body.instructions)
@@ -288,10 +309,13 @@ def apply_loop_choice(
             flatten(view, loops)
         mark_kernel_loop(view.instruction)
         return True
-    if choice == KEEP or counter is None:
+    if choice == KEEP:
         return False
     factor = unroll_factor_of(choice)
-    if factor is None:
+    if counter is None:
+        assert factor is not None  # noqa: S101 - it is among the choices of a loop without a counter
+        unroll_guarded(view, factor, loops)
+    elif factor is None:
         unroll_fully(view, counter, loops)
     else:
         unroll_by(view, counter, factor, loops)

@@ -14,7 +14,7 @@ from functools import partial
 
 from compiler.analysis.kernel_summary import Input, KernelSummary, summarize, summary_key
 from compiler.analysis.library_work import library_flops
-from compiler.analysis.loop_marks import is_kernel_loop, kernel_loop_of
+from compiler.analysis.loop_marks import assumed_trips, is_kernel_loop, kernel_loop_of
 from compiler.analysis.trip_count import trip_count_of
 from compiler.errors import UnknownNameError
 from compiler.ir import HloComputation, HloInstruction, HloModule, Opcode, Trait
@@ -303,7 +303,7 @@ class CostModel:
     def trip_count(self, loop: HloInstruction) -> int:
         """Return the trip count of a while loop, or the device model's default if it is unknown."""
         known = trip_count_of(loop)
-        return self.device.default_trip_count if known is None else known
+        return int(assumed_trips(loop, self.device.default_trip_count)) if known is None else known
 
     def weights(self, module: HloModule) -> dict[HloComputation, float]:
         """Return how often each instruction sequence of a module runs per run of the module."""

@@ -1,6 +1,9 @@
-"""Marks loops that run inside one kernel."""
+"""Marks of loops: those that run inside one kernel, and those of which one iteration runs several."""
 
 from __future__ import annotations
+
+import math
+import re
 
 from compiler.analysis.marks import is_marked, mark
 from compiler.ir.computation import HloComputation
@@ -8,6 +11,7 @@ from compiler.ir.instruction import HloInstruction
 from compiler.ir.opcodes import Opcode
 
 _MARK, _KERNEL = "hlogym_loop", "kernel"
+_UNROLLED = re.compile(r'\bunrolled_by="(\d+)"')
 
 
 def mark_kernel_loop(loop: HloInstruction) -> None:
@@ -30,3 +34,14 @@ def kernel_loop_of(i: HloInstruction) -> HloInstruction | None:
     if i.opcode is Opcode.WHILE:
         return i if is_kernel_loop(i) else None
     return packed_loop(i.attributes["calls"]) if i.opcode is Opcode.FUSION else None
+
+
+def unroll_factor(loop: HloInstruction) -> int:
+    """Return how many original iterations (or steps of a scan) one iteration runs, according to the loop's mark."""
+    found = _UNROLLED.search(str(loop.attr("frontend_attributes", "")))
+    return int(found.group(1)) if found else 1
+
+
+def assumed_trips(loop: HloInstruction, iterations: float) -> float:
+    """Return the trip count of a loop that had so many iterations before it was unrolled."""
+    return math.ceil(iterations / unroll_factor(loop))

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from compiler.analysis.allocations import is_allocation
+from compiler.analysis.loop_marks import assumed_trips
 from compiler.analysis.trip_count import trip_count_of
 from compiler.codegen.kernel_spec import KernelSpec, distinct_operands, make_kernel
 from compiler.codegen.languages import default_schedule
@@ -53,7 +54,7 @@ Tree = Buffer | tuple["Tree", ...]
 """The buffers of a value: one for an array, a tuple of trees for a tuple, () for a token."""
 
 UNKNOWN_TRIPS = 10.0
-"""Assumed number of iterations of a loop whose trip count is unknown."""
+"""Assumed number of iterations of a loop whose trip count is unknown, before it was unrolled."""
 
 
 @dataclass
@@ -342,7 +343,7 @@ class ThunkEmitter:
         if kernel is not None:
             return self._launch_loop_kernel(i, kernel, init, thunks, runs)
         trips = trip_count_of(i)
-        inner_runs = runs * (UNKNOWN_TRIPS if trips is None else trips)
+        inner_runs = runs * (assumed_trips(i, UNKNOWN_TRIPS) if trips is None else trips)
         state = _new_tree(i.shape)
         # Values that the body passes through unchanged stay where they are; the others are copied to state buffers.
         invariant = _invariant_leaves(body, i.shape)

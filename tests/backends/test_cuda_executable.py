@@ -12,6 +12,7 @@ import pytest
 
 from compiler import CompileOptions, compile, load
 from compiler.backends.cuda import nvrtc, planning
+from compiler.backends.cuda.control import PinnedValue
 from compiler.backends.cuda.emulation import available, stand_in
 from compiler.interpreter import evaluate
 from compiler.text import parse
@@ -205,6 +206,68 @@ def test_conditionals_take_the_branch_that_the_device_chooses() -> None:
         for index in (0, 1, 2, -1, 7, 0):
             args = [np.int32(index), x]
             np.testing.assert_array_equal(executable(*args)[0].get(), evaluate(module, args)[0])
+
+
+SEARCH = """
+HloModule search
+
+body {
+  s = (f32[200,200], f32[200], s32[]) parameter(0)
+  a = f32[200,200] get-tuple-element(s), index=0
+  x = f32[200] get-tuple-element(s), index=1
+  n = s32[] get-tuple-element(s), index=2
+  y = f32[200] dot(a, x), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  one = s32[] constant(1)
+  next = s32[] add(n, one)
+  ROOT r = (f32[200,200], f32[200], s32[]) tuple(a, y, next)
+}
+
+max {
+  a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  ROOT m = f32[] maximum(a, b)
+}
+
+condition {
+  s = (f32[200,200], f32[200], s32[]) parameter(0)
+  x = f32[200] get-tuple-element(s), index=1
+  least = f32[] constant(1)
+  none = f32[] constant(0)
+  largest = f32[] reduce(x, none), dimensions={0}, to_apply=max
+  ROOT again = pred[] compare(largest, least), direction=GT
+}
+
+ENTRY e {
+  a = f32[200,200] parameter(0)
+  x = f32[200] parameter(1)
+  n = s32[] constant(0)
+  start = (f32[200,200], f32[200], s32[]) tuple(a, x, n)
+  loop = (f32[200,200], f32[200], s32[]) while(start), condition=condition, body=body
+  y = f32[200] get-tuple-element(loop), index=1
+  count = s32[] get-tuple-element(loop), index=2
+  ROOT r = (f32[200], s32[]) tuple(y, count)
+}
+"""
+
+
+@needs_emulator
+def test_the_host_asks_after_several_iterations_whether_there_are_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    module, waits, wait = parse(SEARCH), list[Any](), PinnedValue.wait
+
+    def counted(self: PinnedValue, stream: Any) -> int:
+        waits.append(stream)
+        return wait(self, stream)
+
+    monkeypatch.setattr(PinnedValue, "wait", counted)
+    executable = compile(module, backend="cuda")
+    a = np.full((200, 200), 1 / 400, np.float32)  # halves the vector
+    with stand_in.installed():
+        for iterations in (0, 1, 4, 9):
+            waits.clear()
+            args = [a, np.full(200, 0.75 * 2.0**iterations, np.float32)]
+            for got, want in zip(executable(*args), evaluate(module, args), strict=True):
+                np.testing.assert_allclose(got.get(), want, rtol=1e-5)
+            assert len(waits) == 1 + -(-iterations // 4)
 
 
 HOST = """

@@ -252,13 +252,38 @@ def copy_iteration(
 
     `leaves` maps constants and iotas to their copies, which all iterations share.
     """
+    mapping = _copy_with_values(view.body, view.body_reads, computation, values, leaves, loops)
+    return [mapping[o] for o in view.outputs]
+
+
+def copy_condition(
+    view: LoopView,
+    computation: HloComputation,
+    values: Sequence[HloInstruction],
+    leaves: dict[HloInstruction, HloInstruction],
+    loops: Loops,
+) -> HloInstruction:
+    """Copy the condition likewise; return whether another iteration runs."""
+    root = view.condition.root
+    return _copy_with_values(view.condition, view.condition_reads, computation, values, leaves, loops)[root]
+
+
+def _copy_with_values(
+    callee: HloComputation,
+    reads: Sequence[Sequence[HloInstruction]],
+    computation: HloComputation,
+    values: Sequence[HloInstruction],
+    leaves: dict[HloInstruction, HloInstruction],
+    loops: Loops,
+) -> dict[HloInstruction, HloInstruction]:
+    """Copy a computation of a loop into another one; return the copies of its instructions."""
     mapping: dict[HloInstruction, HloInstruction] = {}
-    for n, gtes in enumerate(view.body_reads):
+    for n, gtes in enumerate(reads):
         mapping.update(dict.fromkeys(gtes, values[n]))
     made: list[HloInstruction] = []
-    body, parameter = view.body, view.body.parameters[0]
-    for i in body.post_order():
-        if i in mapping or i is parameter or (i is body.root and not i.users):
+    parameter = callee.parameters[0]
+    for i in callee.post_order():
+        if i in mapping or i is parameter or (i is callee.root and i.opcode is Opcode.TUPLE and not i.users):
             continue
         if i in leaves:
             mapping[i] = leaves[i]
@@ -272,7 +297,7 @@ def copy_iteration(
             leaves[i] = copy
         made.append(copy)
     loops.note_copies(made)
-    return [mapping[o] for o in view.outputs]
+    return mapping
 
 
 def replace_computations(

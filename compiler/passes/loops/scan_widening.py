@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from compiler.analysis.loop_marks import unroll_factor
 from compiler.ir import HloComputation, HloInstruction, HloModule, Opcode, Shape
 from compiler.ir.attributes import SliceDim
 from compiler.passes.infrastructure.base import Options, number_option
@@ -13,7 +14,7 @@ from compiler.passes.infrastructure.builder import Builder
 from compiler.passes.infrastructure.registry import register
 from compiler.passes.infrastructure.rewrite_limits import pinned, treatable
 from compiler.passes.loops.scans import ScanView, add_scan, inline_step, step_of_array, view_scan, with_steps
-from compiler.passes.loops.while_loop_unroller import unroll_factor, unroll_mark
+from compiler.passes.loops.while_loop_unroller import unroll_mark
 
 
 @register

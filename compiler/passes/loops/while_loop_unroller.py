@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
+from compiler.analysis.loop_marks import unroll_factor
 from compiler.analysis.while_loop import Induction, LoopView, induction
 from compiler.ir import HloComputation, HloInstruction, HloModule, Opcode
 from compiler.ir.attributes import Raw
 from compiler.ir.computation import has_side_effect
 from compiler.passes.infrastructure.base import Options, number_option
+from compiler.passes.infrastructure.builder import Builder
 from compiler.passes.infrastructure.registry import register
-from compiler.passes.loops.loop_editing import Loops, copy_iteration
+from compiler.passes.loops.loop_editing import Loops, copy_condition, copy_iteration
 from compiler.passes.loops.while_loop_simplifier import replace_loop
-
-_MARK = re.compile(r'\bunrolled_by="(\d+)"')
 
 
 @register
@@ -139,10 +138,65 @@ def unroll_by(view: LoopView, counter: Induction, factor: int, loops: Loops) -> 
     return unrolled
 
 
-def unroll_factor(loop: HloInstruction) -> int:
-    """Return how many original iterations (or steps of a scan) one iteration runs, according to the loop's mark."""
-    found = _MARK.search(str(loop.attr("frontend_attributes", "")))
-    return int(found.group(1)) if found else 1
+def guarded_refusal(view: LoopView) -> str | None:
+    """Return why a loop cannot run several iterations in one without a known trip count, or None if it can."""
+    everything = (*view.body.instructions, *view.condition.instructions)
+    if any(has_side_effect(i) for i in everything):
+        return "it has side effects"
+    if any(i.opcode is Opcode.WHILE for i in everything):
+        return "it contains a loop, which might not end after the last iteration"
+    if not all(v.shape.is_array and not v.shape.is_dynamic for v in view.init):
+        return "it carries something other than arrays"
+    return None
+
+
+def unroll_guarded(view: LoopView, factor: int, loops: Loops) -> HloInstruction:
+    """Run `factor` iterations in one, of which all but the first keep the state if the condition does not hold.
+
+    The condition is then false for the next ones, too, because it depends on the state alone. Return the new loop.
+    """
+    loop = view.instruction
+    computation = loop.parent
+    if computation is None:
+        raise ValueError(f"%{loop.name} has been removed already")
+    body = loops.module.add(HloComputation(view.body.name))
+    parameter = body.add_parameter(0, view.body.parameters[0].shape, view.body.parameters[0].name)
+    values = [body.add(Opcode.GET_TUPLE_ELEMENT, [parameter], index=n) for n in range(view.size)]
+    leaves: dict[HloInstruction, HloInstruction] = {}
+    values = copy_iteration(view, body, values, leaves, loops)
+    for _ in range(factor - 1):
+        going_on = copy_condition(view, body, values, leaves, loops)
+        after = copy_iteration(view, body, values, leaves, loops)
+        values = [_guarded(going_on, new, old) for new, old in zip(after, values, strict=True)]
+    body.root = body.add(Opcode.TUPLE, values)
+    body.remove_dead()
+    attributes = {k: v for k, v in loop.attributes.items() if k != "backend_config"}
+    attributes |= {"body": body, "frontend_attributes": unroll_mark(loop, factor)}
+    unrolled = computation.add(Opcode.WHILE, [loop.operand(0)], name=loop.name, attributes=attributes)
+    loops.note_copies([unrolled])
+    results = [computation.add(Opcode.GET_TUPLE_ELEMENT, [unrolled], index=n) for n in range(view.size)]
+    replace_loop(view, results)
+    computation.remove_dead(results)
+    return unrolled
+
+
+def _guarded(condition: HloInstruction, new: HloInstruction, old: HloInstruction) -> HloInstruction:
+    """Return the new value if the condition holds, else the old one; an updated part of an array alone is selected."""
+    if new is old:
+        return new
+    computation = new.parent
+    assert computation is not None  # noqa: S101 - it has just been made
+    b = Builder(computation)
+    if new.opcode is Opcode.DYNAMIC_UPDATE_SLICE and new.operand(0) is old and not new.users:
+        update, starts = new.operand(1), new.operands[2:]
+        sizes = update.shape.dimensions
+        before = b.add(Opcode.DYNAMIC_SLICE, old, *starts, dynamic_slice_sizes=sizes)
+        return b.add(Opcode.DYNAMIC_UPDATE_SLICE, old, _selected(b, condition, update, before), *starts)
+    return _selected(b, condition, new, old)
+
+
+def _selected(b: Builder, condition: HloInstruction, new: HloInstruction, old: HloInstruction) -> HloInstruction:
+    return b.add(Opcode.SELECT, b.broadcast(condition, new.shape.dimensions, ()), new, old)
 
 
 def unroll_mark(loop: HloInstruction, factor: int) -> Raw:
