@@ -21,6 +21,7 @@ from compiler.runtime.thunks import (
     Thunk,
     ThunkVisitor,
     WhileThunk,
+    walk,
 )
 
 __all__ = ["PredictedTimes", "ProgramTime"]
@@ -93,7 +94,10 @@ class PredictedTimes(ThunkVisitor[float]):
             once = {symbol: s for (symbol, _), s in specs.items()}
             self.work(list(once.values()))
             specs = {key: s for key, s in specs.items() if s is not once[key[0]]}
-        steps = tuple((t.name, t.executions, t.accept(self)) for t in thunks)
+        # The conditions of counted loops are never launched.
+        counted = (t for t in thunks if isinstance(t, WhileThunk) and t.trip_count is not None)
+        idle = {id(x) for t in counted for x in walk(t.condition)}
+        steps = tuple((t.name, t.executions, t.accept(self)) for t in thunks if id(t) not in idle)
         return ProgramTime(sum(n * s for _, n, s in steps), tuple(step for step in steps if step[2] > 0))
 
     def _resources(self, specs: Sequence[KernelSpec]) -> dict[str, Resources]:

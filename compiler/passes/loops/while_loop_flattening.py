@@ -162,7 +162,7 @@ class _Flattening:
                 raise BlockError(f"%{out.name}: the block moves to other dimensions")
             needs.append((out, carried.get(n)))
         lifts = dict.fromkeys((o, n) for o, n in needs if n is not None and _at(body, [o]) == [None])
-        hoisted = [(o, n) for o, n in lifts if _lift_of(o, n, block) is None]
+        hoisted = [(o, n) for o, n in lifts if _lift_of(o, n, block) is None and not _is_repeated(o, n, block, fixed)]
         for o, n in hoisted:
             if o not in fixed or not has_block(o.shape, n, block):
                 raise BlockError(f"%{o.name}: it differs between iterations")
@@ -230,8 +230,10 @@ class _Flattening:
                 return done[x]
             if (x, at) not in lifted:
                 source = _lift_of(x, at, self.block)
-                assert source is not None  # noqa: S101 - `of` has checked it
                 flat = flat_shape(x.shape, at, self.block)
+                if source is None:  # `of` has checked that it may be reshaped
+                    lifted[x, at] = b.reshape(done[x], flat.dimensions)
+                    return lifted[x, at]
                 lifted[x, at] = done[source] if source.shape.rank else b.broadcast(done[source], flat.dimensions, ())
             return lifted[x, at]
 
@@ -261,6 +263,7 @@ class _Flattening:
 
 
 _RESHAPES = (Opcode.RESHAPE, Opcode.BITCAST)
+_MOVES = (*_RESHAPES, Opcode.BROADCAST, Opcode.SLICE, Opcode.TRANSPOSE)
 _SLICES = (Opcode.DYNAMIC_SLICE, Opcode.DYNAMIC_UPDATE_SLICE)
 
 
@@ -341,6 +344,15 @@ def _at(places: Mapping[HloInstruction, Placed], values: Sequence[HloInstruction
 def _is_flat(i: HloInstruction, at: int | None, block: Block) -> bool:
     """Check whether a reshape joins the dimensions of the block, as a flattened loop inside the body has them."""
     return at is not None and i.shape.dimensions == flat_shape(i.operand(0).shape, at, block).dimensions
+
+
+def _is_repeated(x: HloInstruction, at: int, block: Block, fixed: Set[HloInstruction]) -> bool:
+    """Check for a part of an array for each iteration, broadcast along dimensions to join or read in another order."""
+    if x in fixed or not has_block(x.shape, at, block):
+        return False
+    while x.opcode in _MOVES:
+        x = x.operand(0)
+    return x.opcode is Opcode.DYNAMIC_SLICE and x.operand(0) in fixed
 
 
 def _lift_of(x: HloInstruction, at: int, block: Block) -> HloInstruction | None:
