@@ -69,7 +69,7 @@ MAX_CALLS = 500
 """Maximum nesting depth of calls in a fused computation."""
 
 
-NEAR = 8
+NEAR = 1024
 """Adjacent elements of an operand of a concatenation up to which operands share a nest, so as to write whole lines."""
 _PRODUCTS = (Opcode.CONVOLUTION, Opcode.DOT, Opcode.REDUCE_WINDOW)
 SCHEDULED_KINDS = frozenset({"product", "attention", "loop-kernel"})
