@@ -81,6 +81,23 @@ ROOT f = f32[90,7] fusion(x, y), kind=kLoop, calls=fused }"""
     assert_same_bits(made(*args), evaluate(parse(text), args))
 
 
+@pytest.mark.parametrize("columns", [2, 3, 5, 8])
+@pytest.mark.parametrize("rows", [16, 64, 90])
+def test_rows_that_depend_on_their_number_are_sorted(rows: int, columns: int) -> None:
+    shape = f"f32[{rows},{columns}]"
+    text = f"""HloModule m
+less {{ a = f32[] parameter(0) b = f32[] parameter(1) ROOT l = pred[] compare(a, b), direction=LT, type=TOTALORDER }}
+fused {{ x = {shape} parameter(0) h = f32[1,{columns}] slice(x), slice={{[{rows - 1}:{rows}], [0:{columns}]}}
+t = f32[{rows - 1},{columns}] slice(x), slice={{[0:{rows - 1}], [0:{columns}]}}
+c = {shape} concatenate(h, t), dimensions={{0}} d = {shape} multiply(c, x)
+ROOT s = {shape} sort(d), dimensions={{1}}, is_stable=true, to_apply=less }}
+ENTRY e {{ x = {shape} parameter(0)
+ROOT f = {shape} fusion(x), kind=kLoop, calls=fused }}"""
+    x = np.random.default_rng(rows).standard_normal((rows, columns)).astype(np.float32)
+    made = compile_hlo(text, backend="cpu", policy="none", pipeline=[])
+    assert_same_bits(made(x), evaluate(parse(text), [x]))
+
+
 def test_rows_that_are_long_few_or_far_apart_have_no_network() -> None:
     assert suits_network(10, 1, 100, 10, 2, 1)
     assert not suits_network(40, 1, 100, 40, 2, 1)

@@ -38,7 +38,7 @@ from compiler.codegen.lowering.nests import looped_reductions, nests_of
 from compiler.codegen.lowering.outputs import kernel_arguments
 from compiler.codegen.lowering.reductions import Domain, combiner_of, result_index
 from compiler.codegen.lowering.regular_pieces import use_regular_pieces
-from compiler.codegen.lowering.select_regions import update_starts
+from compiler.codegen.lowering.select_regions import REGION_OPS, update_starts
 from compiler.codegen.lowering.vector_products import with_vector_product_as_sum
 from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
@@ -71,6 +71,9 @@ MAX_CALLS = 500
 
 NEAR = 1024
 """Adjacent elements of an operand of a concatenation up to which operands share a nest, so as to write whole lines."""
+MOST_SINGLE, FEWEST_ROWS = 16, 64
+"""Operands of one element in each row that share a nest, which writes whole rows, and the least number of rows whose
+elements are written out."""
 _PRODUCTS = (Opcode.CONVOLUTION, Opcode.DOT, Opcode.REDUCE_WINDOW)
 SCHEDULED_KINDS = frozenset({"product", "attention", "loop-kernel"})
 """The kinds of nests that depend on a schedule: on its part for the template, or on the lanes and axis of a loop."""
@@ -252,10 +255,42 @@ class _Lowering:
             return self._concatenate(self.roots[0])
         dims = self._loop_dimensions()
         e = self.emitter
+        if self._has_written_rows():
+            return self._written_rows()
         vars_ = self._vars(dims, "i")
         with e.loops(vars_):
             offset = ix.linearize([ix.of(v) for v in vars_], dims)
             self._store_all(self.roots, self.outputs, offset, tuple(ix.of(v) for v in vars_), tuple(dims))
+        return self._finish("loop", in_place=in_place_pairs(self))
+
+    def _has_written_rows(self) -> bool:
+        """Check for many short rows that concatenations put together, so that a loop over their elements has branches.
+
+        Branches that depend on the row are left to other loops: gcc 12 loads wrong elements where only some of the
+        iterations of a vector loop load the rows of an array.
+        """
+        dims = self.roots[0].shape.dimensions
+        if self.tiles or len(dims) < 2 or not 1 < dims[-1] <= MOST_SINGLE or math.prod(dims[:-1]) < FEWEST_ROWS:
+            return False
+        regions = [i for i in self.fused.post_order() if i.opcode in REGION_OPS]
+        return (
+            all(r.shape.dimensions == dims for r in self.roots)
+            and all(i.opcode is Opcode.CONCATENATE and i.dimensions == (i.shape.rank - 1,) for i in regions)
+            and any(i.shape.dimensions == dims and len(i.operands) > 2 for i in regions)
+        )
+
+    def _written_rows(self) -> lir.Kernel:
+        """Emit a loop over rows without one over their elements, which are all computed before the first is stored."""
+        e, (*outer, n) = self.emitter, self.roots[0].shape.dimensions
+        vars_ = self._vars(outer, "i")
+        with e.loops(vars_):
+            stores = []
+            for k in range(n):
+                at = (*(ix.of(v) for v in vars_), ix.const(k))
+                for r, out in zip(self.roots, self.outputs, strict=True):
+                    stores.append(lir.Store(out, ix.linearize(at, r.shape.dimensions), e.value(r, at)))
+            for s in stores:
+                e.add(s)
         return self._finish("loop", in_place=in_place_pairs(self))
 
     def _loop_dimensions(self) -> tuple[int, ...]:
@@ -414,7 +449,8 @@ def _pieces(operands: Sequence[tuple[HloInstruction, int]], dim: int) -> list[li
         for group, read in groups:
             same = group[0][0].shape.dimensions == piece.shape.dimensions
             together = math.prod(piece.shape.dimensions[dim:]) <= NEAR or not arrays.isdisjoint(read)
-            if same and len(group) < MOST_JOINED and together:
+            most = MOST_SINGLE if math.prod(piece.shape.dimensions[dim:]) == 1 else MOST_JOINED
+            if same and len(group) < most and together:
                 group.append((piece, start))
                 read |= arrays
                 break

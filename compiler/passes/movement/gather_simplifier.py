@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -18,6 +19,8 @@ from compiler.passes.movement.known_rows import CompleteRows, sum_of_gathers
 RULES = RuleSet()
 MAX_RUNS = 4
 """Number of runs of rows up to which a gather of known rows is a concatenation."""
+MAX_SHORT = 16
+"""Number of known elements of each row up to which a gather of them is a concatenation."""
 
 
 @register
@@ -93,7 +96,10 @@ def _gather_in_order(i: HloInstruction, b: Builder) -> HloInstruction | None:
     batch = [k for k in range(i.shape.rank) if k not in i.attributes["offset_dims"]]
     if len(batch) != 1:
         return None
-    runs = _runs_of(indices)
+    is_short = math.prod(x.shape.dimensions[d + 1 :]) == 1 and batch == [i.shape.rank - 1]
+    # gcc 12 makes no vectors of loops that load each of 16 bytes.
+    most = MAX_SHORT - (x.shape.element_type.byte_size == 1)
+    runs = _runs_of(indices, most if is_short else 0)
     if sum(r.count for r in runs) != i.shape.dimensions[batch[0]]:
         return None
     if any(min(r.first, r.last) < 0 or max(r.first, r.last) >= x.shape.dimensions[d] for r in runs):
@@ -137,8 +143,11 @@ def _run_of(indices: HloInstruction) -> _Run | None:
     return runs[0] if len(runs) == 1 and (runs[0].step or runs[0].count == 1) else None
 
 
-def _runs_of(indices: HloInstruction) -> tuple[_Run, ...]:
-    """Return the indices as runs if they are known and a few runs, of which one has most of them; else nothing."""
+def _runs_of(indices: HloInstruction, short: int = 0) -> tuple[_Run, ...]:
+    """Return the indices as runs if they are known and a few runs, of which one has most of them; else nothing.
+
+    Up to `short` indices may be any runs.
+    """
     while is_op(indices, Opcode.RESHAPE) and indices.operands[0].shape.num_elements == indices.shape.num_elements:
         indices = indices.operands[0]
     if is_op(indices, Opcode.IOTA):
@@ -151,7 +160,8 @@ def _runs_of(indices: HloInstruction) -> tuple[_Run, ...]:
     values = indices.literal.array.reshape(-1).astype(np.int64)
     found: list[_Run] = []
     at = 0
-    while at < values.size and len(found) < MAX_RUNS:
+    is_short = values.size <= short
+    while at < values.size and len(found) < (short if is_short else MAX_RUNS):
         steps = np.diff(values[at:])
         uneven = np.flatnonzero(steps != steps[0]) if steps.size else steps
         count = (int(uneven[0]) if uneven.size else steps.size) + 1
@@ -159,7 +169,7 @@ def _runs_of(indices: HloInstruction) -> tuple[_Run, ...]:
         at += count
     is_one = len(found) == 1
     longest = max((r.count for r in found if r.step), default=0)
-    if at < values.size or not (is_one or 2 * longest >= values.size):
+    if at < values.size or not (is_one or is_short or 2 * longest >= values.size):
         return ()
     return tuple(found)
 
