@@ -77,6 +77,34 @@ def test_operands_are_copied_in_every_order(t: str, tmp_path: Path) -> None:
     assert all("const void *" in kernel_of(c, "cuda").source for c in cases)
 
 
+def quantised(m: int, n: int, k: int, turned: bool) -> HloComputation:
+    """Return the product of bf16 with weights of int8 that have a scale for each result."""
+    sizes, dims = (f"{n},{k}", 1) if turned else (f"{k},{n}", 0)
+    return fused(
+        f"""
+        x = bf16[{m},{k}] parameter(0)
+        w = s8[{sizes}] parameter(1)
+        s = bf16[{n}] parameter(2)
+        c = bf16[{sizes}] convert(w)
+        b = bf16[{sizes}] broadcast(s), dimensions={{{1 - dims}}}
+        y = bf16[{sizes}] multiply(c, b)
+        ROOT d = bf16[{m},{n}] dot(x, y), lhs_contracting_dims={{1}}, rhs_contracting_dims={{{dims}}}
+        """
+    )
+
+
+@needs_emulator
+def test_adjacent_elements_are_computed_together(tmp_path: Path) -> None:
+    together = [quantised(40, 72, 80, turned) for turned in (False, True)]
+    alone = [quantised(33, 27, 35, False), quantised(20, 24, 29, True)]
+    check([*together, *alone, quantised(24, 20, 36, True)], tmp_path)
+    for c in together:
+        source = kernel_of(c, "cuda").source
+        assert "group_operand" in source
+        assert "load_wide<8>" in source
+    assert not any("group_operand" in kernel_of(c, "cuda").source for c in alone)
+
+
 @needs_emulator
 def test_tiles_of_other_sizes(tmp_path: Path) -> None:
     preset = default_schedule("cuda")

@@ -39,6 +39,15 @@ class TileShape:
     depth_parts: int = 1
 
 
+GROUP = "group_"
+"""Name of the array of elements that are computed at a time."""
+
+
+def group_number(along: Var, group: int) -> Var:
+    """Return the variable that numbers the groups of so many elements along a variable."""
+    return Var(f"{along.name}w", along.extent // group)
+
+
 @dataclass(frozen=True, slots=True)
 class TileOperand:
     """An operand of a product: the element at a free index and a position along the depth.
@@ -50,6 +59,8 @@ class TileOperand:
         buffer: the array argument from which elements are copied as they are; empty if `body` computes them.
         offset: of the element in the buffer.
         vector: number of adjacent elements that are copied at a time, aligned to their size.
+        group: number of adjacent elements that `group_body` computes at a time; 0 for none.
+        group_body: statements that put these elements into the local array GROUP.
     """
 
     body: tuple[Any, ...]
@@ -58,6 +69,12 @@ class TileOperand:
     buffer: str = ""
     offset: IndexExpr = NOWHERE
     vector: int = 0
+    group: int = 0
+    group_body: tuple[Any, ...] = ()
+
+    def along(self, free: Var, depth: Var) -> Var:
+        """Return the variable along which adjacent elements follow each other."""
+        return depth if self.along_depth else free
 
 
 def half_words(rows: int, depth: int, operand: TileOperand) -> int:

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from compiler.codegen.nest.index import Var
 from compiler.codegen.nest.tile_attention import SLAB, TileAttention
-from compiler.codegen.nest.tiles import TileOperand, TileProduct
+from compiler.codegen.nest.tiles import GROUP, TileOperand, TileProduct, group_number
 from compiler.codegen.printing.scalar import COMPUTE_TYPES, STORAGE_TYPES, constant_text
 from compiler.ir.types import PrimitiveType as T
 
@@ -114,6 +114,15 @@ def _operand(
     emit: Callable[[str], None],
     body: PrintBody,
 ) -> None:
+    along_depth = str(operand.along_depth).lower()
+    if operand.group:
+        along = operand.along(free, depth)
+        emit(f"const auto {name}_fill = [&]({_parameters(free, depth)}, float (&{GROUP})[{operand.group}]) {{")
+        emit(f"  const index_t {group_number(along, operand.group).name} = {along.name} / {operand.group};")
+        body(operand.group_body)
+        emit("};")
+        emit(f"const auto {name} = group_operand<{along_depth}, {operand.group}>({name}_fill);")
+        return
     emit(f"const auto {name}_at = [&]({_parameters(free, depth)}) {{")
     if operand.vector:
         emit(f"  return (const void *)&{operand.buffer}[{operand.offset.to_c()}];")
@@ -121,4 +130,4 @@ def _operand(
         body(operand.body)
         emit(f"  return {operand.value};")
     emit("};")
-    emit(f"const auto {name} = operand<{str(operand.along_depth).lower()}, {operand.vector}>({name}_at);")
+    emit(f"const auto {name} = operand<{along_depth}, {operand.vector}>({name}_at);")

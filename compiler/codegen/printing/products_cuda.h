@@ -3,13 +3,20 @@
 //
 // An operand is a function of a free index and a position along the depth. With VECTOR = 0 it returns the element, 0 of
 // which stands for those beyond the end; otherwise it returns the address of VECTOR elements that are copied at once.
+// A function with a third argument puts GROUP elements that follow each other into an array.
 // ALONG says that elements that follow each other along the depth are adjacent in memory, and so in shared memory.
 template <bool ALONG, int VECTOR, class F> struct Operand {
   F at;
   static constexpr bool along = ALONG;
-  static constexpr int vector = VECTOR;
+  static constexpr int vector = VECTOR, group = 0;
 };
 template <bool ALONG, int VECTOR, class F> __device__ inline Operand<ALONG, VECTOR, F> operand(F at) { return {at}; }
+template <bool ALONG, int GROUP, class F> struct GroupOperand {
+  F fill;
+  static constexpr bool along = ALONG;
+  static constexpr int vector = 0, group = GROUP;
+};
+template <bool ALONG, int GROUP, class F> __device__ inline GroupOperand<ALONG, GROUP, F> group_operand(F fill) { return {fill}; }
 
 template <int BYTES> struct Raw;
 template <> struct Raw<4> { typedef uint32_t type; };
@@ -193,9 +200,9 @@ __device__ inline void scalar_product(S &shared, const L &left, const R &right, 
 template <class T, int ROWS, int DEPTH, int THREADS, class O> struct HalfTile {
   static constexpr int LINES = O::along ? ROWS : DEPTH, LENGTH = O::along ? DEPTH : ROWS, PITCH = LENGTH / 2 + 4;
   static constexpr int WORDS = LINES * PITCH;
-  static constexpr int WIDTH = O::vector ? O::vector : 2, UNITS = LINES * LENGTH / WIDTH;
-  static constexpr int EACH = (UNITS + THREADS - 1) / THREADS;
-  uint32_t held[O::vector ? 1 : EACH];
+  static constexpr int WIDTH = O::vector ? O::vector : O::group ? O::group : 2, UNITS = LINES * LENGTH / WIDTH;
+  static constexpr int EACH = (UNITS + THREADS - 1) / THREADS, HALVES = WIDTH / 2;
+  uint32_t held[O::vector ? 1 : EACH * HALVES];
   // Starts to copy the elements, or computes them.
   template <int64_t M, int64_t K, class S, class I>
   __device__ inline void fetch(const O &operand, S &shared, int start, I first, I step) {
@@ -208,6 +215,16 @@ template <class T, int ROWS, int DEPTH, int THREADS, class O> struct HalfTile {
       if constexpr (O::vector != 0) {
         const bool inside = i < M && k < K;
         copy_async<WIDTH * 2>(shared, start + line * PITCH + along / 2, inside ? operand.at(i, k) : operand.at(0, 0), inside);
+      } else if constexpr (O::group != 0) {
+        float values[WIDTH];
+        if (i < M && k < K) {
+          operand.fill(i, k, values);
+        } else {
+#pragma unroll
+          for (int v = 0; v < WIDTH; v++) values[v] = 0.0f;
+        }
+#pragma unroll
+        for (int v = 0; v < HALVES; v++) held[n * HALVES + v] = two_halves<T>(values[2 * v], values[2 * v + 1]);
       } else {
         const I next_i = i + !O::along, next_k = k + O::along;
         const float low = i < M && k < K ? (float)operand.at(i, k) : 0.0f;
@@ -223,7 +240,9 @@ template <class T, int ROWS, int DEPTH, int THREADS, class O> struct HalfTile {
       for (int n = 0; n < EACH; n++) {
         const int unit = threadIdx.x + n * THREADS;
         if (UNITS % THREADS != 0 && unit >= UNITS) break;
-        shared[start + unit / (LENGTH / WIDTH) * PITCH + unit % (LENGTH / WIDTH)] = held[n];
+#pragma unroll
+        for (int v = 0; v < HALVES; v++)
+          shared[start + unit / (LENGTH / WIDTH) * PITCH + unit % (LENGTH / WIDTH) * HALVES + v] = held[n * HALVES + v];
       }
     }
   }

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
+from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
+from compiler.codegen.nest.index import Var
 from compiler.codegen.nest.loop_ir import LoopKind
 from compiler.codegen.nest.tile_attention import TileAttention
-from compiler.codegen.nest.tiles import TileProduct
-from compiler.codegen.nest.traversal import walk
+from compiler.codegen.nest.tiles import GROUP, TileOperand, TileProduct, group_number
+from compiler.codegen.nest.traversal import map_bodies, walk
 from compiler.codegen.schedules.cuda_shapes import MAX_THREADS
+from compiler.codegen.schedules.cuda_wide import Lane, in_lane, width_of
 from compiler.codegen.schedules.loop_transforms import without_dead_code
+from compiler.codegen.schedules.schedule import Schedule
 from compiler.errors import UnsupportedError
+from compiler.ir.types import PrimitiveType
+
+LEAST_GROUPED, MOST_GROUPED = 4, 8
+"""Adjacent elements of an operand that a thread computes at a time."""
 
 
 def has_tiles(kernel: lir.Kernel) -> bool:
@@ -35,7 +44,32 @@ def bind_tiles(kernel: lir.Kernel, shared_bytes: int) -> lir.Kernel:
         raise UnsupportedError(f"a tile needs {tile.threads} threads, more than {MAX_THREADS}")
     if tile.shared_bytes > shared_bytes:
         raise UnsupportedError(f"a tile needs {tile.shared_bytes} bytes of shared memory, more than {shared_bytes}")
-    return replace(kernel, body=tuple(map(_bound, body)), threads=tile.threads, resident=tile.resident)
+    grouped = tuple(_with_groups(s, kernel.types) for s in body)
+    return replace(kernel, body=tuple(map(_bound, grouped)), threads=tile.threads, resident=tile.resident)
+
+
+def _with_groups(s: lir.Stmt, types: Mapping[str, PrimitiveType]) -> lir.Stmt:
+    """Return a tile whose operands for tensor cores are computed several adjacent elements at a time where possible."""
+    if isinstance(s, TileProduct) and s.uses_tensor_cores:
+        lhs, rhs = _grouped(s.lhs, s.row, s.depth, types), _grouped(s.rhs, s.column, s.depth, types)
+        return replace(s, lhs=lhs, rhs=rhs)
+    if isinstance(s, TileAttention) and s.uses_tensor_cores:
+        keys, values = _grouped(s.keys, s.key, s.depth, types), _grouped(s.values, s.feature, s.key, types)
+        return replace(s, queries=_grouped(s.queries, s.query, s.depth, types), keys=keys, values=values)
+    return map_bodies(s, lambda inner: tuple(_with_groups(x, types) for x in inner))
+
+
+def _grouped(o: TileOperand, free: Var, depth: Var, types: Mapping[str, PrimitiveType]) -> TileOperand:
+    """Return an operand that computes as many adjacent elements at a time as are loaded in one access."""
+    if o.vector:
+        return o
+    along = o.along(free, depth)
+    group = width_of([(along, o.body)], types, Schedule(), MOST_GROUPED)
+    if group < LEAST_GROUPED:
+        return o
+    lane = Lane.of(along, ix.of(group_number(along, group)), group)
+    body = (*o.body, lir.LocalStore(GROUP, ix.of(lane.u), o.value))
+    return replace(o, group=group, group_body=in_lane(body, lane, types, {}))
 
 
 def _bound(s: lir.Stmt) -> lir.Stmt:

@@ -13,11 +13,13 @@ from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import IndexExpr, Quotient, Remainder, Var
 from compiler.codegen.nest.loop_ir import Body, For, LoopKind
-from compiler.codegen.nest.traversal import bodies_of, map_indices, names_defined, names_of
+from compiler.codegen.nest.traversal import bodies_of, map_indices, names_assigned, names_defined, names_of
 from compiler.codegen.nest.work import work_of
 from compiler.codegen.schedules.cuda_shapes import ACCESS_BYTES, UNROLLED_WORK, floor_power
 from compiler.codegen.schedules.schedule import Schedule
 from compiler.ir.types import PrimitiveType
+
+_SAME = lir.Constant | lir.Apply | lir.Load | lir.IndexValue | lir.IndexTest
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +170,7 @@ def _accesses(body: Body, is_certain: bool = True) -> Iterator[tuple[str, IndexE
 def in_lane(
     body: Body, lane: Lane, types: Mapping[str, PrimitiveType], slots: Mapping[str, tuple[IndexExpr, int]]
 ) -> Body:
-    """Return the statements of the elements of a group.
+    """Return the statements of the elements of a group; what is the same for all of them runs once.
 
     Args:
         body: the statements of an element.
@@ -195,7 +197,19 @@ def in_lane(
                 before.append(d)
         return needed is not None
 
+    varying = {lane.u.name}
+
+    def is_same(s: lir.Stmt) -> bool:
+        """Check for a value that is the same for all elements of the group."""
+        return isinstance(s, lir.Let) and isinstance(s.value, _SAME) and varying.isdisjoint(names_of(s))
+
     for s in placed:
+        if isinstance(s, lir.Let) and s.name not in shared and is_same(s):
+            shared[s.name] = s
+            before.append(s)
+            continue
+        varying.update(n for n in names_defined((s,)) if n not in shared)
+        varying.update(names_assigned((s,)))
         if isinstance(s, lir.Let) and isinstance(s.value, lir.Load) and can_be_wide(s.value.offset):
             key = s.value.buffer, s.value.offset
             if key not in arrays:
