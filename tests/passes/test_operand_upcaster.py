@@ -30,7 +30,7 @@ def test_every_type(case: Case) -> None:
 
 
 @pytest.mark.parametrize(("operands", "result"), [("s8", "s32"), ("u8", "s8"), ("s16", "s32"), ("s16", "s16")])
-@pytest.mark.parametrize("terms", [3, 400, 5000])
+@pytest.mark.parametrize("terms", [3, 400, 1024, 5000])
 def test_integers_wrap_around_in_the_type_of_the_result(operands: str, result: str, terms: int) -> None:
     module = parse(
         f"HloModule m\nENTRY e {{ a = {operands}[2,{terms}] parameter(0) b = {operands}[{terms},3] parameter(1)\n"
@@ -41,7 +41,8 @@ def test_integers_wrap_around_in_the_type_of_the_result(operands: str, result: s
     a, b = (rng.integers(info.min, info.max, s, dtype=info.dtype, endpoint=True) for s in ((2, terms), (terms, 3)))
     assert make_pass("operand-upcaster").run(module)
     types = {o.shape.element_type.text for i in module.entry.instructions if i.opcode is Opcode.DOT for o in i.operands}
-    assert types == {"f32" if 2 * info.bits + np.log2(terms) <= 24 else "f64"}
+    assert types == {"f32" if terms * int(max(-info.min, info.max)) ** 2 <= 2**24 else "f64"}
+    a[0], b[:, 0] = info.min, info.min  # the largest sum
     # Exact sums of Python integers, truncated to the result's bits.
     exact = a.astype(object) @ b.astype(object)
     bits = np.iinfo(PrimitiveType(result).dtype).bits

@@ -68,7 +68,8 @@ def _wide_type(operands: list[T], result: T, terms: int) -> T | None:
         return T.F32 if narrow else None
     if not all(t.is_integer for t in kinds) or any(t.bits > 16 for t in operands) or terms == 0:
         return None
-    bits = sum(t.bits for t in operands) + math.ceil(math.log2(terms))
+    # Integers up to 2 ** 24 are exact in f32, and a signed one of n bits is at most 2 ** (n - 1).
+    bits = sum(t.bits - t.is_signed for t in operands) + math.ceil(math.log2(terms))
     if bits > _EXACT_F64:
         return None
     return T.F32 if bits <= _EXACT_F32 else T.F64
