@@ -55,3 +55,23 @@ def test_minima_of_rolled_columns(m: int, columns: int) -> None:
     ROOT r = f32[{m}] reduce(y, most), dimensions={{0}}, to_apply=min_f32
     """
     checked(text, Schedule(threads=0, columns=columns), MINIMUM)
+
+
+@pytest.mark.parametrize("columns", [2, 3, 5, 8])
+@pytest.mark.parametrize("rows", [8, 40, 100])
+def test_sums_beside_products_behind_a_known_test(rows: int, columns: int) -> None:
+    shape, rest = f"f32[{rows},{columns}]", f"f32[{rows - 1},{columns}]"
+    text = f"""
+    x = {shape} parameter(0)
+    first = f32[1,{columns}] slice(x), slice={{[0:1], [0:{columns}]}}
+    two = f32[] constant(2)
+    twos = f32[1,{columns}] broadcast(two), dimensions={{}}
+    twice = f32[1,{columns}] multiply(first, twos)
+    upper = {rest} slice(x), slice={{[0:{rows - 1}], [0:{columns}]}}
+    lower = {rest} slice(x), slice={{[1:{rows}], [0:{columns}]}}
+    steps = {rest} subtract(lower, upper)
+    c = {shape} concatenate(twice, steps), dimensions={{0}}
+    rolled = {shape} concatenate(lower, first), dimensions={{0}}
+    ROOT r = {shape} multiply(c, rolled)
+    """
+    checked(text, Schedule(threads=0, edges=0))
