@@ -70,7 +70,10 @@ def _lane(var: Var, width: int) -> Lane:
 
 
 def _most_columns(var: Var, reduce: lir.Reduce, types: Mapping[str, PrimitiveType], schedule: Schedule) -> int:
-    """Return how many columns a thread should reduce if their elements are adjacent."""
+    """Return how many columns a thread should reduce if their elements are adjacent.
+
+    The threads of a block combine the accumulators of each column in turn, which few rows are not worth.
+    """
     along = _lane(var, 1)
     sizes = [types[load.buffer].byte_size for load in _loads(reduce.body) if along.place(load.offset) != load.offset]
     if not sizes or min(sizes) < 1:
@@ -80,12 +83,12 @@ def _most_columns(var: Var, reduce: lir.Reduce, types: Mapping[str, PrimitiveTyp
         wanted = min(floor_power(schedule.gpu.width), ACCESS_BYTES // min(sizes))
     combined = sum(max(4, SCALAR_BYTES[r.type]) for r in reduce.reductions)
     rows = math.prod(v.extent for v in reduce.vars)
-    threads = var.extent * max(1, rows // LEAST_ROWS)
+    loads = var.extent * rows // FULL_THREADS  # of each of as many threads as keep the memory busy
     most = [
         MOST_COLUMNS,
         COMBINE_BYTES // (combined * MAX_THREADS),
         MOST_WORK // max(1, work_of(reduce.body)),
-        1 << 30 if schedule.gpu.width else threads // (FULL_THREADS // 2),
+        1 << 30 if schedule.gpu.width else loads // (LEAST_ROWS * len(reduce.reductions)),
     ]
     return min(wanted, floor_power(max(1, min(most))))
 
