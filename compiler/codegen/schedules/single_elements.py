@@ -36,10 +36,9 @@ def _loop(s: For) -> Body:
     names = {x.condition for x in branches}
     mixed = {x.condition for x in branches if _mixes_sums_and_products(x)}
     lets = [x for x in walk(s.body) if isinstance(x, lir.Let) and x.name in names]
-    tests = {
-        x.value for x in lets
-        if isinstance(x.value, lir.IndexTest) and (_is_single(x.value, s.var) or x.name in mixed)
-    }  # fmt: skip
+    found = [(x.name, x.value) for x in lets if isinstance(x.value, lir.IndexTest)]
+    moving = [(name, test) for name, test in found if s.var in test.value.variables()]
+    tests = {test for name, test in moving if name in mixed or _is_single(test, s.var)}
     if not tests:
         return (s,)
     zero = Runtime(f"{s.var.name}_zero", 0, 0)

@@ -36,8 +36,9 @@ SORTS = frozenset({"sort", "top-k"})
 """Kinds of kernels that sort short rows as scalars; rows of any of these lengths are faster transposed."""
 BLOCKS = (64, 48, 32, 16)
 """Rows of a block."""
-MOST_ELEMENTS = 96
-"""Maximum number of elements of one row of each array, so that all blocks stay in the first-level cache."""
+MOST_ARRAYS, MOST_ELEMENTS = 3, 96
+"""Maximum number of arrays whose rows are transposed, unless they are sorted, and of elements of one row of each array,
+so that all blocks stay in the first-level cache."""
 NARROW = {T.BF16: T.F32, T.F16: T.F32, T.PRED: T.S32, T.S8: T.S32, T.U8: T.S32, T.S16: T.S32, T.U16: T.S32}
 """Types of less than 32 bits, with those to which whole blocks are converted before they are transposed."""
 
@@ -113,7 +114,7 @@ def _rows_of(s: For, types: Mapping[str, T], is_sort: bool) -> list[_Rows] | Non
             stores.setdefault(buffer, []).append((rest, vars_))
         if reads.setdefault(buffer, _Rows(buffer, length, is_result)) != _Rows(buffer, length, is_result):
             return None
-    if not reads or sum(r.length for r in reads.values()) > MOST_ELEMENTS:
+    if not reads or sum(r.length for r in reads.values()) > MOST_ELEMENTS or (len(reads) > MOST_ARRAYS and not is_sort):
         return None
     if not all(_are_whole(found, reads[buffer].length) for buffer, found in stores.items()):
         return None
