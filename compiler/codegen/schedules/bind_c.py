@@ -17,6 +17,7 @@ from compiler.codegen.nest.scalar_ops import SCALAR_BYTES
 from compiler.codegen.nest.traversal import map_bodies, map_compound, map_indices, walk
 from compiler.codegen.nest.work import work_of
 from compiler.codegen.schedules import accumulators, lane_accumulators, stages, streams
+from compiler.codegen.schedules.aligned_stores import align_stores
 from compiler.codegen.schedules.divisions import multiply_for_divisions
 from compiler.codegen.schedules.edges import REDUCTIONS, split_edges
 from compiler.codegen.schedules.flat_rows import flatten_rows
@@ -182,7 +183,7 @@ def _with_rewritten_loops(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
 
 
 def _with_vectors(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
-    body = kernel.body
+    body = align_stores(kernel.body, kernel.types) if schedule.vector else kernel.body
     if schedule.narrow and schedule.vector == FIELD_RANGES["vector"][-1]:
         narrow = frozenset(a.name for a in kernel.arguments if SCALAR_BYTES.get(a.type) == 1)
         body = split_tails(body, schedule.vector // 8 // LANE_BYTES, narrow)

@@ -322,12 +322,17 @@ def _staged(body: Body, a: tuple[Var, Var, int], b: tuple[Var, Var, int]) -> tup
     return tuple(before), tuple(out)
 
 
+def iterations(s: For, var: Var, start: int) -> For:
+    """Return the iterations of a loop from `start` on, as many as another variable has values."""
+    at = IndexExpr(((var, 1),), start)
+    return replace(s, var=var, body=map_indices(s.body, lambda i: i.substitute({s.var: at})))
+
+
 def iterations_from(s: For, first: int) -> list[lir.Stmt]:
     """Return a loop over the iterations of another one from a number on; nothing if there are none."""
     if first == s.var.extent:
         return []
-    rest = Var(f"{s.var.name}q", s.var.extent - first)
-    return [replace(s, var=rest, body=map_indices(s.body, lambda i: i.substitute({s.var: ix.of(rest) + first})))]
+    return [iterations(s, Var(f"{s.var.name}q", s.var.extent - first), first)]
 
 
 def perfect_nest(s: lir.Stmt) -> list[For]:

@@ -7,13 +7,12 @@ as long for one element as for a vector, so that in rows of 36 elements the last
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
-from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import Var
 from compiler.codegen.nest.loop_ir import Body, For, LoopKind
-from compiler.codegen.nest.traversal import map_bodies, map_indices, walk
+from compiler.codegen.nest.traversal import map_bodies, walk
+from compiler.codegen.schedules.loop_transforms import iterations
 from compiler.ir.opcodes import Opcode
 
 LEAST_LANES = 4
@@ -85,12 +84,6 @@ def _parts(s: For, lanes: int) -> list[lir.Stmt]:
         left = s.var.extent - start
         size = left if width < LEAST_LANES else left // width * width
         if size:
-            out.append(_part(s, Var(f"{s.var.name}w{width}", size), start))
+            out.append(iterations(s, Var(f"{s.var.name}w{width}", size), start))
         start, width = start + size, width // 2
     return out
-
-
-def _part(s: For, var: Var, start: int) -> For:
-    """Return the iterations of a loop from `start` on, as many as the variable has values."""
-    at = ix.IndexExpr(((var, 1),), start)
-    return replace(s, var=var, body=map_indices(s.body, lambda i: i.substitute({s.var: at})))
