@@ -154,6 +154,21 @@ def _shift(i: HloInstruction, b: Builder) -> HloInstruction | None:
     return b.add(i.opcode, x.operands[0], b.splat(int(first) + int(amount), i.shape))
 
 
+@RULES.on(Opcode.AND)
+def _one_bit(i: HloInstruction, b: Builder) -> HloInstruction | None:
+    """Rewrite (x >> iota) & 1 of 8 and 16 bits as (x & (1 << iota)) != 0: no vector shifts bytes."""
+    t, (x, y) = i.shape.element_type, operands_with_constant_right(i)
+    if not is_op(x, *_SHIFTS[1:]) or not is_splat(y, 1) or t.bits not in (8, 16):
+        return None
+    amount = x.operands[1]
+    counted = amount.operands[0] if is_op(amount, Opcode.BROADCAST) else amount
+    if not is_op(counted, Opcode.IOTA) or counted.shape.dimensions[counted.attributes["iota_dimension"]] > t.bits:
+        return None
+    bit = b.add(Opcode.SHIFT_LEFT, b.splat(1, i.shape), amount)
+    masked = b.add(Opcode.AND, x.operands[0], bit)
+    return b.convert(b.add(Opcode.COMPARE, masked, b.splat(0, i.shape), direction="NE"), t)
+
+
 # ---- compare
 
 
