@@ -36,6 +36,7 @@ from compiler.codegen.nest.memory import (
     LocalArray,
     LocalStore,
     NarrowHalves,
+    RepeatElements,
     Scope,
     Span,
     Store,
@@ -102,6 +103,7 @@ __all__ = [
     "PairLoad",
     "Reduce",
     "Reduction",
+    "RepeatElements",
     "Scan",
     "ScanWarp",
     "ScanWarps",
@@ -271,6 +273,7 @@ Stmt = (
     | LocalStore
     | TransposeTile
     | StoreTransposed
+    | RepeatElements
     | Store
     | StorePair
     | StreamStore

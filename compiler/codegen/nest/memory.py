@@ -97,6 +97,20 @@ class StoreTransposed:
 
 
 @dataclass(frozen=True, slots=True)
+class RepeatElements:
+    """array[k] = source[k / times] for k < size * times, both local arrays of `type`; `size` is a multiple of 64.
+
+    The elements have 8 or 32 bits, as they are computed.
+    """
+
+    array: str
+    source: str
+    type: PrimitiveType
+    times: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
 class Store:
     """buffer[offset] = value for an array argument; the printer converts the value to the storage type."""
 

@@ -15,6 +15,7 @@ from compiler.codegen.nest.memory import (
     LocalArray,
     LocalStore,
     NarrowHalves,
+    RepeatElements,
     Store,
     StorePair,
     StoreTransposed,
@@ -196,6 +197,8 @@ def names_of(s: Stmt) -> Iterator[str]:
         yield from (s.array, s.value)
     elif isinstance(s, TransposeTile):
         yield from (s.array, s.buffer)
+    elif isinstance(s, RepeatElements):
+        yield from (s.array, s.source)
     elif isinstance(s, StreamStore | StoreTransposed | WidenHalves | NarrowHalves | WideLoad | WideStore):
         yield s.array
     elif isinstance(s, Store | Update | ScanWarp | ScanWarps):

@@ -9,6 +9,7 @@ from compiler.codegen.nest.loop_ir import Body, For, If, Let, Reduce, Stmt, Whil
 from compiler.codegen.nest.matrix_product import MatrixProduct
 from compiler.codegen.nest.memory import (
     NarrowHalves,
+    RepeatElements,
     StoreTransposed,
     StreamStore,
     TransposeTile,
@@ -87,6 +88,8 @@ def work_of(body: Body, expensive: int = EXPENSIVE_STATEMENTS) -> int:
             total += s.size * (s.height or s.size)
         elif isinstance(s, StoreTransposed):
             total += s.size * s.stride
+        elif isinstance(s, RepeatElements):
+            total += s.size * s.times
         else:
             total += 1
     return total

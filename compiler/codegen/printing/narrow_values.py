@@ -23,7 +23,7 @@ _CHOOSING = frozenset({Opcode.MAXIMUM, Opcode.MINIMUM, Opcode.CLAMP, Opcode.COPY
 def narrow_values(kernel: lir.Kernel) -> frozenset[tuple[str, T]]:
     """Return the names of the values, accumulators and local arrays that hold numbers of a narrow type, with the type.
 
-    A local array that anything but a `LocalStore` or a `TransposeTile` writes is not among them.
+    A local array that anything but a `LocalStore`, a `TransposeTile` or a `RepeatElements` writes is not among them.
     """
     types = {a.name: a.type for a in kernel.arguments}
     if not any(t in _NARROW for t in types.values()):
@@ -46,7 +46,7 @@ def narrow_values(kernel: lir.Kernel) -> frozenset[tuple[str, T]]:
 
 def _defined_by(s: lir.Stmt) -> tuple[str, ...]:
     """Return the names to which a statement gives a value; any other definition makes no value narrow."""
-    if isinstance(s, lir.LocalStore | lir.TransposeTile):
+    if isinstance(s, lir.LocalStore | lir.TransposeTile | lir.RepeatElements):
         return (s.array,)
     return (s.name,) if isinstance(s, lir.Let | lir.Accumulator | lir.Assign) else ()
 
@@ -57,6 +57,8 @@ def _is_narrow(s: lir.Stmt, t: T, found: set[tuple[str, T]], types: Mapping[str,
         return (s.init, t) in found
     if isinstance(s, lir.Assign | lir.LocalStore):
         return (s.value, t) in found
+    if isinstance(s, lir.RepeatElements):
+        return (s.source, t) in found
     if isinstance(s, lir.TransposeTile):
         return types.get(s.buffer) is t
     if not isinstance(s, lir.Let):

@@ -18,7 +18,7 @@ from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import IndexExpr, IndexSymbol, Runtime
 from compiler.codegen.nest.loop_ir import LoopKind
-from compiler.codegen.nest.scalar_ops import ScalarOp, binary
+from compiler.codegen.nest.scalar_ops import SCALAR_BYTES, ScalarOp, binary
 from compiler.codegen.nest.traversal import names_defined, names_used, walk
 from compiler.codegen.printing.byte_lanes import byte_loads
 from compiler.codegen.printing.narrow_values import narrow_values
@@ -323,6 +323,17 @@ class _CPrinter(Printer):
             f"store_transposed_32((tile_item_32 *)({s.buffer} + {s.offset.to_c()}), {s.stride}, "
             f"(const tile_item_32 *){s.array}, {s.size}, {s.size});"
         )
+
+    def repeat_elements(self, s: lir.RepeatElements) -> None:
+        self.helpers["repeat.h"] = None
+        bits = 8 * SCALAR_BYTES[s.type]
+        lanes = 512 // bits
+        self.emit(f"for (index_t group = 0; group < {s.size // lanes}; group++) {{")
+        self.emit(f"  repeat_item_{bits} *const to = (repeat_item_{bits} *){s.array} + group * {lanes * s.times};")
+        self.emit(f"  const repeat_item_{bits} *const from = (const repeat_item_{bits} *){s.source} + group * {lanes};")
+        for k in range(s.times):
+            self.emit(f"  REPEAT_VECTOR_{bits}(to, from, {s.times}, {k});")
+        self.emit("}")
 
     def sort(self, s: lir.Sort) -> None:
         """Print a bottom-up merge sort of element numbers that alternates between two arrays."""

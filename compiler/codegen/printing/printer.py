@@ -64,6 +64,8 @@ class Printer:
             self.transpose_tile(s)
         elif isinstance(s, lir.StoreTransposed):
             self.store_transposed(s)
+        elif isinstance(s, lir.RepeatElements):
+            self.repeat_elements(s)
         elif isinstance(s, lir.Sort):
             self.sort(s)
         elif isinstance(s, lir.MatrixProduct):
@@ -199,6 +201,9 @@ class Printer:
 
     def store_transposed(self, s: lir.StoreTransposed) -> None:
         raise UnsupportedError("tiles are not transposed in this language")
+
+    def repeat_elements(self, s: lir.RepeatElements) -> None:
+        raise UnsupportedError("elements are not repeated in this language")
 
     def sort(self, s: lir.Sort) -> None:
         raise UnsupportedError("a sort has no kernel in this language")

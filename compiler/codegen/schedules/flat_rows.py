@@ -1,21 +1,23 @@
-"""Elementwise loops over short rows as loops over whole blocks of rows, with what all rows share repeated for a block.
+"""Elementwise loops over short rows as loops over blocks of rows, with what rows share or have each repeated.
 
 A vector loop over the ten elements of a row, to which a bias is added, leaves lanes idle. Rows follow each other in
-memory: with the bias of a block of rows in a local array, the loop over all elements of the block has whole vectors.
+memory: with the bias of a block of rows in a local array, the loop over all elements of the block has whole vectors. A
+value of each row, as the weight of a pixel that has three colours, is repeated for each block.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
-from compiler.codegen.nest.index import IndexExpr, Var
+from compiler.codegen.nest.expressions import index_of
+from compiler.codegen.nest.index import Var
 from compiler.codegen.nest.loop_ir import Body, For, LoopKind
 from compiler.codegen.nest.memory import Scope
 from compiler.codegen.nest.scalar_ops import SCALAR_BYTES
-from compiler.codegen.nest.traversal import map_indices
+from compiler.codegen.nest.traversal import map_indices, names_of, names_used
 from compiler.codegen.nest.work import is_expensive
 from compiler.codegen.schedules.loop_transforms import iterations_from
 from compiler.ir.types import PrimitiveType as T
@@ -25,21 +27,40 @@ SHORTEST, LIGHT, LONGEST, VECTOR = 3, 23, 63, 16
 of whole vectors stay as they are."""
 BLOCKS, FEWEST = (64, 32, 16), 1024
 """Rows of a block, the most that fit, and of the shortest loop: what all rows share is repeated once."""
+PERMUTED = 31
+"""Elements of the longest row whose value is repeated by permutations of vectors."""
+BYTES = 4
+"""Size of the elements of rows that fill lanes of vectors as they are."""
 MOST_BYTES = 16 << 10
 """Maximum size of what is repeated, so that it stays in the first-level cache."""
 
+_OF_ROWS = (lir.Load, lir.IndexValue, lir.Apply, lir.Constant)
+"""Expressions that several rows or elements can compute at once."""
+
 
 @dataclass(frozen=True)
-class _Shared:
-    """A row that a loop over rows reads in each iteration: the definition that loads it, and where it begins."""
+class _Rows:
+    """An elementwise loop over short rows.
 
-    let: lir.Let
-    buffer: str
-    first: int
+    Attributes:
+        length: the number of elements of a row.
+        columns: the definitions that are the same for all rows, in order.
+        shared: those of `columns` that the elements use, and that are not the same for all of them.
+        own: what each row defines for its elements, in order, without constants.
+        passed: those of `own` that the elements use.
+    """
+
+    length: int
+    columns: tuple[lir.Let, ...]
+    shared: tuple[lir.Let, ...]
+    own: tuple[lir.Let, ...]
+    passed: tuple[lir.Let, ...]
 
     @property
-    def array(self) -> str:
-        return f"{self.let.name}_repeated"
+    def block(self) -> int:
+        """Return the number of rows of a block; 0 if what is repeated for the smallest one does not fit."""
+        row = self.length * sum(SCALAR_BYTES[x.type] for x in (*self.shared, *self.passed))
+        return next((n for n in BLOCKS if n * row <= MOST_BYTES), 0)
 
 
 def flatten_rows(body: Body, types: Mapping[str, T]) -> Body:
@@ -51,101 +72,165 @@ def flatten_rows(body: Body, types: Mapping[str, T]) -> Body:
     """
     out: list[lir.Stmt] = []
     for s in body:
-        found = _shared(s, types)
+        found = _rows_of(s, types)
         out += [s] if found is None or not isinstance(s, For) else _flat(s, found)
     return tuple(out)
 
 
 def flat_bytes(body: Body, types: Mapping[str, T]) -> int:
-    """Return the bytes of the local arrays that `flatten_rows` makes."""
-    found = [x for s in body for x in _shared(s, types) or ()]
-    return sum(BLOCKS[0] * LONGEST * SCALAR_BYTES[x.let.type] for x in found)
+    """Return an upper bound of the bytes of the local arrays that `flatten_rows` makes."""
+    found = [x for s in body if (x := _rows_of(s, types)) is not None]
+    return sum(MOST_BYTES + BLOCKS[0] * sum(SCALAR_BYTES[y.type] for y in x.passed) for x in found)
 
 
-def _shared(s: lir.Stmt, types: Mapping[str, T]) -> list[_Shared] | None:
-    """Return what all rows of an elementwise loop over short rows share; None for other loops, or if it is nothing."""
+def _rows_of(s: lir.Stmt, types: Mapping[str, T]) -> _Rows | None:
+    """Return what an elementwise loop over short rows shares and passes to its elements; None for other loops."""
     if not isinstance(s, For) or s.kind is not LoopKind.INDEPENDENT or s.base is not None or s.var.extent < FEWEST:
         return None
-    inner = s.body[0]
-    if (
-        len(s.body) != 1
-        or not isinstance(inner, For)
-        or inner.kind is not LoopKind.INDEPENDENT
-        or inner.base is not None
-    ):
+    *own, inner = s.body
+    if not isinstance(inner, For) or inner.kind is not LoopKind.INDEPENDENT or inner.base is not None:
         return None
-    length = inner.var.extent
-    most = LONGEST if _does_much(inner.body, types) else LIGHT
+    length, does_much = inner.var.extent, _does_much(inner.body, types)
+    most = LONGEST if does_much else LIGHT
     if not SHORTEST <= length <= most or length % VECTOR == 0:
         return None
-    found = []
-    for x, offset in _places(inner.body):
-        if offset is None:
-            return None
-        if offset == ix.of(s.var) * length + ix.of(inner.var):
+    rows = tuple(x for x in own if isinstance(x, lir.Let) and isinstance(x.value, _OF_ROWS))
+    if len(rows) < len(own):
+        return None
+    rows = tuple(x for x in rows if not isinstance(x.value, lir.Constant))
+    columns = _columns(inner, s.var, {x.name for x in rows})
+    if columns is None:
+        return None
+    same = _varying(columns, inner.var)
+    used = set(names_used(tuple(x for x in inner.body if not isinstance(x, lir.Let) or x.name not in same)))
+    passed = tuple(x for x in rows if x.name in used)
+    if not used.intersection(x.name for x in inner.body if isinstance(x, lir.Let) and isinstance(x.value, lir.Apply)):
+        return None
+    if passed and not _suits_repeating(inner.body, rows, passed, length, types):
+        return None
+    found = _Rows(length, columns, tuple(x for x in columns if x.name in used & same), rows, passed)
+    return found if (found.shared or passed) and found.block else None
+
+
+def _columns(inner: For, row: Var, of_rows: Collection[str]) -> tuple[lir.Let, ...] | None:
+    """Return what the elements of a row define that is the same for all rows; None if a loop is not elementwise.
+
+    Args:
+        inner: the loop over the elements of a row.
+        row: the variable of the loop over rows.
+        of_rows: names of the values that each row has.
+    """
+    here = ix.of(row) * inner.var.extent + ix.of(inner.var)
+    found, differ = list[lir.Let](), set(of_rows)
+    for x in inner.body:
+        if isinstance(x, lir.Store):
+            if x.offset != here:
+                return None
             continue
-        if not isinstance(x, lir.Let) or not isinstance(x.value, lir.Load):
+        if not isinstance(x, lir.Let) or not isinstance(x.value, _OF_ROWS):
             return None
-        if offset - ix.of(inner.var) == ix.const(offset.const):
-            found.append(_Shared(x, x.value.buffer, offset.const))
-        elif offset != ix.const(offset.const):
+        place = index_of(x.value)
+        if place is None:
+            is_same = differ.isdisjoint(names_of(x))
+        elif set(place.variables()) <= {inner.var}:
+            is_same = True
+        elif place == here and isinstance(x.value, lir.Load):
+            is_same = False
+        else:
             return None
-    return found if found and _rows_of(found, length) else None
+        if is_same:
+            found.append(x)
+        else:
+            differ.add(x.name)
+    return tuple(found)
 
 
-def _rows_of(shared: list[_Shared], length: int) -> int:
-    """Return the number of rows of a block; 0 if what is repeated for the smallest one does not fit."""
-    row = length * sum(SCALAR_BYTES[x.let.type] for x in shared)
-    return next((n for n in BLOCKS if n * row <= MOST_BYTES), 0)
+def _suits_repeating(
+    body: Body, own: Sequence[lir.Let], passed: Sequence[lir.Let], length: int, types: Mapping[str, T]
+) -> bool:
+    """Check whether repeating what rows pass on takes less time than the idle lanes of rows do."""
+    sizes = {types[name].byte_size for name in _arrays(body)}
+    if length > PERMUTED:
+        return 1 in sizes
+    if any(map(is_expensive, body)):
+        return True
+    if any(x.type.byte_size > BYTES for x in passed):
+        return False
+    if sizes != {BYTES} or any(x.type.byte_size < BYTES for x in passed):
+        return True
+    return length < VECTOR // 2 or (length < VECTOR and any(map(is_expensive, own)))
+
+
+def _arrays(body: Body) -> Iterator[str]:
+    """Yield the arrays in memory that statements load and store."""
+    for x in body:
+        if isinstance(x, lir.Store):
+            yield x.buffer
+        elif isinstance(x, lir.Let) and isinstance(x.value, lir.Load):
+            yield x.value.buffer
+
+
+def _varying(columns: Sequence[lir.Let], column: Var) -> set[str]:
+    """Return the names of those definitions that depend on the number of the column."""
+    names = {column.name}
+    for x in columns:
+        if not names.isdisjoint(names_of(x)):
+            names.add(x.name)
+    return names - {column.name}
 
 
 def _does_much(body: Body, types: Mapping[str, T]) -> bool:
     """Check for functions and for elements of other sizes than 32 bits: few of them take as long as a vector."""
-    for x in body:
-        if is_expensive(x):
-            return True
-        buffer = x.buffer if isinstance(x, lir.Store) else None
-        if isinstance(x, lir.Let) and isinstance(x.value, lir.Load):
-            buffer = x.value.buffer
-        if buffer is not None and types[buffer].bits != 32:
-            return True
-    return False
+    return any(map(is_expensive, body)) or any(types[name].bits != 8 * BYTES for name in _arrays(body))
 
 
-def _places(body: Body) -> Iterator[tuple[lir.Stmt, IndexExpr | None]]:
-    """Yield the loads and stores with where they are; None for a statement that may be anything else."""
-    for x in body:
-        if isinstance(x, lir.Store):
-            yield x, x.offset
-        elif not isinstance(x, lir.Let) or isinstance(x.value, lir.IndexValue | lir.IndexTest | lir.LocalLoad):
-            yield x, None
-        elif isinstance(x.value, lir.Load):
-            yield x, x.value.offset
-        elif not isinstance(x.value, lir.Apply | lir.Constant):
-            yield x, None
-
-
-def _flat(s: For, shared: list[_Shared]) -> list[lir.Stmt]:
+def _flat(s: For, rows: _Rows) -> list[lir.Stmt]:
     """Return the loops that repeat what rows share, the loop over blocks, and one over the rows that remain."""
-    (inner,) = s.body
-    assert isinstance(inner, For)  # noqa: S101 - `_shared` found one
-    n, length = s.var.extent, inner.var.extent
-    rows = _rows_of(shared, length)
-    size, out = rows * length, list[lir.Stmt]()
-    for k, x in enumerate(shared):
-        row, column = Var(f"{s.var.name}r{k}", rows), Var(f"{inner.var.name}r{k}", length)
-        load = lir.Let(f"{x.let.name}_once", x.let.type, lir.Load(x.buffer, ix.of(column) + x.first))
-        store = lir.LocalStore(x.array, ix.of(row) * length + ix.of(column), load.name)
-        once = For(column, LoopKind.INDEPENDENT, (load, store))
-        out.append(lir.LocalArray(x.array, x.let.type, size, Scope.KERNEL))
-        out.append(For(row, LoopKind.INDEPENDENT, (once,)))
-    block, element = Var(f"{s.var.name}f", n // rows), Var(f"{inner.var.name}f", size)
-    arrays = {x.let.name: x.array for x in shared}
-    body: list[lir.Stmt] = []
-    for y in inner.body:
-        if isinstance(y, lir.Let) and y.name in arrays:
-            body.append(replace(y, value=lir.LocalLoad(arrays[y.name], ix.of(element))))
-        else:
-            body += map_indices((y,), lambda i: i if i == ix.const(i.const) else ix.of(block) * size + ix.of(element))
-    out.append(For(block, LoopKind.INDEPENDENT, (For(element, LoopKind.INDEPENDENT, tuple(body)),)))
-    return [*out, *iterations_from(s, n - n % rows)]
+    *_, inner = s.body
+    assert isinstance(inner, For)  # noqa: S101 - `_rows_of` found one
+    n, length, count = s.var.extent, rows.length, rows.block
+    constants = [x for x in s.body if isinstance(x, lir.Let) and isinstance(x.value, lir.Constant)]
+    s = replace(s, body=tuple(x for x in s.body if x not in constants))
+    size, out = count * length, list[lir.Stmt](constants)
+    if rows.shared:
+        row, column = Var(f"{s.var.name}r", count), Var(f"{inner.var.name}r", length)
+        once = map_indices(rows.columns, lambda i: i.substitute({inner.var: ix.of(column)}))
+        stores = [lir.LocalStore(_array(x), ix.of(row) * length + ix.of(column), x.name) for x in rows.shared]
+        out += [lir.LocalArray(_array(x), x.type, size, Scope.KERNEL) for x in rows.shared]
+        out.append(For(row, LoopKind.INDEPENDENT, (For(column, LoopKind.INDEPENDENT, (*once, *stores)),)))
+    block, element = Var(f"{s.var.name}f", n // count), Var(f"{inner.var.name}f", size)
+    same = _varying(rows.columns, inner.var)
+    loads = [lir.Let(x.name, x.type, lir.LocalLoad(_array(x), ix.of(element))) for x in (*rows.shared, *rows.passed)]
+    places = ix.of(block) * size + ix.of(element)
+    others = tuple(x for x in inner.body if not isinstance(x, lir.Let) or x.name not in same)
+    body = (*loads, *map_indices(others, lambda i: i if i == ix.const(i.const) else places))
+    blocks = (*_spread(s, rows, block), For(element, LoopKind.INDEPENDENT, body))
+    out.append(For(block, LoopKind.INDEPENDENT, blocks))
+    return [*out, *iterations_from(s, n - n % count)]
+
+
+def _spread(s: For, rows: _Rows, block: Var) -> list[lir.Stmt]:
+    """Return the statements that compute what each row of a block passes on, and repeat it for its elements."""
+    if not rows.passed:
+        return []
+    row = Var(f"{s.var.name}o", rows.block)
+    at = ix.of(block) * rows.block + ix.of(row)
+    own = map_indices(rows.own, lambda i: i.substitute({s.var: at}))
+    arrays: list[lir.Stmt] = [lir.LocalArray(_array(x), x.type, rows.block * rows.length) for x in rows.passed]
+    arrays += [lir.LocalArray(f"{x.name}_rows", x.type, rows.block) for x in rows.passed]
+    kept = [lir.LocalStore(f"{x.name}_rows", ix.of(row), x.name) for x in rows.passed]
+    out = [*arrays, For(row, LoopKind.INDEPENDENT, (*own, *kept))]
+    for k, x in enumerate(rows.passed):
+        if rows.block % BLOCKS[0] == 0 and rows.length <= PERMUTED and SCALAR_BYTES[x.type] in (1, 4):
+            out.append(lir.RepeatElements(_array(x), f"{x.name}_rows", x.type, rows.length, rows.block))
+            continue
+        copy, column = Var(f"{s.var.name}p{k}", rows.block), Var(f"{s.var.name}e{k}", rows.length)
+        load = lir.Let(x.name, x.type, lir.LocalLoad(f"{x.name}_rows", ix.of(copy)))
+        store = lir.LocalStore(_array(x), ix.of(copy) * rows.length + ix.of(column), x.name)
+        fill = For(column, LoopKind.INDEPENDENT, (store,))
+        out.append(For(copy, LoopKind.INDEPENDENT, (load, fill)))
+    return out
+
+
+def _array(x: lir.Let) -> str:
+    return f"{x.name}_repeated"

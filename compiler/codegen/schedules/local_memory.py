@@ -42,6 +42,7 @@ BOUNDED = (
     lir.ForFlagged,
     lir.TransposeTile,
     lir.StoreTransposed,
+    lir.RepeatElements,
 )
 """The statements for which the local memory that binding needs is bounded without binding."""
 SPLIT_COPIES = 3
