@@ -156,3 +156,32 @@ def test_which_rows_with_values_are_flat(n: int, c: int, t: str, op: str, is_fla
     arrays = [s for s in walk(bound.body) if isinstance(s, lir.LocalArray)]
     assert any(s.name.endswith("_rows") for s in arrays) == is_flat
     assert sum(4 * s.size for s in arrays) <= local_bytes_bound(kernel, Schedule())
+
+
+NESTED = """HloModule m
+ENTRY main {{
+  x = {t}[{b},{n},{c}] parameter(0)
+  m = f32[{n}] parameter(1)
+  w = f32[{b},{c}] parameter(2)
+  xf = f32[{b},{n},{c}] convert(x)
+  ms = f32[{b},{n},{c}] broadcast(m), dimensions={{1}}
+  ws = f32[{b},{n},{c}] broadcast(w), dimensions={{0,2}}
+  p = f32[{b},{n},{c}] multiply(xf, ms)
+  s = f32[{b},{n},{c}] subtract(p, ws)
+  ROOT r = {t}[{b},{n},{c}] convert(s)
+}}"""
+
+
+@pytest.mark.parametrize("c", [3, 4, 5, 8, 13, 20, 40])
+@pytest.mark.parametrize(("b", "n"), [(3, 256), (2, 1027), (5, 300), (4, 200)])
+@pytest.mark.parametrize("t", ["u8", "f32", "bf16", "s16"])
+def test_rows_of_a_batch_have_the_results_of_the_interpreter(b: int, n: int, c: int, t: str) -> None:
+    text = NESTED.format(b=b, n=n, c=c, t=t)
+    rng = np.random.default_rng(c)
+    dtype = parse(text).entry.parameter_shapes[0].element_type.dtype
+    args = [rng.integers(0, 12, (b, n, c)).astype(dtype), *(rng.integers(0, 9, s).astype("f") for s in ((n,), (b, c)))]
+    (got,), (expected,) = hlogym.compile(text, backend="cpu")(*args), evaluate(parse(text), args)
+    np.testing.assert_array_equal(got, expected)
+    kernel = lower(parse(text).entry)
+    arrays = [s for s in walk(bind_c(kernel, Schedule()).body) if isinstance(s, lir.LocalArray)]
+    assert sum(8 * s.size for s in arrays) <= local_bytes_bound(kernel, Schedule())

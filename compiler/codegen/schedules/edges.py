@@ -30,7 +30,7 @@ from compiler.codegen.nest.loop_ir import Body, For, LoopKind
 from compiler.codegen.nest.scalar_ops import binary
 from compiler.codegen.nest.traversal import map_bodies, names_defined, walk
 from compiler.codegen.nest.work import work_of
-from compiler.codegen.schedules.few_elements import has_few_elements
+from compiler.codegen.schedules.few_elements import LONGEST_MOVE, has_few_elements
 from compiler.codegen.schedules.index_tests import Outcomes, outcomes_of, tests_of
 from compiler.codegen.schedules.known_tests import COPYABLE, Facts, copy_with
 from compiler.codegen.schedules.loop_transforms import has_loop, without_dead_code
@@ -128,7 +128,7 @@ class _Edges:
             tests = tests_of(s)
             if not has_loop(s.body):
                 return self._ranges(s, tests) or (s,)
-            if tests and has_few_elements(s, self.short):
+            if tests and (has_few_elements(s, self.short) or _moves_short_rows(s)):
                 ranges = self._ranges(s, tests)
                 if ranges is not None:
                     return ranges
@@ -234,6 +234,15 @@ class _Edges:
             at: dict[IndexSymbol, IndexExpr] = {s.var: (ix.of(var) + r.first) * group + k}
             body += self._copy(s.body, dict(zip(tests, outcomes, strict=True)), at)
         return For(var, LoopKind.SERIAL if var.extent < SHORT else LoopKind.INDEPENDENT, tuple(body))
+
+
+def _moves_short_rows(s: For) -> bool:
+    """Check for a loop over many rows that are written out where the tests of the rows are known (`short_moves`)."""
+    inner = s.body[0]
+    if len(s.body) != 1 or not isinstance(inner, For) or inner.var.extent > LONGEST_MOVE or s.var.extent < MIN_RANGE:
+        return False
+    values = [x for x in walk(inner.body) if isinstance(x, lir.Let) and isinstance(x.value, lir.Apply)]
+    return not has_loop(inner.body) and all(x.type is T.PRED for x in values)  # such as that both indices are inside
 
 
 def _has_no_vectors(s: For, tests: Sequence[lir.IndexTest]) -> bool:

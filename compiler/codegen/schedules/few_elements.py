@@ -14,6 +14,8 @@ LONG = 16
 """Minimum number of iterations of the loop around."""
 MOST_WORK = 256
 """Maximum number of statements of the unrolled iterations."""
+LONGEST_MOVE = 16
+"""Elements of the longest row that is written out if they are only moved and its tests are known."""
 
 
 def has_few_elements(s: For, short: int) -> bool:

@@ -13,20 +13,21 @@ from dataclasses import dataclass, replace
 from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.expressions import index_of
-from compiler.codegen.nest.index import Var
+from compiler.codegen.nest.index import IndexExpr, IndexSymbol, Var
 from compiler.codegen.nest.loop_ir import Body, For, LoopKind
 from compiler.codegen.nest.memory import Scope
 from compiler.codegen.nest.scalar_ops import SCALAR_BYTES
-from compiler.codegen.nest.traversal import map_indices, names_of, names_used
+from compiler.codegen.nest.traversal import map_indices, names_of, names_used, walk
 from compiler.codegen.nest.work import is_expensive
-from compiler.codegen.schedules.loop_transforms import iterations_from
+from compiler.codegen.schedules.loop_transforms import has_loop, iterations_from
 from compiler.ir.types import PrimitiveType as T
 
 SHORTEST, LIGHT, LONGEST, VECTOR = 3, 23, 63, 16
 """Elements of the shortest row, of the longest one of loops that do little, of the longest one, and of a vector: rows
 of whole vectors stay as they are."""
-BLOCKS, FEWEST = (64, 32, 16), 1024
-"""Rows of a block, the most that fit, and of the shortest loop: what all rows share is repeated once."""
+BLOCKS, FEWEST, FEWEST_INSIDE, MANY = (64, 32, 16), 1024, 256, 4096
+"""Rows of a block, the most that fit, of the shortest loop, of the shortest one inside of another one, and of one
+inside that does little and whose rows share something, which is repeated each time that the loop runs."""
 PERMUTED = 31
 """Elements of the longest row whose value is repeated by permutations of vectors."""
 BYTES = 4
@@ -70,22 +71,31 @@ def flatten_rows(body: Body, types: Mapping[str, T]) -> Body:
         body: the statements.
         types: types of the arrays in memory, by name.
     """
+    return _flattened(body, types, FEWEST, Scope.KERNEL)
+
+
+def _flattened(body: Body, types: Mapping[str, T], fewest: int, scope: Scope) -> Body:
     out: list[lir.Stmt] = []
     for s in body:
-        found = _rows_of(s, types)
-        out += [s] if found is None or not isinstance(s, For) else _flat(s, found)
+        found = _rows_of(s, types, fewest)
+        if found is not None and isinstance(s, For):
+            out += _flat(s, found, scope)
+        elif isinstance(s, For) and s.kind is LoopKind.INDEPENDENT and has_loop(s.body):
+            out.append(replace(s, body=_flattened(s.body, types, FEWEST_INSIDE, Scope.PRIVATE)))
+        else:
+            out.append(s)
     return tuple(out)
 
 
 def flat_bytes(body: Body, types: Mapping[str, T]) -> int:
     """Return an upper bound of the bytes of the local arrays that `flatten_rows` makes."""
-    found = [x for s in body if (x := _rows_of(s, types)) is not None]
+    found = [x for s in walk(body) if (x := _rows_of(s, types, FEWEST) or _rows_of(s, types, FEWEST_INSIDE))]
     return sum(MOST_BYTES + BLOCKS[0] * sum(SCALAR_BYTES[y.type] for y in x.passed) for x in found)
 
 
-def _rows_of(s: lir.Stmt, types: Mapping[str, T]) -> _Rows | None:
+def _rows_of(s: lir.Stmt, types: Mapping[str, T], fewest: int) -> _Rows | None:
     """Return what an elementwise loop over short rows shares and passes to its elements; None for other loops."""
-    if not isinstance(s, For) or s.kind is not LoopKind.INDEPENDENT or s.base is not None or s.var.extent < FEWEST:
+    if not isinstance(s, For) or s.kind is not LoopKind.INDEPENDENT or s.base is not None or s.var.extent < fewest:
         return None
     *own, inner = s.body
     if not isinstance(inner, For) or inner.kind is not LoopKind.INDEPENDENT or inner.base is not None:
@@ -109,6 +119,8 @@ def _rows_of(s: lir.Stmt, types: Mapping[str, T]) -> _Rows | None:
     if passed and not _suits_repeating(inner.body, rows, passed, length, types):
         return None
     found = _Rows(length, columns, tuple(x for x in columns if x.name in used & same), rows, passed)
+    if found.shared and fewest < FEWEST and not does_much and s.var.extent < MANY:
+        return None
     return found if (found.shared or passed) and found.block else None
 
 
@@ -120,11 +132,11 @@ def _columns(inner: For, row: Var, of_rows: Collection[str]) -> tuple[lir.Let, .
         row: the variable of the loop over rows.
         of_rows: names of the values that each row has.
     """
-    here = ix.of(row) * inner.var.extent + ix.of(inner.var)
+    here, ours = ix.of(row) * inner.var.extent + ix.of(inner.var), {row, inner.var}
     found, differ = list[lir.Let](), set(of_rows)
     for x in inner.body:
         if isinstance(x, lir.Store):
-            if x.offset != here:
+            if not _is_apart(x.offset - here, ours, differ):
                 return None
             continue
         if not isinstance(x, lir.Let) or not isinstance(x.value, _OF_ROWS):
@@ -132,9 +144,9 @@ def _columns(inner: For, row: Var, of_rows: Collection[str]) -> tuple[lir.Let, .
         place = index_of(x.value)
         if place is None:
             is_same = differ.isdisjoint(names_of(x))
-        elif set(place.variables()) <= {inner.var}:
+        elif _is_apart(place, {row}, differ):
             is_same = True
-        elif place == here and isinstance(x.value, lir.Load):
+        elif _is_apart(place - here, ours, differ) and isinstance(x.value, lir.Load):
             is_same = False
         else:
             return None
@@ -170,6 +182,11 @@ def _arrays(body: Body) -> Iterator[str]:
             yield x.value.buffer
 
 
+def _is_apart(place: IndexExpr, loops: Collection[Var], values: Collection[str]) -> bool:
+    """Check whether an index depends on none of these loops and values."""
+    return not any(v in loops or v.name in values for v in place.variables())
+
+
 def _varying(columns: Sequence[lir.Let], column: Var) -> set[str]:
     """Return the names of those definitions that depend on the number of the column."""
     names = {column.name}
@@ -184,7 +201,7 @@ def _does_much(body: Body, types: Mapping[str, T]) -> bool:
     return any(map(is_expensive, body)) or any(types[name].bits != 8 * BYTES for name in _arrays(body))
 
 
-def _flat(s: For, rows: _Rows) -> list[lir.Stmt]:
+def _flat(s: For, rows: _Rows, scope: Scope) -> list[lir.Stmt]:
     """Return the loops that repeat what rows share, the loop over blocks, and one over the rows that remain."""
     *_, inner = s.body
     assert isinstance(inner, For)  # noqa: S101 - `_rows_of` found one
@@ -196,14 +213,14 @@ def _flat(s: For, rows: _Rows) -> list[lir.Stmt]:
         row, column = Var(f"{s.var.name}r", count), Var(f"{inner.var.name}r", length)
         once = map_indices(rows.columns, lambda i: i.substitute({inner.var: ix.of(column)}))
         stores = [lir.LocalStore(_array(x), ix.of(row) * length + ix.of(column), x.name) for x in rows.shared]
-        out += [lir.LocalArray(_array(x), x.type, size, Scope.KERNEL) for x in rows.shared]
+        out += [lir.LocalArray(_array(x), x.type, size, scope) for x in rows.shared]
         out.append(For(row, LoopKind.INDEPENDENT, (For(column, LoopKind.INDEPENDENT, (*once, *stores)),)))
     block, element = Var(f"{s.var.name}f", n // count), Var(f"{inner.var.name}f", size)
     same = _varying(rows.columns, inner.var)
     loads = [lir.Let(x.name, x.type, lir.LocalLoad(_array(x), ix.of(element))) for x in (*rows.shared, *rows.passed)]
-    places = ix.of(block) * size + ix.of(element)
+    places: dict[IndexSymbol, IndexExpr] = {s.var: ix.const(0), inner.var: ix.of(block) * size + ix.of(element)}
     others = tuple(x for x in inner.body if not isinstance(x, lir.Let) or x.name not in same)
-    body = (*loads, *map_indices(others, lambda i: i if i == ix.const(i.const) else places))
+    body = (*loads, *map_indices(others, lambda i: i.substitute(places)))
     blocks = (*_spread(s, rows, block), For(element, LoopKind.INDEPENDENT, body))
     out.append(For(block, LoopKind.INDEPENDENT, blocks))
     return [*out, *iterations_from(s, n - n % count)]

@@ -124,19 +124,22 @@ def _merge(a: Var, b: Var, body: Body) -> tuple[Var, Body] | None:
 
 
 def _with_tests_of_both(body: Body, a: Var, b: Var) -> Body:
-    """Return statements in which tests of a alone are tests of a * extent(b) + b, if loops over b are short.
+    """Return statements in which tests of a and of what neither loop changes are tests of a * extent(b) + b as well.
 
-    Longer ones are better off with a test around them.
+    That is if loops over b are short. Longer ones are better off with a test around them.
     """
     if b.extent >= SHORT_LANES:
         return body
 
     def statement(s: lir.Stmt) -> lir.Stmt:
-        if isinstance(s, lir.Let) and isinstance(s.value, lir.IndexTest) and s.value.value.terms == ((a, 1),):
-            n, start, low, high = b.extent, s.value.value.const, s.value.low, s.value.high
-            both = ix.of(a) * n + ix.of(b)
-            last = None if high is None else (high - start) * n + n - 1
-            return replace(s, value=lir.IndexTest(both, None if low is None else (low - start) * n, last))
+        if isinstance(s, lir.Let) and isinstance(s.value, lir.IndexTest):
+            value, low, high = s.value.value, s.value.low, s.value.high
+            rest = value - ix.of(a) - value.const
+            if value.coefficient(a) == 1 and not {a, b} & set(rest.variables()):
+                n, start = b.extent, value.const
+                both = (ix.of(a) + rest) * n + ix.of(b)
+                last = None if high is None else (high - start) * n + n - 1
+                return replace(s, value=lir.IndexTest(both, None if low is None else (low - start) * n, last))
         return map_bodies(s, lambda inner: tuple(map(statement, inner)))
 
     return tuple(map(statement, body))

@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.loop_ir import Body, For, LoopKind
 from compiler.codegen.nest.traversal import map_bodies, map_compound, walk
+from compiler.codegen.schedules.few_elements import LONGEST_MOVE
 from compiler.codegen.schedules.short_loops import Copies
 
-LONGEST, WITHOUT_TESTS, SEVERAL = 16, 4, 3
-"""Iterations of the longest loop that is written out, of the longest one without tests, and of that which also stores
+WITHOUT_TESTS, SEVERAL = 4, 3
+"""Iterations of the longest loop that is written out without tests, and of that which also stores
 into several arrays or places: longer ones are vectors."""
 _KINDS = (LoopKind.VECTOR, LoopKind.SERIAL)
 _MOVES = (lir.Load, lir.Constant, lir.IndexTest, lir.Current)
@@ -44,7 +45,7 @@ def _statement(s: lir.Stmt) -> Body:
 
 
 def _is_short_move(s: For) -> bool:
-    if s.kind not in _KINDS or s.base is not None or s.combined or not 1 < s.var.extent <= LONGEST:
+    if s.kind not in _KINDS or s.base is not None or s.combined or not 1 < s.var.extent <= LONGEST_MOVE:
         return False
     statements = list(walk(s.body))
     allowed = lir.Let | lir.Store | lir.If | lir.Accumulator | lir.Assign
@@ -53,7 +54,7 @@ def _is_short_move(s: For) -> bool:
     ):
         return False
     stores = sum(isinstance(x, lir.Store) for x in statements)
-    most = LONGEST if any(isinstance(x, lir.If) for x in statements) else WITHOUT_TESTS if stores == 1 else SEVERAL
+    most = LONGEST_MOVE if any(isinstance(x, lir.If) for x in statements) else WITHOUT_TESTS if stores == 1 else SEVERAL
     return s.var.extent <= most and _is_written(s, statements)
 
 
