@@ -46,7 +46,7 @@ from compiler.plan import PHASES, CompilationPlan, ExpansionChoice, FusionStep, 
 from compiler.plan_binding import FusionBase, PlanBinding
 from compiler.runtime.executable import Executable
 from compiler.runtime.instruction_kernels import has_kernel
-from compiler.runtime.kernel_selector import ChooseKernel, KernelSelector, as_selector
+from compiler.runtime.kernel_selector import ChooseKernel, KernelSelector, PreparedSelector, as_selector
 from compiler.runtime.kernel_sites import KernelSite, KernelTarget, SiteChoice, find_kernel_site, kernel_sites
 from compiler.support.gc_pause import gc_rarely
 from compiler.support.untrusted import short_repr
@@ -401,7 +401,10 @@ class CompilationSession:
         """
         selector = as_selector(selector)
         self.decided_by["kernels"] = decider_name(selector)
-        for site in self.kernel_sites():
+        sites = self.kernel_sites()
+        if isinstance(selector, PreparedSelector):
+            selector.prepare(sites)
+        for site in sites:
             choice = selector.choose_kernel(site)
             if choice != site.default:
                 self.set_kernel(site, choice)

@@ -6,7 +6,8 @@ loops/          a site policy, or a fusion policy
 fusion/         a fusion policy (`compiler.learned.fusion_policy`), or changes of the default fusions
                 (`compiler.learned.fusion_changes`)
 passes/         a pass order (`compiler.learned.pass_order`)
-kernels/        a cost model of kernels (`compiler.learned.kernel_model`)
+kernels/        a cost model of kernels (`compiler.learned.kernel_model`), or a model of their machine code
+                (`compiler.learned.code_kernels`)
 
 Each part is a policy folder of its own. `default_for` lists the backends for which validation allows that the policy
 decides when a user names none.
@@ -22,6 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from compiler.errors import PolicyError
+from compiler.learned.code_kernels import FORMAT as CODE_FORMAT
+from compiler.learned.code_kernels import CodeKernels
 from compiler.learned.fusion_changes import FORMAT as CHANGES_FORMAT
 from compiler.learned.fusion_changes import load_changes
 from compiler.learned.fusion_policy import FORMAT as FUSION_FORMAT
@@ -156,12 +159,19 @@ def _kernel_part(folder: Path, phase: str, readable: bool) -> object:
     return None if readable else LearnedKernels.load(folder)
 
 
+def _code_part(folder: Path, phase: str, readable: bool) -> object:
+    if phase != "kernels":
+        raise PolicyError(f"{folder} chooses kernels and cannot be the part for {phase}")
+    return None if readable else CodeKernels.load(folder)
+
+
 _READERS: dict[str, Callable[[Path, str, bool], object]] = {
     SITE_FORMAT: _site_part,
     FUSION_FORMAT: _fusion_part,
     CHANGES_FORMAT: _changes_part,
     ORDER_FORMAT: _order_part,
     KERNEL_FORMAT: _kernel_part,
+    CODE_FORMAT: _code_part,
 }
 """What reads the folder of a part, by its format: folder, phase, whether in its readable form; None if it has none."""
 

@@ -23,6 +23,15 @@ class KernelSelector(Protocol):
         ...
 
 
+@runtime_checkable
+class PreparedSelector(KernelSelector, Protocol):
+    """A selector that sees all kernels of a program before it is asked about each."""
+
+    def prepare(self, sites: Sequence[KernelSite]) -> None:
+        """Decide about kernels together, because that is faster."""
+        ...
+
+
 class KernelRanking(Protocol):
     """Ranks choices of a kernel without measuring them, for searches that measure the best few."""
 

@@ -4,6 +4,8 @@ Examples:
     python -m experiments.kernel_times collect --suite corpus/train,corpus/validation --out kernel_times.jsonl
     python -m experiments.kernel_times train kernel_times.jsonl --out cost_model
     python -m experiments.kernel_times report kernel_times.jsonl cost_model --out results/learning/cost_model.md
+    python -m experiments.kernel_times code-times kernel_times.jsonl --out code_times.jsonl --real-time
+    python -m experiments.kernel_times code code_times.jsonl --out code_model
     python -m experiments.kernel_times gains kernel_times.jsonl other_machine.jsonl --out choice_gains
     python -m experiments.kernel_times transfer kernel_times.jsonl --out results/learning/transfer.md
     python -m experiments.kernel_times choosing kernel_times.jsonl --out results/learning/choosing_kernels.md
@@ -23,6 +25,14 @@ from compiler.learned.kernel_cost import LearnedKernelCost, shipped_kernel_cost
 from env.suites import load_suite
 from experiments.console import stdout
 from experiments.kernel_times.choosing import measured_kernels, write_choosing
+from experiments.kernel_times.code import (
+    CodeOptions,
+    code_matrix,
+    collect_code,
+    model_of,
+    train_code,
+    write_code,
+)
 from experiments.kernel_times.collect import CollectOptions, collect
 from experiments.kernel_times.dataset import DatasetError, KernelTimes, read_dataset
 from experiments.kernel_times.gains import write_gains
@@ -108,6 +118,24 @@ def _transfer(o: argparse.Namespace) -> None:
     sys.stdout.write(write_transfer(o.out, command, header, model, found, families, o.draws))
 
 
+def _code_times(o: argparse.Namespace) -> None:
+    for seen, measured in collect_code(o.data, o.out, o.seconds, o.real_time):
+        stdout.print(f"{seen} kernels, of which {measured} have candidates")
+
+
+def _code(o: argparse.Namespace) -> None:
+    header, found, _ = read_dataset(o.data)
+    kernels = [k for k in found if k.code]
+    if not any(k.split == "train" for k in kernels):
+        raise DatasetError(f"{o.data} has no machine code of kernels of training programs; code-times collects it")
+    rows = code_matrix(kernels, times_matrix(kernels, o.data.with_suffix(".features.npz")))
+    options = CodeOptions(seed=o.seed)
+    trees = train_code(rows, rows.training, options)
+    facts = _facts("code", [header], kernels)
+    model_of({str(header.get("processor")): trees}, options, facts).save(o.out)
+    sys.stdout.write(write_code(o.page, "python -m experiments.kernel_times code", header, rows, trees, options))
+
+
 def _choosing(o: argparse.Namespace) -> None:
     header, found, _ = read_dataset(o.data)
     kernels = [k for k in found if k.with_threads((1,)).times]
@@ -178,6 +206,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add("--trees", type=int, default=GainOptions.trees, help="trees (default: %(default)s)")
     add("--seed", type=int, default=0, help="seed of all draws (default: %(default)s)")
     command.set_defaults(run=_gains)
+    command = commands.add_parser("code-times", help="measure candidates of the kernels of a dataset, with their code")
+    add = command.add_argument
+    add("data", type=Path, help="dataset that collect wrote")
+    add("--out", type=Path, required=True, help="dataset to write or to continue")
+    add("--real-time", action="store_true", help="run kernels at real-time priority")
+    add("--seconds", type=float, default=None, help="time limit (default: none)")
+    command.set_defaults(run=_code_times)
+    command = commands.add_parser(
+        "code", help="train a model that chooses kernels by their code, and say how good it is"
+    )
+    add = command.add_argument
+    add("data", type=Path, help="dataset that code-times wrote")
+    add("--out", type=Path, required=True, help="folder of the model")
+    add("--page", type=Path, default=Path("results/learning/code_kernels.md"), help="page (default: %(default)s)")
+    add("--seed", type=int, default=0, help="seed of all draws (default: %(default)s)")
+    command.set_defaults(run=_code)
     command = commands.add_parser("transfer", help="write how good a model of another machine is here")
     add = command.add_argument
     add("data", type=Path, help="dataset that collect wrote on this machine")

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from compiler.analysis.cost_model import CostModel
 from compiler.api import decide
@@ -117,16 +117,26 @@ def collect(programs: Sequence[Program], out: Path, options: CollectOptions) -> 
     yield len(done) + len(finished), len(known)
 
 
-def by_turns(programs: Sequence[Program], seed: int) -> list[Program]:
-    """Return programs in a random order in which each family occurs once before any occurs twice."""
-    shuffled = list(programs)
+class OfFamily(Protocol):
+    """A program, or a kernel of one."""
+
+    @property
+    def family(self) -> str: ...
+
+
+Member = TypeVar("Member", bound=OfFamily)
+
+
+def by_turns(members: Sequence[Member], seed: int) -> list[Member]:
+    """Return members of families in a random order in which each family occurs once before any occurs twice."""
+    shuffled = list(members)
     random.Random(seed).shuffle(shuffled)
     turns: dict[str, int] = {}
-    placed: list[tuple[int, Program]] = []
-    for program in shuffled:
-        turn = turns[program.family] = turns.get(program.family, -1) + 1
-        placed.append((turn, program))
-    return [program for _, program in sorted(placed, key=lambda pair: pair[0])]
+    placed: list[tuple[int, Member]] = []
+    for member in shuffled:
+        turn = turns[member.family] = turns.get(member.family, -1) + 1
+        placed.append((turn, member))
+    return [member for _, member in sorted(placed, key=lambda pair: pair[0])]
 
 
 def _kernels(program: Program, known: set[str], options: CollectOptions) -> list[_Found]:

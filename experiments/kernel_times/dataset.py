@@ -63,6 +63,7 @@ class KernelTimes:
         fusion: the policy whose fusions made the kernel: "default" or "random".
         cores: number of cores of the machine that measured it.
         times: the choices, measured in turns; the default is among them.
+        code: for each of `times`, CODE_FEATURES of its machine code; empty if they were not kept.
     """
 
     fingerprint: str
@@ -73,16 +74,19 @@ class KernelTimes:
     fusion: str
     cores: int
     times: tuple[ChoiceTime, ...]
+    code: tuple[tuple[float, ...], ...] = ()
 
     def with_threads(self, numbers: Sequence[int]) -> KernelTimes:
         """Return the kernel with the times on some numbers of threads only."""
-        return replace(self, times=tuple(t for t in self.times if t.threads in numbers))
+        kept = [n for n, t in enumerate(self.times) if t.threads in numbers]
+        code = tuple(self.code[n] for n in kept) if self.code else ()
+        return replace(self, times=tuple(self.times[n] for n in kept), code=code)
 
     def to_json(self) -> dict[str, Any]:
         """Return the kernel as plain data."""
         times = [[t.choice.to_json(), t.threads, t.seconds, t.noise, *(t.halves or ())] for t in self.times]
         names = ("fingerprint", "hlo", "program", "family", "split", "fusion", "cores")
-        return {**{n: getattr(self, n) for n in names}, "times": times}
+        return {**{n: getattr(self, n) for n in names}, "times": times, **({"code": self.code} if self.code else {})}
 
     @staticmethod
     def from_json(data: dict[str, Any]) -> KernelTimes:
@@ -90,7 +94,8 @@ class KernelTimes:
         try:
             times = tuple(map(_time, data["times"]))
             facts = {n: str(data[n]) for n in ("fingerprint", "hlo", "program", "family", "split", "fusion")}
-            return KernelTimes(**facts, cores=int(data["cores"]), times=times)
+            code = tuple(tuple(map(float, row)) for row in data.get("code", ()))
+            return KernelTimes(**facts, cores=int(data["cores"]), times=times, code=code)
         except (KeyError, TypeError, ValueError) as e:
             raise DatasetError(f"a line of the dataset is no kernel: {e}") from e
 

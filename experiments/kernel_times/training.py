@@ -15,7 +15,7 @@ from compiler.learned.kernel_model import LearnedKernelCost, model_inputs, price
 from compiler.learned.tree_nodes import TreeNodes
 from experiments.kernel_times.matrices import TimesMatrix
 
-__all__ = ["GainOptions", "TrainingOptions", "fit_prices", "gain_rows", "train", "train_gains"]
+__all__ = ["GainOptions", "TrainingOptions", "fit_prices", "fitted_gains", "gain_rows", "train", "train_gains"]
 
 NOISE = 0.05
 """Noise of a time that halves its weight."""
@@ -128,16 +128,21 @@ def train_gains(
     Raises:
         ValueError: there are no rows.
     """
-    import lightgbm
-
     inputs, gains = gain_rows(data, costs)
     if not len(gains):
         raise ValueError("there is nothing to train on")
-    parameters = {**options.parameters(options.seed), "objective": "regression", "lambda_l2": options.damping}
-    rows = lightgbm.Dataset(inputs, np.clip(gains, -LARGEST_GAIN, LARGEST_GAIN))
-    trees = _trees_of(lightgbm.train(parameters, rows, options.trees).dump_model())
+    trees = fitted_gains(inputs, gains, options)
     facts = {**provenance, "rows": len(gains), "options": asdict(options)}
     return ChoiceGains(trees, costs.digest, facts)
+
+
+def fitted_gains(inputs: Floats, gains: Doubles, options: GainOptions) -> BoostedTrees:
+    """Return trees that predict gains from their inputs."""
+    import lightgbm
+
+    parameters = {**options.parameters(options.seed), "objective": "regression", "lambda_l2": options.damping}
+    rows = lightgbm.Dataset(inputs, np.clip(gains, -LARGEST_GAIN, LARGEST_GAIN))
+    return _trees_of(lightgbm.train(parameters, rows, options.trees).dump_model())
 
 
 def fit_prices(data: TimesMatrix) -> Floats:

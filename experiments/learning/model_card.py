@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from compiler.learned.code_kernels import FORMAT as CODE_FORMAT
 from compiler.learned.fusion_changes import FORMAT as CHANGES_FORMAT
 from compiler.learned.fusion_changes import read_changes
 from compiler.learned.policy_folder import describe_policy
@@ -46,6 +47,7 @@ def model_card(version: str, parts: Mapping[str, Path], facts: Mapping[str, Any]
         f"- data: deviations from the default plan, measured on {len(facts['programs'])} programs of "
         f"{collect['suite']}: {samples}",
         "- model: a forest per part that predicts the log of the speedup from the site and the choice",
+        *_kernel_lines(parts),
         "",
         "## Results",
         "",
@@ -94,6 +96,20 @@ def _cross_validation(facts: Mapping[str, Any]) -> list[str]:
         if not forms:
             lines.append(f"| {phase} | | | no part: no margin was safe | | | |")
     return lines
+
+
+def _kernel_lines(parts: Mapping[str, Path]) -> list[str]:
+    """Return how the part for kernels was made, if it chooses by machine code."""
+    if "kernels" not in parts:
+        return []
+    part = describe_policy(parts["kernels"])
+    if part["format"] != CODE_FORMAT:
+        return []
+    facts, processors = part["provenance"], ", ".join(map(str, part["processors"]))
+    return [
+        f"- kernels: boosted trees on the machine code of {len(part['candidates'])} candidates, for {processors}; "
+        f"`{facts.get('command')}`: {facts.get('kernels')} kernels of {len(facts.get('families', []))} families"
+    ]
 
 
 def _former_lines(former: Mapping[str, Any]) -> list[str]:

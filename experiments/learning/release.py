@@ -1,10 +1,10 @@
 """Validate the policy in a folder again, and write there what came out: the card, and whether it may be the default.
 
-    python -m experiments.learning.release [--folder DIR] [--without PHASE] [--rules] [--default] [--no-validate]
+    python -m experiments.learning.release [--folder DIR] [--without PHASE] [--kernels DIR] [--rules] [--default]
 
-Its parts stay as they are; those that no longer gain anything can be left out. With `--rules`, the part for fusion gets
-a readable form, distilled from its forest; nothing is measured for that. After code generation has changed, this says
-whether what was learned before still holds.
+Its parts stay as they are; those that no longer gain anything can be left out, and a model of kernels can become a
+part. With `--rules`, the part for fusion gets a readable form, distilled from its forest; nothing is measured for that.
+After code generation has changed, this says whether what was learned before still holds.
 """
 
 from __future__ import annotations
@@ -75,6 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         default=[],
         help="leave out the part for a phase, whose folder stays (may be repeated)",
     )
+    add("--kernels", type=Path, default=None, help="folder of a model of kernels, to be the part for kernels")
     add("--rules", action="store_true", help="distil the part for fusion into rules")
     add("--no-validate", action="store_true", help="keep the result of the last validation")
     add("--default", action="store_true", help="let the policy decide when none is named, if validation allows it")
@@ -87,6 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         raise PolicyError(f"{o.folder} has the parts {', '.join(whole.parts)}; --without must leave one of them")
     with tempfile.TemporaryDirectory() as made:
         parts = {phase: Path(shutil.copytree(o.folder / phase, Path(made) / phase)) for phase in kept}
+        parts |= {} if o.kernels is None else {"kernels": o.kernels}
         if o.rules and "fusion" in parts and describe_policy(parts["fusion"])["format"] == FORMAT:
             facts["fusion_rules"] = with_rules(o.folder / "fusion", parts["fusion"], settings)
         if not o.no_validate:

@@ -1,0 +1,325 @@
+"""Choosing kernels by their machine code: measurements of candidates, training, and what it is worth on other families.
+
+The kernels of a dataset of kernel times are compiled with each of CANDIDATES, measured in turns, and kept with the
+features of their machine code. Trees are fitted to the gains over the default, and judged on families they never saw.
+"""
+
+from __future__ import annotations
+
+import time
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from compiler.backends.cpu import toolchain
+from compiler.backends.cpu.disassembly import why_unreadable
+from compiler.errors import BackendError, HlogymError
+from compiler.learned.code_kernels import (
+    CodeModel,
+    Trees,
+    accesses_by_data,
+    code_inputs,
+    code_rows,
+    draft_inputs,
+    generated_kernels,
+)
+from experiments.kernel_times.collect import by_turns
+from experiments.kernel_times.dataset import FORMAT, KernelTimes, append_lines, read_dataset, site_of
+from experiments.kernel_times.matrices import TimesMatrix
+from experiments.kernel_times.timing import TimingOptions, time_choices
+from experiments.kernel_times.training import LEAST_SECONDS, GainOptions, fitted_gains
+from experiments.provenance import provenance
+from experiments.yardstick.rows import write_page
+
+__all__ = ["CANDIDATES", "CodeOptions", "CodeRows", "code_matrix", "collect_code", "judged", "model_of",
+           "train_code", "write_code"]  # fmt: skip
+
+CANDIDATES: tuple[Mapping[str, int], ...] = (
+    {"vector": 256}, {"flags": 6}, {"unroll": 2}, {"unroll": 4}, {"vector": 256, "flags": 6},
+    {"vector": 256, "unroll": 2},
+)  # fmt: skip
+"""The changes of the schedule that gained most on training families, of some thousand that were drawn at random."""
+LONGEST = 3e-3
+"""Time of kernels that are not measured; they are few, and take long."""
+BATCH = 12
+FOLDS = 8
+Floats = npt.NDArray[np.float32]
+Doubles = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.int64]
+
+
+# ---- measurements
+
+
+def collect_code(source: Path, out: Path, seconds: float | None, real_time: bool) -> Iterator[tuple[int, int]]:
+    """Measure the candidates of the kernels of a dataset; yield how many kernels were looked at and measured so far.
+
+    A collection that was interrupted continues. Each family occurs once before any occurs twice.
+
+    Raises:
+        DatasetError: one of the files is no dataset.
+        BackendError: machine code cannot be read on this machine.
+    """
+    reason = why_unreadable()
+    if reason is not None:
+        raise BackendError(f"nothing can be learned from machine code here: {reason}")
+    _, kernels, _ = read_dataset(source)
+    long = [k for k in kernels if k.times and LEAST_SECONDS <= k.times[0].seconds <= LONGEST]
+    done: set[str] = set()
+    if out.exists():
+        _, _, done = read_dataset(out)
+    else:
+        facts = provenance()
+        facts["command"] = facts["command"].replace("hlogym", "python -m experiments.kernel_times", 1)
+        append_lines(out, [{"format": FORMAT, "cores": 1, "processor": toolchain.microarchitecture(), **facts}])
+    waiting = [k for k in by_turns(long, 0) if k.fingerprint not in done]
+    options = TimingOptions(rounds=11, kernel_seconds=0.4, real_time=real_time)
+    start, measured = time.monotonic(), 0
+    for first in range(0, len(waiting), BATCH):
+        if seconds is not None and time.monotonic() - start > seconds:
+            return
+        batch = waiting[first : first + BATCH]
+        rows = [row for k in batch if (row := _measured(k, options)) is not None]
+        append_lines(out, [*(r.to_json() for r in rows), {"done": [k.fingerprint for k in batch]}])
+        measured += len(rows)
+        yield first + len(batch), measured
+
+
+def _measured(kernel: KernelTimes, options: TimingOptions) -> KernelTimes | None:
+    """Return the kernel with the times and the code of its candidates; None if there are none, or something fails."""
+    try:
+        site = site_of(kernel)
+        found = generated_kernels(site, CANDIDATES)
+        if len(found) < 2:
+            return None
+        code = code_rows(list(found.values()))
+        choices = [c for c, k in found.items() if k.symbol in code]
+        times = time_choices(site, choices, (1,), options)
+    except HlogymError:
+        return None
+    if len(times) < 2 or times[0].choice != site.default:
+        return None
+    rows = tuple(tuple(round(x, 3) for x in code[found[t.choice].symbol]) for t in times)
+    return replace(kernel, cores=1, times=tuple(times), code=rows)
+
+
+# ---- rows
+
+
+@dataclass(frozen=True)
+class CodeRows:
+    """Measured candidates as rows, the default of a kernel before its candidates.
+
+    Attributes:
+        draft: rows x DRAFT_INPUTS.
+        code: rows x CODE_INPUTS.
+        gains: rows x 2, logarithms of the speedup over the default by two measurements.
+        kernel: number of the kernel of each row, ascending.
+        default: for each row, the row of the default of its kernel.
+        families: of each row.
+        training: whether each row is of a training family.
+        usual: whether each row is of a kernel that the default fusions make.
+        by_data: whether each row is of a kernel whose accesses depend on data, which keeps its default.
+    """
+
+    draft: Floats
+    code: Floats
+    gains: Doubles
+    kernel: Integers
+    default: Integers
+    families: npt.NDArray[np.str_]
+    training: npt.NDArray[np.bool_]
+    usual: npt.NDArray[np.bool_]
+    by_data: npt.NDArray[np.bool_]
+
+    @property
+    def is_candidate(self) -> npt.NDArray[np.bool_]:
+        """Which rows are no defaults."""
+        return np.asarray(np.arange(len(self.default)) != self.default)
+
+
+def code_matrix(kernels: Sequence[KernelTimes], matrix: TimesMatrix) -> CodeRows:
+    """Return the rows of kernels.
+
+    Args:
+        kernels: with code.
+        matrix: `times_matrix` of all of their times.
+    """
+    code = np.array([row for k in kernels for row in k.code], np.float32)
+    draft, joint = [], []
+    for rows in np.split(np.arange(len(matrix.kernel)), np.flatnonzero(np.diff(matrix.kernel)) + 1):
+        inputs = draft_inputs(matrix.features[rows])
+        draft.append(inputs)
+        joint.append(code_inputs(inputs, code[rows]))
+    owners = [kernels[n] for n in matrix.kernel]
+    return CodeRows(
+        np.concatenate(draft), np.concatenate(joint), matrix.halves[matrix.default] - matrix.halves, matrix.kernel,
+        matrix.default, np.array([k.family for k in owners]), np.array([k.split == "train" for k in owners]),
+        np.array([k.fusion == "default" for k in owners]), accesses_by_data(matrix.features[matrix.default]),
+    )  # fmt: skip
+
+
+# ---- training
+
+
+@dataclass(frozen=True)
+class CodeOptions(GainOptions):
+    """The hyperparameters of the trees, and what decides when they are used.
+
+    Attributes:
+        margin, draft_margin, compiled, least_seconds: see `CodeModel`.
+    """
+
+    trees: int = 500
+    least: int = 20
+    learning_rate: float = 0.03
+    damping: float = 5.0
+    margin: float = 0.02
+    draft_margin: float = -0.03
+    compiled: int = 3
+    least_seconds: float = 1.5e-6
+
+
+def train_code(rows: CodeRows, keep: npt.NDArray[np.bool_], options: CodeOptions) -> Trees:
+    """Return trees that are fitted to some of the rows."""
+    kept = keep & rows.is_candidate
+    gains = rows.gains.mean(1)[kept]
+    return Trees(fitted_gains(rows.draft[kept], gains, options), fitted_gains(rows.code[kept], gains, options))
+
+
+# ---- what it is worth
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What choosing is worth on kernels, as logarithms of the speedup of each.
+
+    Attributes:
+        gains: of the choices taken; 0 for kernels that keep their default.
+        best: of the best candidate, chosen by one measurement and valued by the other, both ways.
+        compiled: number of candidates that were compiled for each kernel.
+    """
+
+    gains: Doubles
+    best: Doubles
+    compiled: Doubles
+
+
+def judged(rows: CodeRows, draft: Doubles, code: Doubles, keep: npt.NDArray[np.bool_], o: CodeOptions) -> Judged:
+    """Return what is taken by predicted gains, and what that is worth.
+
+    Args:
+        rows: the measurements.
+        draft: predicted gain of each row by the draft.
+        code: predicted gain of each row by the second model.
+        keep: the rows of the kernels that count; those whose accesses depend on data do not.
+        o: when a candidate is compiled and taken.
+    """
+    gains, best, compiled = [], [], []
+    for kernel in np.unique(rows.kernel[keep & ~rows.by_data]):
+        others = np.flatnonzero((rows.kernel == kernel) & rows.is_candidate)
+        if not len(others):
+            continue
+        ranked = others[np.argsort(-draft[others], kind="stable")]
+        ranked = ranked[draft[ranked] > o.draft_margin][: o.compiled]
+        compiled.append(len(ranked))
+        taken = ranked[np.argmax(code[ranked])] if len(ranked) else -1
+        gains.append(rows.gains[taken].mean() if len(ranked) and code[taken] > o.margin else 0.0)
+        best.append(np.mean([_valued(rows.gains[others], by) for by in (0, 1)]))
+    return Judged(np.array(gains), np.array(best), np.array(compiled, np.float64))
+
+
+def _valued(gains: Doubles, by: int) -> float:
+    """Return the gain of the choice that is best by one measurement, by the other; 0 if it is not above 1%."""
+    n = int(np.argmax(gains[:, by]))
+    return float(gains[n, 1 - by]) if gains[n, by] > 0.01 else 0.0
+
+
+def predicted(trees: Trees, rows: CodeRows, keep: npt.NDArray[np.bool_]) -> tuple[Doubles, Doubles]:
+    """Return the gains of all rows that both models predict, 0 for those that are not kept."""
+    found = []
+    for part, inputs in ((trees.draft, rows.draft), (trees.code, rows.code)):
+        out = np.zeros(len(rows.kernel))
+        leaves = part.nodes.leaves(inputs[keep].astype(np.float64))
+        out[keep] = part.value[leaves].sum(axis=1)
+        found.append(out)
+    return found[0], found[1]
+
+
+def cross_validated(rows: CodeRows, options: CodeOptions) -> tuple[Doubles, Doubles]:
+    """Return predictions of the rows of training families by trees that were fitted to other families."""
+    folds = np.array([zlib.crc32(f.encode()) % FOLDS for f in rows.families])
+    draft, code = np.zeros(len(folds)), np.zeros(len(folds))
+    for fold in range(FOLDS):
+        held = rows.training & (folds == fold)
+        trees = train_code(rows, rows.training & (folds != fold), options)
+        found = predicted(trees, rows, held)
+        draft[held], code[held] = found[0][held], found[1][held]
+    return draft, code
+
+
+def write_code(
+    out: Path, command: str, header: Mapping[str, Any], rows: CodeRows, trees: Trees, options: CodeOptions
+) -> str:
+    """Write the page and return it.
+
+    Args:
+        out: the file.
+        command: the command, for the page.
+        header: of the dataset.
+        rows: its rows.
+        trees: fitted to all training families.
+        options: with which they were fitted.
+    """
+    table = [["families", "kernels", "chosen by", "kernels", "compiled", "speedup", "best", "changed", "slower"]]
+    sets = (
+        ("training, cross-validation", rows.training, cross_validated(rows, options)),
+        ("validation", ~rows.training, predicted(trees, rows, ~rows.training)),
+    )
+    for name, keep, (draft, code) in sets:
+        for kind, wanted in (("of default fusions", keep & rows.usual), ("of random fusions", keep & ~rows.usual)):
+            if not wanted.any():
+                continue
+            everything = replace(options, draft_margin=-9.0, compiled=99)
+            ways = (
+                ("the code of those that the draft names", draft, code, options),
+                ("the code of all candidates", draft, code, everything),
+                ("the draft alone", draft, draft, everything),
+            )
+            for label, first, second, o in ways:
+                found = judged(rows, first, second, wanted, o)
+                compiled = "0" if second is draft else f"{found.compiled.mean():.1f}"
+                changed = found.gains != 0
+                table.append([
+                    name, kind, label, str(len(found.gains)), compiled, f"{np.exp(found.gains.mean()):.4f}x",
+                    f"{np.exp(found.best.mean()):.4f}x", f"{changed.mean():.0%}",
+                    f"{(found.gains < -0.02).mean():.1%}",
+                ])  # fmt: skip
+    lines = [
+        f"Each kernel of {header.get('processor')} was measured with {len(CANDIDATES)} candidates: "
+        + ", ".join(" ".join(f"{k}={v}" for k, v in c.items()) for c in CANDIDATES)
+        + f". `{header.get('command')}` measured them: commit {header.get('commit')}, {header.get('date')}, "
+        f"{header.get('machine')}, {header.get('c_compiler')}.",
+        "",
+        "- chosen by: the candidate with the greatest predicted gain is taken if that exceeds "
+        f"{np.expm1(options.margin):.0%}. The code is what the C compiler made of a candidate. The draft sees the "
+        f"kernel and its loop nest only, and names at most {options.compiled}.",
+        "- kernels: those whose accesses depend on data are left out, because they keep their default.",
+        "- compiled: mean number of candidates that the C compiler has to compile for a kernel, beside the default.",
+        "- speedup: geometric mean over all kernels; those that keep their default count as 1.",
+        "- best: the best candidate, chosen by one half of the measurements and valued by the other, both ways.",
+        "- changed: share of kernels that do not keep their default. Slower: share of all that lose more than 2%.",
+    ]
+    return write_page(out, "Choosing kernels by their machine code", command, lines, table)
+
+
+def model_of(parts: Mapping[str, Trees], options: CodeOptions, facts: Mapping[str, Any]) -> CodeModel:
+    """Return the model of trees for processors."""
+    return CodeModel(
+        CANDIDATES, parts, options.margin, options.draft_margin, options.compiled, options.least_seconds, facts
+    )
