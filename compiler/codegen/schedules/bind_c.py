@@ -100,6 +100,8 @@ SHORT_VECTORS = 8
 """Vectors in a loop from which on the elements that remain over do not matter."""
 LEAST_VECTOR = 4
 """Elements of the shortest vector loop without branches: gcc vectorizes the loop around a shorter one."""
+FEW_APART, APART = 15, 8
+"""Elements of the longest loop that moves them one by one, and the least distance of these elements."""
 NARROW_ENTRY = 32
 """Bits of the narrower of two kinds of entries of a sort."""
 
@@ -393,7 +395,7 @@ class _Binder:
     def _leaf(self, s: For) -> For:
         """Return a loop over single elements as a vector loop, or as a serial one if the schedule has no vectors."""
         is_short = s.var.extent < LEAST_VECTOR and all(isinstance(x, lir.Let | lir.Store) for x in s.body)
-        is_vector = self.schedule.vector and not is_sparse(s) and not is_short
+        is_vector = self.schedule.vector and not is_sparse(s) and not is_short and not _moves_few_apart(s)
         kind = LoopKind.VECTOR if is_vector else LoopKind.SERIAL
         return replace(s, kind=kind, body=self._body(s.body))
 
@@ -493,6 +495,21 @@ class _Binder:
         for v in reversed(s.vars[:-1]):
             loop = For(v, LoopKind.SERIAL, (loop,))
         return replace(loop, poll=_poll(loop)) if loop.kind is LoopKind.SERIAL else loop
+
+
+def _moves_few_apart(s: For) -> bool:
+    """Check for a loop that moves a few elements whose distance is a power of two.
+
+    The C compiler would load all elements in between for each of its iterations, and takes them apart with shuffles.
+    Written out, the elements of adjacent rows are transposed.
+    """
+    if s.var.extent > FEW_APART or s.base is not None or len(s.body) != 2:
+        return False
+    load, store = s.body
+    if not isinstance(store, lir.Store) or not isinstance(load, lir.Let) or not isinstance(load.value, lir.Load):
+        return False
+    distance = abs(load.value.offset.coefficient(s.var))
+    return distance >= max(APART, s.var.extent) and distance & (distance - 1) == 0
 
 
 def _has_bytes_for_integers(s: lir.Reduce) -> bool:
