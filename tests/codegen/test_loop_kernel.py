@@ -531,3 +531,31 @@ def test_short_arrays_are_divided_among_threads_where_no_thread_needs_the_elemen
     for case, run in zip(cases, running.run_emulated(cases, tmp_path), strict=True):
         assert not run.error
         assert running.problem(run.outputs, case) is None
+
+
+@pytest.mark.parametrize(
+    ("dtype", "op", "repeats", "lanes"),
+    [
+        ("f32", "multiply", 15, 128),
+        ("f64", "multiply", 15, 64),
+        ("f32", "multiply", 17, 1024),
+        ("f32", "divide", 1, 1024),
+        ("s32", "xor", 3, 128),
+    ],
+)
+def test_tiles_are_smaller_where_iterations_do_little(dtype: str, op: str, repeats: int, lanes: int) -> None:
+    steps = [f"y{n} = {dtype}[1048576] {op}(y{n - 1}, x1)" for n in range(1, repeats + 1)]
+    lines = "\n  ".join([steps[0].replace("y0", "x1"), *steps[1:]])
+    body = f"{lines}\n  n = s32[] add(i, one)\n  ROOT r = STATE tuple(n, y{repeats})"
+    made = loop(f"{dtype}[1048576]", body, 3)
+    assert loop_state.default_loop_schedule(made, "c").lanes == lanes
+    assert loop_state.default_loop_schedule(made, "cuda").lanes <= loop_state.MAX_THREAD_LANES
+
+
+def test_tiles_of_iterations_with_sums_are_not_smaller() -> None:
+    body = """z = f32[] constant(0)
+  y = f32[1048576] reduce(x1, z), dimensions={1}, to_apply=add
+  w = f32[1048576,2] broadcast(y), dimensions={0}
+  n = s32[] add(i, one)
+  ROOT r = STATE tuple(n, w)"""
+    assert loop_state.LoopState(loop("f32[1048576,2]", body, 3)).most_lanes == loop_state.MAX_LANES

@@ -112,7 +112,7 @@ def _lowered(loop: HloInstruction, language: str, schedule: Schedule | None) -> 
 
 def _lowered_with(state: LoopState, language: str, schedule: Schedule | None) -> tuple[lir.Kernel, LoopState, Schedule]:
     axis, extent = positions_of(state, language, 0 if schedule is None else schedule.axis)
-    schedule = schedule or fitted_schedule(language, extent, state.bytes_per_lane(axis, extent))
+    schedule = schedule or fitted_schedule(language, extent, state.bytes_per_lane(axis, extent), state.most_lanes)
     with deep_recursion():
         kernel = LoopLowering(state, axis, extent, schedule).kernel()
     return kernel, state, schedule
