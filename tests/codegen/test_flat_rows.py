@@ -6,8 +6,10 @@ import pytest
 import hlogym
 from compiler.codegen.lowering.lower import lower
 from compiler.codegen.nest import loop_ir as lir
+from compiler.codegen.nest.index import Var
 from compiler.codegen.nest.traversal import walk
 from compiler.codegen.schedules.bind_c import bind_c
+from compiler.codegen.schedules.flat_rows import flat_bytes, flatten_rows
 from compiler.codegen.schedules.local_memory import local_bytes_bound
 from compiler.codegen.schedules.schedule import Schedule
 from compiler.interpreter import evaluate
@@ -185,3 +187,9 @@ def test_rows_of_a_batch_have_the_results_of_the_interpreter(b: int, n: int, c: 
     kernel = lower(parse(text).entry)
     arrays = [s for s in walk(bind_c(kernel, Schedule()).body) if isinstance(s, lir.LocalArray)]
     assert sum(8 * s.size for s in arrays) <= local_bytes_bound(kernel, Schedule())
+
+
+def test_a_loop_that_does_nothing_has_no_rows() -> None:
+    empty = lir.For(Var("i", 200_000), lir.LoopKind.INDEPENDENT, ())
+    assert flat_bytes((empty,), {}) == 0
+    assert flatten_rows((empty,), {}) == (empty,)

@@ -97,7 +97,7 @@ def _rows_of(s: lir.Stmt, types: Mapping[str, T], fewest: int) -> _Rows | None:
     """Return what an elementwise loop over short rows shares and passes to its elements; None for other loops."""
     if not isinstance(s, For) or s.kind is not LoopKind.INDEPENDENT or s.base is not None or s.var.extent < fewest:
         return None
-    *own, inner = s.body
+    *own, inner = s.body or (None,)
     if not isinstance(inner, For) or inner.kind is not LoopKind.INDEPENDENT or inner.base is not None:
         return None
     length, does_much = inner.var.extent, _does_much(inner.body, types)
