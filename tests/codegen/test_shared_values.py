@@ -151,3 +151,19 @@ def test_a_packed_operand_computes_the_values_of_rows_once() -> None:
     assert packing
     assert "reciprocal_root_f32(" in kernel.source
     assert "reciprocal_root_f32(" not in packing
+
+
+@pytest.mark.parametrize("t", ["f32", "bf16"])
+def test_values_that_parts_of_a_loop_share_have_arrays_of_their_own(t: str) -> None:
+    text = f"""
+    x = {t}[127,12,19] parameter(0)
+    w = {t}[19] parameter(1)
+    b = {t}[127,12,19] broadcast(w), dimensions={{2}}
+    u = {t}[127,12,19] tanh(x)
+    m = {t}[127,12,19] multiply(b, u)
+    v = {t}[127,12,19] tanh(b)
+    a = {t}[127,12,19] add(m, v)
+    l = {t}[127,12,19] logistic(a)
+    ROOT r = {t}[127,12,19] logistic(l)
+    """
+    assert "_shared[" in checked(text, Schedule())

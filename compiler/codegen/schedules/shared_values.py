@@ -233,7 +233,7 @@ class _Sharing:
             if bytes_kept > self.room:
                 return None
             self.room -= bytes_kept
-            array = self._arrays[key] = f"{name}_shared"
+            array = self._arrays[key] = f"{name}_{self.loop.var.name}_shared"  # parts of a loop have the same names
             store: Body = (lir.LocalStore(array, at, name),)
             if t is not let.type:
                 narrow = f"{name}_narrow"
