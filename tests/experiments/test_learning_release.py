@@ -99,12 +99,15 @@ def test_rules_that_agree_too_little_are_left_out(tmp_path: Path, monkeypatch: p
     assert read_changes(folder / "fusion")[0].rules.rules == ()
 
 
-def test_a_part_can_be_left_out(tmp_path: Path) -> None:
+def test_a_part_can_be_left_out_and_added(tmp_path: Path) -> None:
     folder = shutil.copytree(SHIPPED, tmp_path / "policy")
-    release.main(["--folder", str(folder), "--without", "expansions", "--no-validate"])
+    release.main(["--folder", str(folder), "--without", "expansions", "--without", "kernels", "--no-validate"])
     assert set(resolve_policy(str(folder), "cpu").parts) == {"fusion"}
     assert "### expansions" not in (folder / "README.md").read_text()
     with pytest.raises(PolicyError, match="has the parts fusion"):
         release.main(["--folder", str(folder), "--without", "loops", "--no-validate"])
     with pytest.raises(PolicyError, match="must leave one"):
         release.main(["--folder", str(folder), "--without", "fusion", "--no-validate"])
+    release.main(["--folder", str(folder), "--kernels", str(SHIPPED / "kernels"), "--no-validate"])
+    assert set(resolve_policy(str(folder), "cpu").parts) == {"fusion", "kernels"}
+    assert "machine code of 6 candidates" in (folder / "README.md").read_text()
