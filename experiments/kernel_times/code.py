@@ -28,12 +28,11 @@ from compiler.learned.code_kernels import (
     draft_inputs,
     generated_kernels,
 )
-from experiments.kernel_times.collect import by_turns
-from experiments.kernel_times.dataset import FORMAT, KernelTimes, append_lines, read_dataset, site_of
+from experiments.kernel_times.collect import begin_dataset, by_turns
+from experiments.kernel_times.dataset import KernelTimes, append_lines, read_dataset, site_of
 from experiments.kernel_times.matrices import TimesMatrix
 from experiments.kernel_times.timing import TimingOptions, time_choices
 from experiments.kernel_times.training import LEAST_SECONDS, GainOptions, fitted_gains
-from experiments.provenance import provenance
 from experiments.yardstick.rows import write_page
 
 __all__ = ["CANDIDATES", "CodeOptions", "CodeRows", "code_matrix", "collect_code", "judged", "model_of",
@@ -74,9 +73,7 @@ def collect_code(source: Path, out: Path, seconds: float | None, real_time: bool
     if out.exists():
         _, _, done = read_dataset(out)
     else:
-        facts = provenance()
-        facts["command"] = facts["command"].replace("hlogym", "python -m experiments.kernel_times", 1)
-        append_lines(out, [{"format": FORMAT, "cores": 1, "processor": toolchain.microarchitecture(), **facts}])
+        begin_dataset(out, cores=1, processor=toolchain.microarchitecture())
     waiting = [k for k in by_turns(long, 0) if k.fingerprint not in done]
     options = TimingOptions(rounds=11, kernel_seconds=0.4, real_time=real_time)
     start, measured = time.monotonic(), 0

@@ -32,7 +32,7 @@ from experiments.kernel_times.timing import (
 )
 from experiments.provenance import provenance
 
-__all__ = ["CollectOptions", "collect"]
+__all__ = ["CollectOptions", "begin_dataset", "by_turns", "collect"]
 
 SPLITS = ("train", "validation")
 MAX_HLO = 60_000
@@ -95,9 +95,7 @@ def collect(programs: Sequence[Program], out: Path, options: CollectOptions) -> 
         _, kernels, done = read_dataset(out)
         known = {k.fingerprint for k in kernels}
     else:
-        facts = provenance()
-        facts["command"] = facts["command"].replace("hlogym", "python -m experiments.kernel_times", 1)
-        append_lines(out, [{"format": FORMAT, "cores": available_cores(), **facts}])
+        begin_dataset(out, cores=available_cores())
     start = time.monotonic()
     found: list[_Found] = []
     finished: list[str] = []
@@ -115,6 +113,13 @@ def collect(programs: Sequence[Program], out: Path, options: CollectOptions) -> 
             yield len(done), len(known)
     append_lines(out, [*_measured(found, options), {"done": finished}])
     yield len(done) + len(finished), len(known)
+
+
+def begin_dataset(out: Path, **facts: Any) -> None:
+    """Write the first line of a dataset: some facts, and where it comes from."""
+    origin = provenance()
+    origin["command"] = origin["command"].replace("hlogym", "python -m experiments.kernel_times", 1)
+    append_lines(out, [{"format": FORMAT, **facts, **origin}])
 
 
 class OfFamily(Protocol):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -110,15 +111,30 @@ def _copy_iterations(
     return values, counted
 
 
-def unroll_by(view: LoopView, counter: Induction, factor: int, loops: Loops) -> HloInstruction:
-    """Run `factor` iterations in one, with the remainder of the trip count before the loop; return the new loop."""
-    loop = view.instruction
-    computation = loop.parent
+def _home(view: LoopView) -> HloComputation:
+    """Return the computation of a loop; raise ValueError if the loop has been removed."""
+    computation = view.instruction.parent
     if computation is None:
-        raise ValueError(f"%{loop.name} has been removed already")
+        raise ValueError(f"%{view.instruction.name} has been removed already")
+    return computation
+
+
+def _new_body(view: LoopView, loops: Loops) -> tuple[HloComputation, list[HloInstruction]]:
+    """Return a new body for a loop that does nothing yet, and the values that it begins with.
+
+    Raises:
+        ValueError: the loop has been removed.
+    """
+    _home(view)
     body = loops.module.add(HloComputation(view.body.name))
     parameter = body.add_parameter(0, view.body.parameters[0].shape, view.body.parameters[0].name)
-    values = [body.add(Opcode.GET_TUPLE_ELEMENT, [parameter], index=n) for n in range(view.size)]
+    return body, [body.add(Opcode.GET_TUPLE_ELEMENT, [parameter], index=n) for n in range(view.size)]
+
+
+def unroll_by(view: LoopView, counter: Induction, factor: int, loops: Loops) -> HloInstruction:
+    """Run `factor` iterations in one, with the remainder of the trip count before the loop; return the new loop."""
+    loop, computation = view.instruction, _home(view)
+    body, values = _new_body(view, loops)
     leaves: dict[HloInstruction, HloInstruction] = {}
     for _ in range(factor):
         values = copy_iteration(view, body, values, leaves, loops)
@@ -127,15 +143,7 @@ def unroll_by(view: LoopView, counter: Induction, factor: int, loops: Loops) -> 
 
     outside, counted = _copy_iterations(view, counter, counter.trip_count % factor, computation, loops)
     start = computation.add(Opcode.TUPLE, outside, name=loop.operand(0).name)
-    attributes = {k: v for k, v in loop.attributes.items() if k != "backend_config"}
-    attributes["body"] = body
-    attributes["frontend_attributes"] = unroll_mark(loop, factor)
-    unrolled = computation.add(Opcode.WHILE, [start], name=loop.name, attributes=attributes)
-    loops.note_copies([unrolled])
-    results = [computation.add(Opcode.GET_TUPLE_ELEMENT, [unrolled], index=n) for n in range(view.size)]
-    replace_loop(view, results)
-    computation.remove_dead([*results, *counted])
-    return unrolled
+    return _replace(view, start, body, factor, loops, counted)
 
 
 def guarded_refusal(view: LoopView) -> str | None:
@@ -155,13 +163,7 @@ def unroll_guarded(view: LoopView, factor: int, loops: Loops) -> HloInstruction:
 
     The condition is then false for the next ones, too, because it depends on the state alone. Return the new loop.
     """
-    loop = view.instruction
-    computation = loop.parent
-    if computation is None:
-        raise ValueError(f"%{loop.name} has been removed already")
-    body = loops.module.add(HloComputation(view.body.name))
-    parameter = body.add_parameter(0, view.body.parameters[0].shape, view.body.parameters[0].name)
-    values = [body.add(Opcode.GET_TUPLE_ELEMENT, [parameter], index=n) for n in range(view.size)]
+    body, values = _new_body(view, loops)
     leaves: dict[HloInstruction, HloInstruction] = {}
     values = copy_iteration(view, body, values, leaves, loops)
     for _ in range(factor - 1):
@@ -170,13 +172,35 @@ def unroll_guarded(view: LoopView, factor: int, loops: Loops) -> HloInstruction:
         values = [_guarded(going_on, new, old) for new, old in zip(after, values, strict=True)]
     body.root = body.add(Opcode.TUPLE, values)
     body.remove_dead()
+    return _replace(view, view.instruction.operand(0), body, factor, loops)
+
+
+def _replace(
+    view: LoopView,
+    start: HloInstruction,
+    body: HloComputation,
+    factor: int,
+    loops: Loops,
+    unused: Sequence[HloInstruction] = (),
+) -> HloInstruction:
+    """Replace a loop by one that runs `factor` iterations in one, and return that.
+
+    Args:
+        view: the loop.
+        start: the state that the new loop begins with.
+        body: of the new loop.
+        factor: of the mark, see `unroll_mark`.
+        loops: of the module.
+        unused: what may have no user afterwards, besides the results.
+    """
+    loop, computation = view.instruction, _home(view)
     attributes = {k: v for k, v in loop.attributes.items() if k != "backend_config"}
     attributes |= {"body": body, "frontend_attributes": unroll_mark(loop, factor)}
-    unrolled = computation.add(Opcode.WHILE, [loop.operand(0)], name=loop.name, attributes=attributes)
+    unrolled = computation.add(Opcode.WHILE, [start], name=loop.name, attributes=attributes)
     loops.note_copies([unrolled])
     results = [computation.add(Opcode.GET_TUPLE_ELEMENT, [unrolled], index=n) for n in range(view.size)]
     replace_loop(view, results)
-    computation.remove_dead(results)
+    computation.remove_dead([*results, *unused])
     return unrolled
 
 
