@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from compiler.backends.cpu import toolchain
 from compiler.errors import PolicyError
 from compiler.learned.features.kernel_costs import COST_FEATURES, cost_features
 from compiler.learned.kernel_calibration import Calibration, fit_calibration, store_calibration
@@ -21,7 +22,7 @@ from experiments.answer import give_answer
 from experiments.console import error_console, stdout
 from experiments.interruption import keeping
 from experiments.kernel_times.dataset import ChoiceTime
-from experiments.kernel_times.timing import TimingOptions, draw_choices, precompile, time_choices
+from experiments.kernel_times.timing import TimingOptions, draw_choices, time_choices
 from experiments.noise import LoadWatch, print_noise
 from experiments.results import check_output
 
@@ -132,7 +133,8 @@ def measure_calibration(seconds: float, seed: int = 0) -> list[tuple[KernelSite,
     measured = []
     for at in range(0, len(sites), 10):
         batch = [(site, draw_choices(site, CHOICES, rng)) for site in sites[at : at + 10]]
-        precompile([spec for _, choices in batch for spec in choices.values() if spec is not None])
+        specs = [spec for _, choices in batch for spec in choices.values() if spec is not None]
+        toolchain.each_object(specs, toolchain.toolchain())
         for site, choices in batch:
             if times := time_choices(site, list(choices), (1,), options):
                 measured.append((site, times))

@@ -26,7 +26,8 @@ from compiler.ir.instruction import HloInstruction
 from compiler.ir.opcodes import Opcode
 from compiler.ir.shape import Shape
 
-_PLACEHOLDER = "HLOGYM_KERNEL"
+PLACEHOLDER = "HLOGYM_KERNEL"
+"""The name of a kernel in its text, before its symbol is known, which is a hash of this text."""
 
 
 @dataclass(frozen=True)
@@ -196,7 +197,7 @@ class KernelVariants:
         printed = self._sources.setdefault(id(nest.body), [])
         found = next((source for other, source in printed if replace(other, flags=nest.flags) == nest), None)
         if found is None:
-            found = find_language(self._kernel.language).print_kernel(nest, _PLACEHOLDER)
+            found = find_language(self._kernel.language).print_kernel(nest, PLACEHOLDER)
             printed.append((nest, found))
         return found
 
@@ -295,6 +296,31 @@ def kernel_symbol(identity: str) -> str:
     return f"hk_{hashlib.sha256(identity.encode()).hexdigest()[:20]}"
 
 
+def spec_of_text(
+    i: HloInstruction,
+    kind: str,
+    language: str,
+    text: str,
+    inputs: tuple[Shape, ...],
+    outputs: tuple[Shape, ...],
+    flops: int,
+) -> KernelSpec:
+    """Return the specification of a kernel that is no nest.
+
+    Args:
+        i: what the kernel computes.
+        kind: see `KernelSpec`.
+        language: a name in `languages.LANGUAGES`.
+        text: the source, with PLACEHOLDER where the symbol belongs.
+        inputs: shapes of the arrays that are read.
+        outputs: shapes of the arrays that are written.
+        flops: arithmetic operations.
+    """
+    symbol = kernel_symbol(text)
+    moved = sum(s.byte_size for s in (*inputs, *outputs))
+    return KernelSpec(i.name, kind, language, text.replace(PLACEHOLDER, symbol), symbol, inputs, outputs, moved, flops)
+
+
 def print_spec(
     name: str,
     kernel: lir.Kernel,
@@ -304,7 +330,7 @@ def print_spec(
     flops: int,
 ) -> KernelSpec:
     """Print a bound kernel and return its specification, whose symbol is a hash of source and flags."""
-    printed = find_language(language).print_kernel(kernel, _PLACEHOLDER)
+    printed = find_language(language).print_kernel(kernel, PLACEHOLDER)
     return _spec_of(name, kernel, printed, language, inputs, outputs, flops)
 
 
@@ -317,14 +343,14 @@ def _spec_of(
     outputs: tuple[Shape, ...],
     flops: int,
 ) -> KernelSpec:
-    """Return the specification of a bound kernel, given what is printed for it under the name _PLACEHOLDER."""
+    """Return the specification of a bound kernel, given what is printed for it under the name PLACEHOLDER."""
     identity = "\n".join([printed.source, *COMPILER_FLAGS[kernel.flags]])
     symbol = kernel_symbol(identity)
     return KernelSpec(
         name=name,
         kind=kernel.kind,
         language=language,
-        source=printed.source.replace(_PLACEHOLDER, symbol),
+        source=printed.source.replace(PLACEHOLDER, symbol),
         symbol=symbol,
         inputs=inputs,
         outputs=outputs,

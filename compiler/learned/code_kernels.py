@@ -27,7 +27,7 @@ from compiler.codegen.kernel_spec import KernelSpec
 from compiler.codegen.schedules.kernel_choice import GENERATED, KernelChoice
 from compiler.codegen.schedules.schedule import FIELD_RANGES
 from compiler.codegen.templates.loop_kernel import LoopKernel
-from compiler.errors import BackendError, CodegenError, PlanError, PolicyError, UnsupportedError
+from compiler.errors import BackendError, PlanError, PolicyError, UnsupportedError
 from compiler.learned.boosted_trees import BoostedTrees
 from compiler.learned.features.kernel_costs import COST_FEATURE_VERSION, COST_FEATURES, cost_features
 from compiler.learned.features.machine_code import CODE_FEATURE_VERSION, CODE_FEATURES, code_features
@@ -199,18 +199,8 @@ def code_rows(kernels: Sequence[KernelSpec]) -> dict[str, list[float]]:
 
     The kernels are compiled unless they are in the cache.
     """
-    tools = toolchain.toolchain()
-    try:
-        objects = toolchain.kernel_objects(kernels, tools)
-    except CodegenError:
-        if len(kernels) < 2:
-            return {}
-        rows: dict[str, list[float]] = {}
-        for k in kernels:
-            rows.update(code_rows([k]))
-        return rows
-    wanted = {k.symbol: objects[k.symbol] for k in kernels}
-    return {symbol: code_features(functions) for symbol, functions in machine_code(wanted).items()}
+    objects = toolchain.each_object(kernels, toolchain.toolchain())
+    return {symbol: code_features(functions) for symbol, functions in machine_code(objects).items()}
 
 
 # ---- the selector

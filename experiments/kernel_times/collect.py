@@ -11,6 +11,7 @@ from typing import Any, Protocol, TypeVar
 
 from compiler.analysis.cost_model import CostModel
 from compiler.api import decide
+from compiler.backends.cpu import toolchain
 from compiler.backends.cpu.native_runtime import available_cores
 from compiler.codegen.kernel_spec import KernelSpec
 from compiler.codegen.schedules.kernel_choice import KernelChoice
@@ -23,13 +24,7 @@ from compiler.session import CompilationSession
 from compiler.text import parse
 from env.suites import ManifestError, Program
 from experiments.kernel_times.dataset import FORMAT, KernelTimes, append_lines, read_dataset
-from experiments.kernel_times.timing import (
-    MAX_SOURCE,
-    TimingOptions,
-    draw_choices,
-    precompile,
-    time_choices,
-)
+from experiments.kernel_times.timing import MAX_SOURCE, TimingOptions, draw_choices, time_choices
 from experiments.provenance import provenance
 
 __all__ = ["CollectOptions", "begin_dataset", "by_turns", "collect"]
@@ -192,7 +187,8 @@ def _is_usable(site: KernelSite) -> bool:
 
 
 def _measured(found: Sequence[_Found], options: CollectOptions) -> list[dict[str, Any]]:
-    precompile(list({s.symbol: s for kernel in found for s in kernel.choices.values() if s is not None}.values()))
+    specs = [s for kernel in found for s in kernel.choices.values() if s is not None]
+    toolchain.each_object(specs, toolchain.toolchain())
     rows = []
     for kernel in found:
         site, program = kernel.site, kernel.program

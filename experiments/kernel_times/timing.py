@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from compiler.backends.cpu import toolchain
 from compiler.backends.cpu.executable import CpuExecutable
 from compiler.backends.registry import find_backend
 from compiler.codegen.kernel_spec import KernelSpec
@@ -28,7 +27,7 @@ from env.racing import runners
 from env.real_time import real_time
 from experiments.kernel_times.dataset import ChoiceTime
 
-__all__ = ["TimingOptions", "draw_choices", "kernel_inputs", "precompile", "time_choices"]
+__all__ = ["TimingOptions", "draw_choices", "kernel_inputs", "time_choices"]
 
 MAX_SOURCE = 30_000
 """Longest source of a kernel in characters; the C compiler takes seconds for a longer one."""
@@ -110,16 +109,6 @@ class _Kernels:
         except UnsupportedError:
             return None
         return made.spec if isinstance(made, LoopKernel) else made
-
-
-def precompile(specs: Sequence[KernelSpec]) -> None:
-    """Compile kernels together, so that programs with them find them in the cache; skip those that do not compile."""
-    tools = toolchain.toolchain()
-    try:
-        toolchain.program_objects(specs, (), tools)
-    except CodegenError:
-        for spec in specs if len(specs) > 1 else ():
-            precompile([spec])
 
 
 class _Pool:

@@ -13,11 +13,11 @@ from __future__ import annotations
 import cmath
 import functools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from typing import Any
 
-from compiler.codegen.kernel_spec import KernelSpec, kernel_symbol
+from compiler.codegen.kernel_spec import KernelSpec, spec_of_text
 from compiler.codegen.languages import C
 from compiler.codegen.schedules.kernel_choice import BoundKernel
 from compiler.ir.instruction import HloInstruction
@@ -196,18 +196,8 @@ def _kernel(i: HloInstruction) -> KernelSpec:
     text = "\n".join(
         [_header(number), *parts, f"void HLOGYM_KERNEL(void *const *arguments) {{ {' '.join(calls)} }}", ""]
     )
-    symbol = kernel_symbol(text)
-    return KernelSpec(
-        name=i.name,
-        kind="fourier",
-        language=C.name,
-        source=text.replace("HLOGYM_KERNEL", symbol),
-        symbol=symbol,
-        inputs=(given,),
-        outputs=outputs,
-        bytes=given.byte_size + made.byte_size,
-        flops=flops,
-    )
+    spec = spec_of_text(i, "fourier", C.name, text, (given,), outputs, flops)
+    return replace(spec, bytes=given.byte_size + made.byte_size)
 
 
 @functools.lru_cache(maxsize=4)

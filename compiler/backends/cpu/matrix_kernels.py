@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 
-from compiler.codegen.kernel_spec import KernelSpec, kernel_symbol
+from compiler.codegen.kernel_spec import KernelSpec, spec_of_text
 from compiler.codegen.languages import C
 from compiler.ir.instruction import HloInstruction
 
@@ -49,16 +50,4 @@ def matrix_kernel(
             "",
         ]
     )
-    symbol = kernel_symbol(source)
-    return KernelSpec(
-        name=i.name,
-        kind=kind,
-        language=C.name,
-        source=source.replace("HLOGYM_KERNEL", symbol),
-        symbol=symbol,
-        inputs=inputs,
-        outputs=outputs,
-        bytes=sum(s.byte_size for s in (*inputs, *outputs)),
-        flops=batch * operations,
-        in_place=(in_place,),
-    )
+    return replace(spec_of_text(i, kind, C.name, source, inputs, outputs, batch * operations), in_place=(in_place,))

@@ -291,6 +291,16 @@ def kernel_objects(kernels: Sequence[KernelSpec], tools: CpuToolchain) -> dict[s
     return program_objects(kernels, (), tools)[0]
 
 
+def each_object(kernels: Sequence[KernelSpec], tools: CpuToolchain) -> dict[str, Path]:
+    """Return what `kernel_objects` does, without the kernels that cannot be compiled."""
+    try:
+        return kernel_objects(kernels, tools)
+    except CodegenError:
+        if len(kernels) < 2:
+            return {}
+        return {symbol: path for k in kernels for symbol, path in each_object([k], tools).items()}
+
+
 def program_objects(
     kernels: Sequence[KernelSpec], others: Sequence[Source], tools: CpuToolchain
 ) -> tuple[dict[str, Path], list[Path]]:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from compiler.codegen.kernel_spec import KernelSpec, distinct_operands, kernel_symbol
+from compiler.codegen.kernel_spec import KernelSpec, distinct_operands, spec_of_text
 from compiler.codegen.languages import CUDA
 from compiler.codegen.schedules.kernel_choice import BoundKernel
 from compiler.interpreter.custom_calls import options
@@ -186,17 +186,8 @@ def _kernel(i: HloInstruction) -> KernelSpec:
         "SYNC()": "__syncwarp()" if group <= WARP else "__syncthreads()", **work.macros,
     }  # fmt: skip
     source = _source(work, macros, inputs, outputs)
-    symbol = kernel_symbol(source)
-    return KernelSpec(
-        name=i.name,
-        kind="factorization",
-        language=CUDA.name,
-        source=source.replace("HLOGYM_KERNEL", symbol),
-        symbol=symbol,
-        inputs=inputs,
-        outputs=outputs,
-        bytes=sum(s.byte_size for s in (*inputs, *outputs)),
-        flops=batch * work.operations,
+    return replace(
+        spec_of_text(i, "factorization", CUDA.name, source, inputs, outputs, batch * work.operations),
         in_place=tuple((int(m.source[1:]), len(inputs)) for m in work.matrices if m.target is not None),
         grid=-(-batch // matrices),
         block=group * matrices,
