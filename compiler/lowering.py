@@ -16,9 +16,11 @@ from compiler.passes.dots.dot_strength_reduction import suits_tiles
 from compiler.passes.dots.features_last import FeaturesLast
 from compiler.passes.dots.sliding_windows import LongFilterPadding, WindowPadding
 from compiler.passes.pipelines.default import (
+    divide_integer_products,
     expand_transforms,
     group_products,
     group_tile_products,
+    halve_products,
     lower,
     select_updates,
     stage_reductions,
@@ -72,6 +74,8 @@ def lower_for(module: HloModule, backend: Backend, target: BuildTarget, known: K
     if language.staged:
         expand_transforms(module, keeps)
         select_updates(module)
+    if language.tiles:
+        divide_integer_products(module, keeps)
     # Patches of activations whose features are last are rows of memory: no kernel transposes them.
     gathered = FeaturesLast(lambda i: keeps(i) or is_gathered(i), LAUNCH_BYTES)
     lower(module, keeps, gathered if language.tiles else FeaturesLast(lambda i: keeps(i) and not sums_windows(i)))
@@ -79,6 +83,8 @@ def lower_for(module: HloModule, backend: Backend, target: BuildTarget, known: K
     def stays(i: HloInstruction) -> bool:
         return is_kept(i) or i.parent in inside
 
+    if language.tiles:
+        halve_products(module, stays)
     if language.staged:
         stage_reductions(module, stays)
     wrap_library_ops(module, lambda i: library_computes(i) or is_left_to_library(i))

@@ -106,6 +106,43 @@ def test_adjacent_elements_are_computed_together(tmp_path: Path) -> None:
 
 
 @needs_emulator
+@pytest.mark.parametrize("t", ["f32", "bf16", "f16", "f64", "s32"])
+def test_adjacent_results_are_stored_together(t: str, tmp_path: Path) -> None:
+    after = [f"p2 = {t}[70,{{n}}] parameter(2)", f"r = {t}[70,{{n}}] subtract(d, p2)"]
+    wide, narrow = (product(t, 70, n, 37, after=[line.format(n=n) for line in after]) for n in (136, 45))
+    check([wide, narrow], tmp_path)
+    assert "store_wide(o0" in kernel_of(wide, "cuda").source
+    assert "store_wide(o0" not in kernel_of(narrow, "cuda").source
+
+
+def padded_window(t: str, features: int, low: int = 1) -> HloComputation:
+    """Return the product of the padded slices of an image with features, as of a convolution along one dimension."""
+    slices = [f"s{n} = {t}[50,{features}] slice(p), slice={{[{n}:{n + 50}], [0:{features}]}}" for n in range(3)]
+    return fused(
+        "\n".join(
+            [
+                f"x = {t}[50,{features}] parameter(0)",
+                f"w = {t}[{3 * features},40] parameter(1)",
+                f"z = {t}[] constant(0)",
+                f"p = {t}[52,{features}] pad(x, z), padding={low}_{2 - low}x0_0",
+                *slices,
+                f"c = {t}[50,{3 * features}] concatenate(s0, s1, s2), dimensions={{1}}",
+                f"ROOT d = {t}[50,40] dot(c, w), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}",
+            ]
+        )
+    )
+
+
+@needs_emulator
+@pytest.mark.parametrize("t", ["f32", "bf16", "f64"])
+def test_padded_rows_are_copied_where_they_are_inside(t: str, tmp_path: Path) -> None:
+    whole, odd = [padded_window(t, 16, low) for low in (0, 1, 2)], padded_window(t, 7)
+    check([*whole, odd], tmp_path)
+    assert all("inside = inside && " in kernel_of(c, "cuda").source for c in whole)
+    assert "inside = inside && " not in kernel_of(odd, "cuda").source
+
+
+@needs_emulator
 def test_tiles_of_other_sizes(tmp_path: Path) -> None:
     preset = default_schedule("cuda")
     for tiles in (
@@ -344,6 +381,52 @@ def test_a_product_of_few_long_sums_is_left_to_a_library(policy: str) -> None:
     assert "product" not in [k.kind for k in compile(text, backend="cuda", fusion_policy=policy).kernels]
 
 
+def test_an_operand_that_every_tile_would_compute_from_much_is_computed_once() -> None:
+    """A gated layer: the product of two activations and a gate is an operand of the next product."""
+    shapes = ["bf16[2048,2816]"] * 3
+    lines = [f"x{n} = {s} parameter({n})" for n, s in enumerate(shapes)]
+    text = "\n".join(
+        [
+            "HloModule m\nENTRY e {",
+            *lines,
+            "w = bf16[2816,1024] parameter(3)",
+            "y = bf16[2048,2816] multiply(x0, x1)",
+            "z = bf16[2048,2816] multiply(y, x2)",
+            "ROOT d = bf16[2048,1024] dot(z, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}",
+            "}",
+        ]
+    )
+
+    executable = compile(text, backend="cuda")
+
+    assert any(isinstance(t, GemmThunk) for t in executable.thunks)
+    assert "product" not in [k.kind for k in executable.kernels]
+
+
+def test_results_of_halves_are_stored_as_halves_and_widened_where_they_are_read() -> None:
+    text = """HloModule m
+    add { a = f32[] parameter(0) b = f32[] parameter(1) ROOT c = f32[] add(a, b) }
+    ENTRY e {
+      x = bf16[512,64] parameter(0)
+      y = bf16[64,512] parameter(1)
+      m = pred[512,512] parameter(2)
+      d = bf16[512,512] dot(x, y), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+      z = bf16[] constant(0)
+      b = bf16[512,512] broadcast(z), dimensions={}
+      s = bf16[512,512] select(m, d, b)
+      f = f32[512,512] convert(s)
+      e = f32[512,512] exponential(f)
+      zero = f32[] constant(0)
+      r = f32[512] reduce(e, zero), dimensions={1}, to_apply=add
+      c = f32[512] reduce(f, zero), dimensions={0}, to_apply=add
+      ROOT t = (f32[512], f32[512]) tuple(r, c)
+    }"""
+
+    products = [k for k in compile(text, backend="cuda").kernels if k.kind == "product"]
+
+    assert {s.element_type.text for k in products for s in k.outputs} <= {"bf16"}
+
+
 @needs_nvrtc
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_90", "sm_100"])
 def test_nvrtc_compiles_products(architecture: str) -> None:
@@ -352,6 +435,7 @@ def test_nvrtc_compiles_products(architecture: str) -> None:
         kernel_of(product(t, 70, 40, 30, after=[line.format(t=t) for line in after]), "cuda")
         for t in ("f32", "bf16", "f16", "f64", "s32")
     ]
+    specs += [kernel_of(padded_window(t, 16), "cuda") for t in ("f32", "bf16", "f64")]
     assert nvrtc_errors(source_of(specs), architecture) == ""
 
 

@@ -23,6 +23,8 @@ USUAL_REGISTERS = 40
 """Registers per thread of a kernel that was not compiled for a GPU."""
 TENSOR_FLOPS = 4096.0
 """Operations of a warp's product of 16 x 16 by 16 x 8 matrices."""
+_OF_PRODUCTS = frozenset({"product", "attention"})
+"""Kinds of kernels whose multiplications and additions are one instruction each."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,8 @@ class KernelWork:
         grid, block: blocks, and threads per block.
         registers: per thread.
         shared_bytes: per block.
-        flops: scalar operations, with transcendental functions weighted, without those of tensor cores.
+        flops: scalar operations, with transcendental functions weighted, without those of tensor cores; a fused
+            multiplication and addition of a product is one.
         tensor_flops: operations of tensor cores.
         is_double: whether it computes in f64.
         footprint: bytes of memory that it touches.
@@ -90,9 +93,12 @@ def work_of(
     sectors = sum(a.load_sectors + a.store_sectors for a in arrays)
     tensor = counts.exchanges.get("tensor", 0.0)
     tensor_flops = tensor * TENSOR_FLOPS
+    flops = max(0.0, spec.flops - tensor_flops)
+    if spec.kind in _OF_PRODUCTS and not tensor:
+        flops /= 2
     return KernelWork(
         name=spec.name, grid=counts.grid, block=counts.block, registers=registers, shared_bytes=shared_bytes,
-        flops=max(0.0, spec.flops - tensor_flops), tensor_flops=tensor_flops,
+        flops=flops, tensor_flops=tensor_flops,
         is_double=any(s.element_type.text in ("f64", "c128") for s in spec.outputs), footprint=counts.footprint,
         loaded=sum(a.loaded_bytes for a in arrays), stored=sum(a.stored_bytes for a in arrays),
         reloaded=sum(a.reloaded_bytes for a in arrays), l2_bytes=counts.l2_bytes, requests=requests,

@@ -53,8 +53,8 @@ class TileOperand:
     """An operand of a product: the element at a free index and a position along the depth.
 
     Attributes:
-        body: statements that compute the element.
-        value: name of the element.
+        body: statements that compute the element, or where it is copied.
+        value: name of the element; where elements are copied, of the test without which they are 0, if there is one.
         along_depth: whether elements that are adjacent in memory follow each other along the depth.
         buffer: the array argument from which elements are copied as they are; empty if `body` computes them.
         offset: of the element in the buffer.
@@ -101,6 +101,8 @@ class TileProduct:
         result: name of the sum in `epilogue`.
         epilogue: statements that run for each element of the tile; they contain the stores.
         shape: sizes of the tile.
+        group: number of adjacent columns that the epilogue takes at a time, whose sums are in the local array GROUP;
+            0 for single sums.
     """
 
     row: Var
@@ -115,6 +117,7 @@ class TileProduct:
     result: str
     epilogue: tuple[Any, ...]
     shape: TileShape
+    group: int = 0
 
     @property
     def bodies(self) -> tuple[tuple[Any, ...], ...]:

@@ -191,7 +191,7 @@ __device__ inline void tensor_attention(S &shared, const Q &queries, const K &ke
         put_matrix(shared, ((threadIdx.x >> 5) * SLICE + m) * 16 * PITCH + f * 8, PITCH, sums[start + m][first_feature / 8 + f]);
     __syncthreads();
     const auto row_of = [&](int r) { return r / (SLICE * 16) * (TILES_M * 16) + start * 16 + r % (SLICE * 16); };
-    finish_rows<WARPS * SLICE * 16, PART, PITCH, THREADS, true, QUERIES, FEATURES>(shared, store, row_of, first_query,
+    finish_rows<WARPS * SLICE * 16, PART, PITCH, THREADS, true, 0, QUERIES, FEATURES, float>(shared, store, row_of, first_query,
                                                                                   (I)first_feature);
     __syncthreads();
   }
@@ -319,7 +319,7 @@ __device__ inline void scalar_attention(S &shared, const Q &queries, const K &ke
     for (int n = 0; n < SLICE; n++) Features::write(sums[start + n], &shared[(n * PM + row_part) * PITCH_V], column_part);
     __syncthreads();
     const auto row_of = [&](int r) { return Rows::position(r % PM, start + r / PM); };
-    finish_rows<SLICE * PM, DV, PITCH_V, THREADS, false, QUERIES, FEATURES>(shared, store, row_of, first_query, (I)0);
+    finish_rows<SLICE * PM, DV, PITCH_V, THREADS, false, 0, QUERIES, FEATURES, float>(shared, store, row_of, first_query, (I)0);
     __syncthreads();
   }
 }

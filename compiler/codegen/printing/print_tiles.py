@@ -36,13 +36,17 @@ def print_product(s: TileProduct, emit: Callable[[str], None], body: PrintBody, 
     _tiles(s, word, emit, dynamic)
     _operand("left_operand", s.lhs, s.row, s.depth, emit, body)
     _operand("right_operand", s.rhs, s.column, s.depth, emit, body)
-    emit(f"const auto store_result = [&]({_parameters(s.row, s.column)}, const {COMPUTE_TYPES[s.sums]} {s.result}) {{")
+    held = "float" if s.uses_tensor_cores else element
+    result = f"{held} (&{GROUP})[{s.group}]" if s.group else f"{COMPUTE_TYPES[s.sums]} {s.result}"
+    emit(f"const auto store_result = [&]({_parameters(s.row, s.column)}, const {result}) {{")
+    if s.group:
+        emit(f"  const index_t {group_number(s.column, s.group).name} = {s.column.name} / {s.group};")
     body(s.epilogue)
     emit("};")
     t = s.shape
     tile = f"{t.rows}, {t.columns}, {t.depth}, {t.row_parts}, {t.column_parts}"
     name, last = ("tensor_product", t.stages) if s.uses_tensor_cores else ("scalar_product", t.depth_parts)
-    sizes = f"{s.row.extent}, {s.column.extent}, {s.depth.extent}"
+    sizes = f"{s.row.extent}, {s.column.extent}, {s.depth.extent}, {s.group}"
     emit(
         f"{name}<{element}, {tile}, {last}, {sizes}>(shared_tiles, left_operand, right_operand, store_result, "
         f"(index_t){s.first_row.to_c()}, (index_t){s.first_column.to_c()});"
@@ -123,9 +127,13 @@ def _operand(
         emit("};")
         emit(f"const auto {name} = group_operand<{along_depth}, {operand.group}>({name}_fill);")
         return
-    emit(f"const auto {name}_at = [&]({_parameters(free, depth)}) {{")
+    inside = ", bool &inside" if operand.vector else ""
+    emit(f"const auto {name}_at = [&]({_parameters(free, depth)}{inside}) {{")
     if operand.vector:
-        emit(f"  return (const void *)&{operand.buffer}[{operand.offset.to_c()}];")
+        body(operand.body)
+        if operand.value:
+            emit(f"  inside = inside && {operand.value};")
+        emit(f"  return (const void *)&{operand.buffer}[inside ? {operand.offset.to_c()} : 0];")
     else:
         body(operand.body)
         emit(f"  return {operand.value};")

@@ -2,7 +2,8 @@
 // Matrix products: the threads of a block compute a tile of the result from tiles of the operands in shared memory.
 //
 // An operand is a function of a free index and a position along the depth. With VECTOR = 0 it returns the element, 0 of
-// which stands for those beyond the end; otherwise it returns the address of VECTOR elements that are copied at once.
+// which stands for those beyond the end; otherwise it returns the address of VECTOR elements that are copied at once, and
+// sets its third argument to false where they are 0.
 // A function with a third argument puts GROUP elements that follow each other into an array.
 // ALONG says that elements that follow each other along the depth are adjacent in memory, and so in shared memory.
 template <bool ALONG, int VECTOR, class F> struct Operand {
@@ -41,16 +42,30 @@ __device__ constexpr int divisor(int each, int fit, int d) { return d <= 1 || (d
 __device__ constexpr int fitting(int each, int fit) { return divisor(each, fit, each); }
 
 // The result is computed from sums in shared memory, so that adjacent threads read and write adjacent elements.
-// `row_of(r)` is the row of the tile that is in row r; with BITS, shared memory holds floats as integers.
-template <int ROWS, int COLUMNS, int PITCH, int THREADS, bool BITS, int64_t M, int64_t N, class S, class E, class R, class I>
+// `row_of(r)` is the row of the tile that is in row r; with BITS, shared memory holds floats as integers. With GROUP > 0
+// `store` takes so many adjacent columns at a time, none of which is beyond the end if the first one is not.
+template <int ROWS, int COLUMNS, int PITCH, int THREADS, bool BITS, int GROUP, int64_t M, int64_t N, class T, class S, class E, class R, class I>
 __device__ inline void finish_rows(S &shared, const E &store, const R &row_of, I first_row, I first_column) {
+  constexpr int WIDTH = GROUP ? GROUP : 1, MOST = 16 / sizeof(T), RUN = WIDTH < MOST ? WIDTH : MOST;
 #pragma unroll 2
-  for (int e = threadIdx.x; e < ROWS * COLUMNS; e += THREADS) {
-    const int r = e / COLUMNS, c = e % COLUMNS;
+  for (int e = threadIdx.x; e < ROWS * COLUMNS / WIDTH; e += THREADS) {
+    const int r = e / (COLUMNS / WIDTH), c = e % (COLUMNS / WIDTH) * WIDTH;
     const I i = first_row + row_of(r), j = first_column + c;
     if (i < M && j < N) {
-      if constexpr (BITS) store(i, j, BITS_TO_F32(shared[r * PITCH + c]));
-      else store(i, j, shared[r * PITCH + c]);
+      if constexpr (GROUP == 0) {
+        if constexpr (BITS) store(i, j, BITS_TO_F32(shared[r * PITCH + c]));
+        else store(i, j, shared[r * PITCH + c]);
+      } else {
+        T values[WIDTH];
+#pragma unroll
+        for (int n = 0; n < WIDTH; n += RUN) {
+          Pack<T, RUN> run;
+          run.read(&shared[r * PITCH + c + n]);
+#pragma unroll
+          for (int v = 0; v < RUN; v++) values[n + v] = run.value[v];
+        }
+        store(i, j, values);
+      }
     }
   }
 }
@@ -69,10 +84,11 @@ template <class T, int ROWS, int DEPTH, int PITCH, int THREADS, class O> struct 
     for (int n = 0; n < EACH; n++) {
       const int unit = thread + n * THREADS;
       const I i = first + row_of(unit), k = step + step_of(unit);
-      const bool inside = (UNITS % THREADS == 0 || unit < UNITS) && i < LENGTH && k < K;
+      bool inside = (UNITS % THREADS == 0 || unit < UNITS) && i < LENGTH && k < K;
       if constexpr (O::vector != 0) {
+        const void *from = operand.at(i, k, inside);
         if (inside) {
-          held[n].read(operand.at(i, k));
+          held[n].read(from);
         } else {
 #pragma unroll
           for (int v = 0; v < WIDTH; v++) held[n].value[v] = 0;
@@ -123,7 +139,7 @@ template <class T, int SIZE, int PARTS> struct Runs {
 };
 
 // With PK > 1 so many groups of threads take steps of the depth in turns, each with stages of its own.
-template <class T, int BM, int BN, int BK, int PM, int PN, int PK, int64_t M, int64_t N, int64_t K, class S, class L, class R, class E, class I>
+template <class T, int BM, int BN, int BK, int PM, int PN, int PK, int64_t M, int64_t N, int64_t K, int GROUPED, class S, class L, class R, class E, class I>
 __device__ inline void scalar_product(S &shared, const L &left, const R &right, const E &store, I first_row, I first_column) {
   constexpr int THREADS = PM * PN, PITCH_A = BM + 4, PITCH_B = BN + 4, STAGE = BK * (PITCH_A + PITCH_B);
   constexpr int GROUP = 2 * STAGE > PM * PITCH_B ? 2 * STAGE : PM * PITCH_B;
@@ -187,7 +203,7 @@ __device__ inline void scalar_product(S &shared, const L &left, const R &right, 
       __syncthreads();
     }
     const auto row_of = [&](int r) { return Rows::position(r % PM, start + r / PM); };
-    finish_rows<SLICE * PM, BN, PITCH_B, PK * THREADS, false, M, N>(shared, store, row_of, first_row, first_column);
+    finish_rows<SLICE * PM, BN, PITCH_B, PK * THREADS, false, GROUPED, M, N, T>(shared, store, row_of, first_row, first_column);
     __syncthreads();
   }
 }
@@ -213,8 +229,9 @@ template <class T, int ROWS, int DEPTH, int THREADS, class O> struct HalfTile {
       const int line = unit / (LENGTH / WIDTH), along = unit % (LENGTH / WIDTH) * WIDTH;
       const I i = first + (O::along ? line : along), k = step + (O::along ? along : line);
       if constexpr (O::vector != 0) {
-        const bool inside = i < M && k < K;
-        copy_async<WIDTH * 2>(shared, start + line * PITCH + along / 2, inside ? operand.at(i, k) : operand.at(0, 0), inside);
+        bool inside = i < M && k < K;
+        const void *from = operand.at(i, k, inside);
+        copy_async<WIDTH * 2>(shared, start + line * PITCH + along / 2, from, inside);
       } else if constexpr (O::group != 0) {
         float values[WIDTH];
         if (i < M && k < K) {
@@ -268,8 +285,8 @@ template <class S> __device__ inline void put_matrix(S &shared, int start, int p
   }
 }
 
-template <class T, int BM, int BN, int BK, int WM, int WN, int STAGES, int64_t M, int64_t N, int64_t K, class S, class L,
-          class R, class E, class I>
+template <class T, int BM, int BN, int BK, int WM, int WN, int STAGES, int64_t M, int64_t N, int64_t K, int GROUPED, class S,
+          class L, class R, class E, class I>
 __device__ inline void tensor_product(S &shared, const L &left, const R &right, const E &store, I first_row, I first_column) {
   constexpr int THREADS = 32 * WM * WN, TILES_M = BM / WM / 16, TILES_N = BN / WN / 8;
   using A = HalfTile<T, BM, BK, THREADS, L>;
@@ -341,7 +358,7 @@ __device__ inline void tensor_product(S &shared, const L &left, const R &right, 
         put_matrix(shared, (warp / WN * SLICE + m) * 16 * PITCH + warp_column + n * 8, PITCH, sums[start + m][n]);
     __syncthreads();
     const auto row_of = [&](int r) { return r / (SLICE * 16) * (BM / WM) + start * 16 + r % (SLICE * 16); };
-    finish_rows<WM * SLICE * 16, BN, PITCH, THREADS, true, M, N>(shared, store, row_of, first_row, first_column);
+    finish_rows<WM * SLICE * 16, BN, PITCH, THREADS, true, GROUPED, M, N, float>(shared, store, row_of, first_row, first_column);
     __syncthreads();
   }
 }

@@ -9,10 +9,11 @@ from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import Var
 from compiler.codegen.nest.loop_ir import LoopKind
+from compiler.codegen.nest.scalar_ops import SCALAR_BYTES
 from compiler.codegen.nest.tile_attention import TileAttention
 from compiler.codegen.nest.tiles import GROUP, TileOperand, TileProduct, group_number
 from compiler.codegen.nest.traversal import map_bodies, walk
-from compiler.codegen.schedules.cuda_shapes import MAX_THREADS
+from compiler.codegen.schedules.cuda_shapes import ACCESS_BYTES, MAX_THREADS
 from compiler.codegen.schedules.cuda_wide import Lane, in_lane, width_of
 from compiler.codegen.schedules.loop_transforms import without_dead_code
 from compiler.codegen.schedules.schedule import Schedule
@@ -49,10 +50,13 @@ def bind_tiles(kernel: lir.Kernel, shared_bytes: int) -> lir.Kernel:
 
 
 def _with_groups(s: lir.Stmt, types: Mapping[str, PrimitiveType]) -> lir.Stmt:
-    """Return a tile whose operands for tensor cores are computed several adjacent elements at a time where possible."""
-    if isinstance(s, TileProduct) and s.uses_tensor_cores:
+    """Return a tile with several adjacent elements at a time where possible: operands of tensor cores, and results."""
+    if isinstance(s, TileProduct):
+        made = _with_grouped_results(s, types)
+        if not s.uses_tensor_cores:
+            return made
         lhs, rhs = _grouped(s.lhs, s.row, s.depth, types), _grouped(s.rhs, s.column, s.depth, types)
-        return replace(s, lhs=lhs, rhs=rhs)
+        return replace(made, lhs=lhs, rhs=rhs)
     if isinstance(s, TileAttention) and s.uses_tensor_cores:
         keys, values = _grouped(s.keys, s.key, s.depth, types), _grouped(s.values, s.feature, s.key, types)
         return replace(s, queries=_grouped(s.queries, s.query, s.depth, types), keys=keys, values=values)
@@ -70,6 +74,17 @@ def _grouped(o: TileOperand, free: Var, depth: Var, types: Mapping[str, Primitiv
     lane = Lane.of(along, ix.of(group_number(along, group)), group)
     body = (*o.body, lir.LocalStore(GROUP, ix.of(lane.u), o.value))
     return replace(o, group=group, group_body=in_lane(body, lane, types, {}))
+
+
+def _with_grouped_results(s: TileProduct, types: Mapping[str, PrimitiveType]) -> TileProduct:
+    """Return a product that stores as many adjacent columns at a time as one access takes."""
+    most = ACCESS_BYTES // SCALAR_BYTES[s.sums] * (2 if s.uses_tensor_cores else 1)
+    group = width_of([(s.column, s.epilogue)], types, Schedule(), most)
+    if group < 2:
+        return s
+    lane = Lane.of(s.column, ix.of(group_number(s.column, group)), group)
+    body = (lir.Let(s.result, s.sums, lir.LocalLoad(GROUP, ix.of(lane.u))), *s.epilogue)
+    return replace(s, group=group, epilogue=in_lane(body, lane, types, {}))
 
 
 def _bound(s: lir.Stmt) -> lir.Stmt:

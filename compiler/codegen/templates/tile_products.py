@@ -31,6 +31,7 @@ from compiler.codegen.templates.dots import (
     loads_of,
     operand_indices,
 )
+from compiler.codegen.templates.guarded_loads import GuardedLoad, guarded_load
 from compiler.codegen.templates.warp_reads import SECTOR_BYTES, orders_of, reads_of, sectors_along
 from compiler.errors import UnsupportedError
 from compiler.ir.computation import HloComputation
@@ -416,6 +417,8 @@ def tile_operand(e: Emitter, operand: HloInstruction, index: Index, free: Var, d
         name = e.value(operand, index)
     load = _plain_load(body.stmts, t, (free, depth))
     copied = None if load is None else _copied(load, free, depth, t)
+    if copied is None and (guarded := guarded_load(body.stmts, t, [s for f in e.frames for s in f.stmts])) is not None:
+        copied = _copied_where(guarded, free, depth, t)
     if copied is not None:
         return copied
     along, _ = reads_of(tuple(body.stmts), free, depth)
@@ -432,6 +435,18 @@ def _copied(load: lir.Load, free: Var, depth: Var, t: T) -> TileOperand | None:
         while vector * t.byte_size >= LEAST_BYTES:
             if inner.extent % vector == 0 and rest.factor % vector == 0:
                 return TileOperand((), "", along, load.buffer, load.offset, vector)
+            vector //= 2
+    return None
+
+
+def _copied_where(guarded: GuardedLoad, free: Var, depth: Var, t: T) -> TileOperand | None:
+    """Return an operand that is copied in pieces, zeros where its test fails, or None if pieces are not uniform."""
+    for inner, along in ((depth, True), (free, False)):
+        vector = COPY_BYTES // t.byte_size
+        while vector * t.byte_size >= LEAST_BYTES:
+            if inner.extent % vector == 0 and guarded.is_wide(inner, vector):
+                load = guarded.load
+                return TileOperand(guarded.tests, guarded.condition, along, load.buffer, load.offset, vector)
             vector //= 2
     return None
 

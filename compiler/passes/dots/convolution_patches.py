@@ -117,7 +117,8 @@ def is_gathered(i: HloInstruction) -> bool:
     """Check for a convolution that becomes a product over patches, which is neither depthwise nor one over tiles."""
     types = {o.shape.element_type for o in (*i.operands, i)}
     form = _Form.of(i)
-    return form is not None and len(types) == 1 and types <= _TYPES and form.groups == 1 and not form.is_tiled
+    is_real = len(types) == 1 and all(t in _TYPES or t.is_half for t in types)
+    return form is not None and is_real and form.groups == 1 and not form.is_tiled
 
 
 def suits_tiles(i: HloInstruction) -> bool:

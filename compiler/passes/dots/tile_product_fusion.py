@@ -24,15 +24,19 @@ _TYPES = frozenset({T.F32, T.F64, T.F16, T.BF16})
 _HALVES = frozenset({T.F16, T.BF16})
 _MOVED = frozenset({Opcode.RESHAPE, Opcode.BITCAST, Opcode.BROADCAST, Opcode.CONSTANT})
 """Opcodes that cost no pass over memory by themselves."""
+_CONTINUING = _MOVED | {Opcode.REDUCE, Opcode.TRANSPOSE, Opcode.SLICE, Opcode.CONCATENATE, Opcode.PAD}
+"""Opcodes besides elementwise ones whose kernels can make what follows a product."""
 UNITS = 132
 """Multiprocessors of an H100, for which all figures here are estimates: none has been measured."""
 RATES = {T.F16: 7e14, T.BF16: 7e14, T.F32: 5e13, T.F64: 5e13}
 """Flops per second of a library. The data sheet of the H100 says 9.9e14, 9.9e14, 6.7e13 and 6.7e13 (tensor cores)."""
-SLOWDOWNS = {T.F16: 1.7, T.BF16: 1.7, T.F32: 1.2, T.F64: 2.0}
+SLOWDOWNS = {T.F16: 2.0, T.BF16: 2.0, T.F32: 1.2, T.F64: 2.0}
 """Estimated time of a large generated product relative to a library: it uses `mma` instead of `wgmma`, and no tensor
 cores for f64."""
-BANDWIDTH = 2.5e12
-"""Bytes per second from memory."""
+BANDWIDTH, CACHE_BANDWIDTH = 2.5e12, 4.5e12
+"""Bytes per second from memory, and from the level 2 cache."""
+LARGE_TILES = ((128, 128), (128, 64), (64, 64), (32, 32))
+"""Rows and columns of the tiles that generated kernels prefer."""
 LAUNCH = 3e-6
 """Seconds that a kernel takes longer than its work, in a graph."""
 TILE, STEP, STEP_SECONDS = 64, 32, 4e-7
@@ -56,11 +60,29 @@ class TileProductFusion(ComputationPass):
         for dot in [i for i in computation.post_order() if i.opcode is Opcode.DOT]:
             if dot in fixed or not _has_tiles(dot):
                 continue
-            region = product_region(computation, dot, fixed)
-            if generated_seconds(dot) <= library_seconds(dot) + spared_seconds(dot, region):
+            region = _without_widening(product_region(computation, dot, fixed))
+            if generated_seconds(dot, region) < library_seconds(dot) + spared_seconds(dot, region):
                 outline(computation, region, "product")
                 changed = True
         return changed
+
+
+def _without_widening(region: Sequence[HloInstruction]) -> list[HloInstruction]:
+    """Return a region without the conversions at its end to wider types, which the kernels that read it can make."""
+    kept = list(region)
+    for i in reversed(region):
+        inside = set(kept)
+        if i.opcode is not Opcode.CONVERT or not inside.isdisjoint(i.users) or not _is_continued(i):
+            continue
+        source = i.operands[0]
+        if source in inside and len(source.users) == 1 and source.shape.byte_size < i.shape.byte_size:
+            kept.remove(i)
+    return kept
+
+
+def _is_continued(i: HloInstruction) -> bool:
+    """Check whether all users of a value compute something from its elements, in kernels of their own."""
+    return not i.is_root and all(u.opcode.is_elementwise or u.opcode in _CONTINUING for u in i.users)
 
 
 def _has_tiles(dot: HloInstruction) -> bool:
@@ -94,32 +116,90 @@ def library_seconds(dot: HloInstruction) -> float:
     return max(_flops(dot) / RATES[dot.operands[0].shape.element_type], _traffic(dot))
 
 
-def generated_seconds(dot: HloInstruction) -> float:
-    """Return the estimated seconds of a dot alone in a generated kernel."""
+def generated_seconds(dot: HloInstruction, region: Sequence[HloInstruction]) -> float:
+    """Return the estimated seconds of a dot in a generated kernel with what is computed before it.
+
+    Each tile of the result reads what its rows and columns are computed from.
+
+    Args:
+        dot: the dot.
+        region: what the fusion would consist of.
+    """
     s, t = ProductSizes.of(dot), _type_of(dot)
+    edges = _tile_edges(s, t)
     tiles = s.batch * -(-s.m // TILE) * -(-s.n // TILE)
     whole = tiles * (TILE * TILE * 2.0 * s.k) / (RATES[t] / SLOWDOWNS[t])
     waiting = -(-s.k // STEP) * STEP_SECONDS * -(-tiles // (4 * UNITS))
-    return max(whole, waiting, _traffic(dot))
+    lhs, rhs = (_bytes_read(o, region) for o in dot.operands)
+    reading = (lhs * -(-s.n // edges[1]) + rhs * -(-s.m // edges[0])) / CACHE_BANDWIDTH
+    return max(whole, waiting, reading, _traffic(dot))
+
+
+def _tile_edges(s: ProductSizes, t: T) -> tuple[int, int]:
+    """Return the rows and columns of a tile: the largest of which there are enough for all multiprocessors."""
+    sizes = LARGE_TILES if t in _HALVES else LARGE_TILES[1:]
+    enough = (size for size in sizes if s.batch * -(-s.m // size[0]) * -(-s.n // size[1]) >= UNITS)
+    return next(enough, sizes[-1])
+
+
+def _bytes_read(operand: HloInstruction, region: Sequence[HloInstruction]) -> float:
+    """Return the bytes from which an operand is computed inside of a region, once for each of its elements."""
+    inside, seen, work, total = set(region), set[HloInstruction](), [operand], 0.0
+    while work:
+        i = work.pop()
+        if i in seen:
+            continue
+        seen.add(i)
+        if i in inside and i.operands:
+            work += i.operands
+        else:
+            total += min(i.shape.byte_size, operand.shape.num_elements * i.shape.element_type.byte_size)
+    return total
 
 
 def spared_seconds(dot: HloInstruction, region: Sequence[HloInstruction]) -> float:
     """Return the seconds of passes over memory and launches that a library would need besides the dot.
+
+    What follows the dot costs nothing where a kernel that exists in any case can make it.
 
     Args:
         dot: the dot.
         region: what the fusion would consist of.
     """
     inside = set(region)
-    seconds = 0.0
-    around = [i for i in region if i is not dot and i.opcode not in _MOVED]
-    read = {o for i in around for o in i.operands if (o not in inside or o is dot) and o.opcode not in _MOVED}
     before = [o for o in dot.operands if o in inside and o.opcode not in (Opcode.RESHAPE, Opcode.BITCAST)]
-    written = {i for i in around if i.is_root or any(u not in inside for u in i.users)} | set(before)
-    if around or before:
-        seconds += sum(i.shape.byte_size for i in read | written) / BANDWIDTH
-        seconds += LAUNCH * (bool(before) + any(i in around for i in written - set(before)))
+    above = _above(dot, inside)
+    after = [i for i in region if i is not dot and i not in above]
+    seconds = _pass_seconds([i for i in above if i.opcode not in _MOVED], set(before), inside)
+    outputs = {i for i in after if i.is_root or any(u not in inside for u in i.users)}
+    if not all(_is_continued(i) for i in outputs):
+        seconds += _pass_seconds([i for i in after if i.opcode not in _MOVED], outputs, inside - {dot})
+    elif dot not in outputs and all(u in inside for u in dot.users):  # the kernels that follow read the product instead
+        extra = dot.shape.byte_size - sum(i.shape.byte_size for i in outputs)
+        seconds += max(0, extra) / BANDWIDTH
     for operand in dot.operands:
         if operand not in before and needs_transpose(dot, operand):
             seconds += LAUNCH + 2.0 * operand.shape.byte_size / BANDWIDTH
     return seconds
+
+
+def _above(dot: HloInstruction, inside: set[HloInstruction]) -> set[HloInstruction]:
+    """Return the instructions of a region from which the operands of its dot are computed."""
+    found, work = set[HloInstruction](), list(dot.operands)
+    while work:
+        i = work.pop()
+        if i in inside and i not in found:
+            found.add(i)
+            work += i.operands
+    return found
+
+
+def _pass_seconds(
+    computed: Sequence[HloInstruction], written: set[HloInstruction], inside: set[HloInstruction]
+) -> float:
+    """Return the seconds of a kernel of some instructions, which reads what is not inside and writes some of them."""
+    if not computed and not written:
+        return 0.0
+    read = {o for i in computed for o in i.operands if o not in inside and o.opcode not in _MOVED}
+    size = sum(i.shape.byte_size for i in read | written)
+    return size / BANDWIDTH + LAUNCH

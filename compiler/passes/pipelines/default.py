@@ -11,6 +11,8 @@ from compiler.passes.dots.boolean_dots import BooleanDots
 from compiler.passes.dots.convolution_reversal import ConvolutionReversal
 from compiler.passes.dots.deep_products import DeepProducts
 from compiler.passes.dots.features_last import FeaturesLast
+from compiler.passes.dots.half_operands import HalfOperands
+from compiler.passes.dots.integer_parts import IntegerParts
 from compiler.passes.dots.product_fusion import ProductFusion
 from compiler.passes.dots.tile_product_fusion import TileProductFusion
 from compiler.passes.dots.vector_product_sums import VectorProductSums
@@ -173,6 +175,29 @@ def expand_transforms(module: HloModule, keeps: Keeps) -> bool:
 def select_updates(module: HloModule) -> bool:
     """Replace scatters of single elements into constant arrays by selections; return whether any was."""
     changed = ScatterSelect().run(module)
+    if changed:
+        PipelineRun().run(_lowering()[1], module)
+    return changed
+
+
+def divide_integer_products(module: HloModule, keeps: Keeps) -> bool:
+    """Divide deep products of short integers into parts that f32 computes exactly; return whether any was.
+
+    Args:
+        module: the module to change, before `lower`.
+        keeps: says for a dot whether it is kept as it is.
+    """
+    return sparing(IntegerParts(), keeps).run(module)
+
+
+def halve_products(module: HloModule, keeps: Keeps) -> bool:
+    """Multiply halves where the operands of f32 products have no more bits than these; return whether any are.
+
+    Args:
+        module: the module to change, after `lower`.
+        keeps: says for a dot whether it is kept as it is.
+    """
+    changed = sparing(HalfOperands(), keeps).run(module)
     if changed:
         PipelineRun().run(_lowering()[1], module)
     return changed
