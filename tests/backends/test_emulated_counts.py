@@ -166,3 +166,26 @@ def test_what_long_launches_touch_is_extrapolated_and_their_barriers_are_not() -
 def test_samples_have_blocks_from_both_ends() -> None:
     assert sample_windows(9) == [(0, 9)]
     assert sample_windows(1000) == [(0, 3), (498, 3), (997, 3)]
+    assert sample_windows(9, parts=[4]) == [(0, 9)]
+    # A twelfth of the blocks does something else.
+    first, *rest = sample_windows(1200, parts=[100])
+    assert first == (0, 3)
+    assert len(rest) == 11
+    assert rest[0] == (100, 3)
+    assert rest[-1] == (1197, 3)
+    assert sample_windows(1000, parts=[2]) == [(0, 2), *((2 + 995 * n // 11, 3) for n in range(12))]
+
+
+def test_each_nest_of_a_kernel_is_sampled_by_its_share_of_the_blocks() -> None:
+    """Ten blocks of 120 each read as much as eleven others."""
+    text = (
+        "const int block_ = blockIdx.x; if (block_ < 10) { float s = 0;"
+        "for (int k = 0; k < 11; k++) s += x[(block_ * 11 + k) * 256 + threadIdx.x];"
+        "out[block_ * 256 + threadIdx.x] = s; }"
+        "else { if (block_ < 120) out1[(block_ - 10) * 256 + threadIdx.x] = x[(block_ - 10) * 256 + threadIdx.x]; }"
+    )
+    found = counted(text, [numbers(110 * 256)], [zeros(10 * 256), zeros(110 * 256)], grid=120, block=256)
+    read, sums, copied = found.arrays
+    assert read.load_requests == pytest.approx(2 * 110 * 8, rel=0.1)
+    assert sums.store_requests == pytest.approx(10 * 8, rel=0.1)
+    assert copied.store_requests == pytest.approx(110 * 8, rel=0.1)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +16,8 @@ SECTOR = 32
 """Bytes of the unit in which caches and memory transfer data."""
 MOST_ACCESSES = 6_000_000
 """Accesses of all threads of the sampled blocks that are counted; what follows is extrapolated."""
+MOST_PLACES = 12
+"""About how many places of a grid are sampled whose parts do different work."""
 
 
 class CWindow(ctypes.Structure):
@@ -155,11 +159,28 @@ class KernelCounts:
         return again + sum(a.loaded_bytes + a.stored_bytes for a in self.arrays)
 
 
-def sample_windows(grid: int, neighbors: int = 3) -> list[tuple[int, int]]:
-    """Return the blocks to run as (first, number): all of a small grid, else the first, middle and last `neighbors`."""
+def sample_windows(grid: int, neighbors: int = 3, parts: Sequence[int] = ()) -> list[tuple[int, int]]:
+    """Return the blocks to run as (first, number): all of a small grid, else `neighbors` at several places.
+
+    These are the first, the middle and the last blocks. Where parts of the grid do different work, each has as many
+    places as it has blocks, in proportion, and at least one.
+
+    Args:
+        grid: number of blocks.
+        neighbors: number of blocks at a place.
+        parts: the blocks at which a part of the grid ends and another begins, in order.
+    """
     if grid <= 3 * neighbors:
         return [(0, grid)]
-    return [(0, neighbors), ((grid - neighbors) // 2, neighbors), (grid - neighbors, neighbors)]
+    if not parts:
+        return [(0, neighbors), ((grid - neighbors) // 2, neighbors), (grid - neighbors, neighbors)]
+    chosen = []
+    for first, end in itertools.pairwise((0, *parts, grid)):
+        size = end - first
+        count = min(neighbors, size)
+        places = max(1, min(size // count, round(MOST_PLACES * size / grid)))
+        chosen += [(first + (size - count) * n // max(1, places - 1), count) for n in range(places)]
+    return chosen
 
 
 def counts_of(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import re
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -34,6 +35,8 @@ MOST_THREADS = 1024
 """Threads per block."""
 L1_BYTES = 32 << 10
 """Size of the level 1 cache that a block has for itself if several share that of a multiprocessor."""
+_PARTS = re.compile(r"if \(block_ < (\d+)\)")
+"""Where in a source the blocks of a nest end that runs beside others."""
 
 
 class _Index(ctypes.Structure):
@@ -148,12 +151,14 @@ class EmulatedKernels:
         with self._prepared(symbol, pointers, grid, block, shared_bytes) as launch:
             blocks = launch.grid.x * launch.grid.y * launch.grid.z
             threads = launch.block.x * launch.block.y * launch.block.z
-            chosen = sample_windows(blocks)
+            parts = [int(n) for n in _PARTS.findall(self.specs[symbol].source)]
+            chosen = sample_windows(blocks, parts=[n for n in parts if n < blocks])
             windows = (CWindow * len(chosen))(*(CWindow(*w) for w in chosen))
             counts, buffers = CCounts(), (CBufferCounts * max(1, launch.buffer_count))()
             launch.windows, launch.window_count = ctypes.addressof(windows), len(chosen)
             launch.counts, launch.buffer_counts = ctypes.addressof(counts), ctypes.addressof(buffers)
             launch.l1_bytes = l1_bytes
+            most_accesses *= 1 + bool(parts)
             launch.most_accesses = max(1, most_accesses // (threads * sum(count for _, count in chosen)))
             error = self._run(launch)
         spec = self.specs[symbol]

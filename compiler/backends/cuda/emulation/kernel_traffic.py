@@ -78,8 +78,12 @@ def _key(spec: KernelSpec) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
+_SAMPLING = 2
+"""Version of the choice of blocks that are sampled, on which counts depend."""
+
+
 def _index(tools: EmulatorToolchain) -> str:
-    return f"counts-{tools.identity}"
+    return f"counts-{_SAMPLING}-{tools.identity}"
 
 
 def _read(text: str) -> KernelCounts | None:
