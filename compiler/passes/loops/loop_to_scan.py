@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, TypeAlias
 
 from compiler.analysis.while_loop import Induction, LoopView, induction, invariant_elements
 from compiler.ir import HloComputation, HloInstruction, HloModule, Opcode, PrimitiveType
@@ -40,18 +41,18 @@ class LoopToScan:
         changed = False
         for view in loops.views():
             counter = induction(view)
-            if counter is None or counter.step != 1 or counter.trip_count < 1 or not _plain(view):
+            if counter is None or counter.step != 1 or counter.trip_count < 1 or not is_plain(view):
                 continue
-            walk = _Walk.of(view, counter)
+            walk = Walk.of(view, counter)
             if walk is not None:
-                _replace(view, counter, walk, loops)
+                replace_by_scan(view, counter, walk, loops)
                 changed = True
         if changed:
             module.remove_unreachable()
         return changed
 
 
-def _plain(view: LoopView) -> bool:
+def is_plain(view: LoopView) -> bool:
     """Check that the loop has only arrays, no side effects and no control edges."""
     if any(not i.shape.is_array or i.shape.is_dynamic for i in view.init) or pinned(view.body):
         return False
@@ -59,7 +60,7 @@ def _plain(view: LoopView) -> bool:
 
 
 @dataclass(frozen=True)
-class _Walk:
+class Walk:
     """The arrays that a loop reads and writes entry by entry.
 
     Attributes:
@@ -75,7 +76,7 @@ class _Walk:
     writes: dict[int, Entries]
 
     @staticmethod
-    def of(view: LoopView, counter: Induction) -> _Walk | None:
+    def of(view: LoopView, counter: Induction) -> Walk | None:
         """Return the arrays traversed along the most frequent axis, or None if there are none."""
         reads, writes = _reads(view, counter), _writes(view, counter)
         entries = [e for _, e in reads] + list(writes.values())
@@ -84,7 +85,7 @@ class _Walk:
         axis = Counter(e.axis for e in entries).most_common(1)[0][0]
         along = [e for e in entries if e.axis == axis]
         downwards = sum(e.downwards for e in along) * 2 > len(along)
-        return _Walk(
+        return Walk(
             axis,
             downwards,
             {key: found for key, found in reads.items() if key[1].axis == axis},
@@ -120,19 +121,42 @@ def _writes(view: LoopView, counter: Induction) -> dict[int, Entries]:
     return found
 
 
-def _replace(view: LoopView, counter: Induction, walk: _Walk, loops: Loops) -> None:
+AddScan: TypeAlias = Callable[
+    [Builder, HloComputation, Sequence[HloInstruction], Sequence[HloInstruction], int, bool], list[HloInstruction]
+]
+"""Adds a scan: its arguments and results are those of `scans.add_scan`."""
+
+
+def replace_by_scan(
+    view: LoopView,
+    counter: Induction,
+    walk: Walk,
+    loops: Loops,
+    function: HloComputation | None = None,
+    add: AddScan = add_scan,
+) -> None:
+    """Replace a loop by what `add` makes of the scan that it is.
+
+    Args:
+        view: the loop.
+        counter: its counter.
+        walk: the arrays that it traverses.
+        loops: the loops of the module.
+        function: that of `step_function`, if it exists already; it belongs to no module.
+        add: adds the scan.
+    """
     computation = view.instruction.parent
     assert computation is not None  # noqa: S101 - the loop was found in it
     b = Builder(computation)
-    carried = _carried(view, counter, walk)
-    function = loops.module.add(_function(view, counter, walk, carried, loops))
+    carried = carried_elements(view, counter, walk)
+    made = loops.module.add(function or step_function(view, counter, walk, carried, loops))
     inputs = [_walked(view.init[n], e, walk, counter.trip_count, b) for n, e in walk.reads]
     init = [view.init[n] for n in carried]
     if not inputs:
         # A scan infers its length from its inputs.
         steps = view.init[counter.index].shape.with_dimensions((1,) * walk.axis + (counter.trip_count,))
         inputs = [b.add(Opcode.IOTA, shape=steps, iota_dimension=walk.axis)]
-    found = add_scan(b, function, inputs, init, walk.axis, walk.reverse)
+    found = add(b, made, inputs, init, walk.axis, walk.reverse)
     values = list(view.init)
     values[counter.index] = b.scalar(counter.last + 1, view.init[counter.index].shape.element_type)
     for (n, e), stack in zip(walk.writes.items(), found, strict=False):
@@ -143,7 +167,7 @@ def _replace(view: LoopView, counter: Induction, walk: _Walk, loops: Loops) -> N
     computation.remove_dead(b.made)
 
 
-def _carried(view: LoopView, counter: Induction, walk: _Walk) -> list[int]:
+def carried_elements(view: LoopView, counter: Induction, walk: Walk) -> list[int]:
     """Return the elements that become carries: all except written ones and those that only the traversal reads."""
     picks = {i for found in walk.reads.values() for i in found}
     updates = {view.outputs[n] for n in walk.writes}
@@ -175,7 +199,7 @@ def _needs_counter(view: LoopView, counter: Induction, walks: set[HloInstruction
     return any(gte in reached for gte in view.body_reads[counter.index])
 
 
-def _function(view: LoopView, counter: Induction, walk: _Walk, carried: list[int], loops: Loops) -> HloComputation:
+def step_function(view: LoopView, counter: Induction, walk: Walk, carried: list[int], loops: Loops) -> HloComputation:
     """Build the function of one step, whose parameters are one step of each input, then the carries."""
     function = HloComputation(view.body.name)
     b = Builder(function)
@@ -206,7 +230,7 @@ def _without(x: HloInstruction, axis: int) -> tuple[int, ...]:
     return (*dims[:axis], *dims[axis + 1 :])
 
 
-def _walked(x: HloInstruction, entries: Entries, walk: _Walk, count: int, b: Builder) -> HloInstruction:
+def _walked(x: HloInstruction, entries: Entries, walk: Walk, count: int, b: Builder) -> HloInstruction:
     """Return the entries that the loop reads, in the order of the scan's steps."""
     spec = [SliceDim(0, n) for n in x.shape.dimensions]
     spec[walk.axis] = SliceDim(entries.low, entries.low + count)
@@ -214,7 +238,7 @@ def _walked(x: HloInstruction, entries: Entries, walk: _Walk, count: int, b: Bui
 
 
 def _written(
-    start: HloInstruction, stack: HloInstruction, entries: Entries, walk: _Walk, count: int, b: Builder
+    start: HloInstruction, stack: HloInstruction, entries: Entries, walk: Walk, count: int, b: Builder
 ) -> HloInstruction:
     """Return the initial array with the entries that the loop writes."""
     block = _turned(stack, entries, walk, b)
@@ -224,5 +248,5 @@ def _written(
     return b.add(Opcode.DYNAMIC_UPDATE_SLICE, start, block, *starts)
 
 
-def _turned(x: HloInstruction, entries: Entries, walk: _Walk, b: Builder) -> HloInstruction:
+def _turned(x: HloInstruction, entries: Entries, walk: Walk, b: Builder) -> HloInstruction:
     return x if entries.downwards == walk.reverse else b.add(Opcode.REVERSE, x, dimensions=(walk.axis,))

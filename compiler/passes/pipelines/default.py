@@ -23,6 +23,7 @@ from compiler.passes.infrastructure.base import HloPass
 from compiler.passes.infrastructure.pipeline import FixedPoint, PassPipeline, PipelineRun
 from compiler.passes.infrastructure.registry import make_pass
 from compiler.passes.infrastructure.sparing import Keeps, sparing
+from compiler.passes.loops.linear_recurrences import LinearRecurrences
 from compiler.passes.loops.loop_products import LoopProducts
 from compiler.passes.loops.loop_weights import LoopWeightTranspose
 from compiler.passes.loops.stack_allocation import LoopStackAllocation
@@ -122,9 +123,10 @@ def default_pipeline() -> PassPipeline:
 def gpu_pipeline() -> PassPipeline:
     """Return the default pipeline for a GPU, where more loops have kernels.
 
-    They carry complex numbers as their parts, and products of few elements are sums.
+    They carry complex numbers as their parts, and products of few elements are sums. Long linear recurrences run in
+    segments.
     """
-    return _optimizations(ComplexExpander(wide=True, in_loops=True), LoopProducts())
+    return _optimizations(ComplexExpander(wide=True, in_loops=True), LoopProducts(), LinearRecurrences())
 
 
 def _optimizations(*on_loops: HloPass) -> PassPipeline:
