@@ -81,6 +81,26 @@ def test_a_scatter_in_parts_equals_the_interpreter(case: str, splits: int) -> No
     assert running.problem(found, made) is None
 
 
+def test_a_scatter_in_parts_with_indices_that_are_computed_in_branches() -> None:
+    f = running.fused(
+        """
+        x = s32[9] parameter(0)
+        i = s32[20] parameter(1)
+        u = s32[31] parameter(2)
+        border = s32[] constant(7)
+        padded = s32[31] pad(i, border), padding=5_6
+        rows = s32[31,1] reshape(padded)
+        ROOT r = s32[9] scatter(x, rows, u), update_window_dims={}, inserted_window_dims={0},
+            scatter_dims_to_operand_dims={0}, index_vector_dim=1, to_apply=sum
+        """,
+        "sum { a = s32[] parameter(0) b = s32[] parameter(1) ROOT c = s32[] add(a, b) }",
+    )
+    x, i, u = np.arange(9, dtype=np.int32), np.arange(20, dtype=np.int32) % 13 - 1, np.arange(31, dtype=np.int32)
+    made = running.case_of(f, [x, i, u], "c", Schedule(splits=4))
+    (found,) = running.run_c([made])
+    assert running.problem(found, made) is None
+
+
 READS_ITS_OPERAND = """HloModule m
 second { a = s32[] parameter(0) ROOT b = s32[] parameter(1) }
 sum { a = s32[] parameter(0) b = s32[] parameter(1) ROOT c = s32[] add(a, b) }

@@ -14,7 +14,7 @@ from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import Runtime, Var
 from compiler.codegen.nest.loop_ir import Body, For, LoopKind
 from compiler.codegen.nest.scalar_ops import binary
-from compiler.codegen.nest.traversal import map_bodies
+from compiler.codegen.nest.traversal import map_bodies, walk
 from compiler.codegen.schedules.loop_transforms import has_loop
 from compiler.codegen.schedules.scatter_blocks import block_updates
 from compiler.codegen.schedules.schedule import Schedule
@@ -51,10 +51,13 @@ def _vectors(body: Body) -> Body:
 
 
 def _only(mine: lir.Let, body: Body) -> Body:
-    """Return the statements with a further condition on the branch around each window."""
+    """Return the statements with a further condition on the branch around each window.
+
+    Indices may be computed in branches, too, which write no output.
+    """
     out: list[lir.Stmt] = []
     for s in body:
-        if isinstance(s, lir.If):
+        if isinstance(s, lir.If) and any(isinstance(x, lir.Store | lir.Update) for x in walk(s.then)):
             both = f"{mine.name}_too"
             out.append(mine)
             out.append(lir.Let(both, T.PRED, lir.Apply(binary(Opcode.AND, T.PRED), (s.condition, mine.name))))
