@@ -25,7 +25,7 @@ from typer.core import TyperGroup
 from compiler.errors import HlogymError
 from compiler.support.safe_names import printable
 from experiments import commands_compile, commands_leaderboard, commands_learn, commands_list
-from experiments.interruption import INTERRUPTED, insisting
+from experiments.interruption import INTERRUPTED, insisting, status_of_signal
 from experiments.module_command import error_text
 from experiments.quiet_imports import usual_interruption
 
@@ -33,7 +33,7 @@ __all__ = ["app", "main"]
 
 
 class _Group(TyperGroup):
-    """The commands; an interrupted one says what it has kept and ends with status 130."""
+    """The commands; an interrupted one says what it has kept and ends with status 130, or 143 after SIGTERM."""
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command of the context."""
@@ -44,7 +44,7 @@ class _Group(TyperGroup):
         except KeyboardInterrupt as stop:
             kept = [a for a in stop.args if isinstance(a, str)]
             print(printable("; ".join(["stopped", *kept])), file=sys.stderr)
-            raise SystemExit(INTERRUPTED) from None
+            raise SystemExit(status_of_signal()) from None
 
 
 app = typer.Typer(

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any
 
-__all__ = ["INTERRUPTED", "Interruption", "insisting", "keeping"]
+__all__ = ["INTERRUPTED", "Interruption", "insisting", "keeping", "status_of_signal"]
 
 INTERRUPTED = 130
 """Exit status of a command that Ctrl-C ended, as of shells: 128 and the number of the signal."""
@@ -69,11 +69,14 @@ class _Repetition:
     """
 
     def __init__(self) -> None:
+        self.number: int = signal.SIGINT
         self._timer: threading.Timer | None = None
 
     def raise_interrupt(self, number: int, frame: FrameType | None) -> None:
         """Raise KeyboardInterrupt, and again after some seconds unless `arrived` is called."""
-        del number, frame
+        del frame
+        if self._timer is None:
+            self.number = number
         self.arrived()
         main = threading.main_thread().ident or 0
         # A signal of the system, not Python's flag, so that it also ends a call that waits.
@@ -94,27 +97,37 @@ _REPETITION = _Repetition()
 
 @contextmanager
 def insisting() -> Iterator[None]:
-    """Repeat an interruption of the block whose exception was swallowed; print no traceback of the swallowed one."""
-    usual = (
-        threading.current_thread() is threading.main_thread()
-        and signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    )
+    """Let SIGINT, SIGTERM and SIGHUP interrupt the block, so that it can keep what it has found.
+
+    An interruption whose exception was swallowed is repeated, and no traceback of the swallowed one is printed. Signals
+    that are ignored, or that the process handles in another way than by default, stay as they are.
+    """
+    default = (signal.default_int_handler, signal.SIG_DFL)
+    own = {number: handler for number in _SIGNALS if (handler := signal.getsignal(number)) in default}
+    if threading.current_thread() is not threading.main_thread():  # which alone handles signals
+        own = {}
     before = sys.unraisablehook
 
     def hook(unraisable: Any) -> None:
         if not issubclass(unraisable.exc_type, KeyboardInterrupt):
             before(unraisable)
 
-    if usual:
-        signal.signal(signal.SIGINT, _REPETITION.raise_interrupt)
+    _REPETITION.number = signal.SIGINT
+    for number in own:
+        signal.signal(number, _REPETITION.raise_interrupt)
     sys.unraisablehook = hook
     try:
         yield
     finally:
         _REPETITION.arrived()
         sys.unraisablehook = before
-        if usual:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
+        for number, handler in own.items():
+            signal.signal(number, handler)
+
+
+def status_of_signal() -> int:
+    """Return the exit status of a command whose block `insisting` was interrupted: 128 and the signal's number."""
+    return 128 + _REPETITION.number
 
 
 @contextmanager

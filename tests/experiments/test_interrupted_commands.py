@@ -132,7 +132,8 @@ def test_suites_build_says_where_it_continues(hlogym: Shell, monkeypatch: pytest
     assert "kept in built; the same command continues" in kept(hlogym("suites", "build", "-o", "built"))
 
 
-def test_bench_ends_upon_a_signal_and_keeps_its_rows(suite: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_bench_ends_upon_a_signal_and_keeps_its_rows(suite: Path, tmp_path: Path, number: signal.Signals) -> None:
     root = Path(experiments.__file__).parents[1]
     command = [sys.executable, "-m", "experiments.cli", "bench", "quickstart", "--json", "rows.json"]
     environment = {**os.environ, "PYTHONPATH": str(root)}
@@ -142,9 +143,9 @@ def test_bench_ends_upon_a_signal_and_keeps_its_rows(suite: Path, tmp_path: Path
         end = time.monotonic() + 120
         while not (tmp_path / "rows.json").exists() and time.monotonic() < end and process.poll() is None:
             time.sleep(0.05)
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         out, err = process.communicate(timeout=60)
-    assert process.returncode == 130, err
+    assert process.returncode == 128 + number, err
     assert "Traceback" not in err
     rows = json.loads((tmp_path / "rows.json").read_text())["rows"]
     assert 1 <= len(rows) < len(load_suite("quickstart").programs)
