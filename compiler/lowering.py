@@ -16,7 +16,7 @@ from compiler.passes.dots.dot_strength_reduction import suits_tiles
 from compiler.passes.dots.features_last import FeaturesLast
 from compiler.passes.dots.sliding_windows import LongFilterPadding, WindowPadding
 from compiler.passes.pipelines.default import (
-    divide_integer_products,
+    expand_products,
     expand_transforms,
     group_products,
     group_tile_products,
@@ -75,7 +75,7 @@ def lower_for(module: HloModule, backend: Backend, target: BuildTarget, known: K
         expand_transforms(module, keeps)
         select_updates(module)
     if language.tiles:
-        divide_integer_products(module, keeps)
+        expand_products(module, is_kept)
     # Patches of activations whose features are last are rows of memory: no kernel transposes them.
     gathered = FeaturesLast(lambda i: keeps(i) or is_gathered(i), LAUNCH_BYTES)
     lower(module, keeps, gathered if language.tiles else FeaturesLast(lambda i: keeps(i) and not sums_windows(i)))

@@ -14,6 +14,7 @@ from compiler.passes.dots.features_last import FeaturesLast
 from compiler.passes.dots.half_operands import HalfOperands
 from compiler.passes.dots.integer_parts import IntegerParts
 from compiler.passes.dots.product_fusion import ProductFusion
+from compiler.passes.dots.sparse_matrices import SparseMatrices
 from compiler.passes.dots.tile_product_fusion import TileProductFusion
 from compiler.passes.dots.vector_product_sums import VectorProductSums
 from compiler.passes.expanders.complex_expander import ComplexExpander
@@ -182,14 +183,18 @@ def select_updates(module: HloModule) -> bool:
     return changed
 
 
-def divide_integer_products(module: HloModule, keeps: Keeps) -> bool:
-    """Divide deep products of short integers into parts that f32 computes exactly; return whether any was.
+def expand_products(module: HloModule, keeps: Keeps) -> bool:
+    """Rewrite products with sparse known matrices, and deep ones of short integers; return whether there were any.
 
     Args:
         module: the module to change, before `lower`.
         keeps: says for a dot whether it is kept as it is.
     """
-    return sparing(IntegerParts(), keeps).run(module)
+    changed = sparing(SparseMatrices(), keeps).run(module)
+    changed |= sparing(IntegerParts(), keeps).run(module)
+    if changed:
+        PipelineRun().run(_lowering()[1], module)
+    return changed
 
 
 def halve_products(module: HloModule, keeps: Keeps) -> bool:
