@@ -10,6 +10,7 @@ from typing import Any
 
 from compiler.frontends.torch_composites import composites
 from compiler.frontends.torch_foreach import foreach_ops
+from compiler.frontends.torch_histograms import histograms
 from compiler.frontends.torch_program import is_lowered
 
 __all__ = ["decompositions"]
@@ -34,8 +35,14 @@ def _own() -> dict[Any, Callable[..., Any]]:
         "embedding_renorm": functools.partial(_renormed, torch),
         "_pdist_backward": functools.partial(_distances_of_pairs_backward, torch),
         **composites(),
+        **histograms(),
     }
-    return {getattr(torch.ops.aten, name).default: f for name, f in table.items() if hasattr(torch.ops.aten, name)}
+    found: dict[Any, Callable[..., Any]] = {}
+    for name, function in table.items():
+        packet, _, overload = name.partition(".")
+        if hasattr(torch.ops.aten, packet):
+            found[getattr(getattr(torch.ops.aten, packet), overload or "default")] = function
+    return found
 
 
 def _renormed(torch: Any, weight: Any, indices: Any, max_norm: float, norm_type: float) -> Any:

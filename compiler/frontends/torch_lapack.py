@@ -32,7 +32,7 @@ def _lapack(b: TorchBuilder, routine: str, operands: Sequence[H], shapes: Sequen
     if letter is None:
         raise b.unsupported(f"a matrix of type {operands[0].shape.element_type.text}")
     if letter in "cz":
-        routine = {"orgqr": "ungqr", "syevd": "heevd"}.get(routine, routine)
+        routine = {"orgqr": "ungqr", "ormqr": "unmqr", "syevd": "heevd"}.get(routine, routine)
     batch = operands[0].shape.rank - 2
     listed = [_by_columns(s, batch) for s in shapes]
     config = ", ".join(f"{name} = {ord(value)} : ui8" for name, value in options.items())
@@ -249,6 +249,38 @@ def _qr(b: TorchBuilder, x: H, mode: str = "reduced") -> list[H]:
         columns = b.add(Opcode.PAD, columns, b.constant(0, t), padding=padding)
     (q,) = _lapack(b, "orgqr", [columns, tau], [columns.shape.without_layout()])
     return [q, r]
+
+
+@LOWERINGS.op("geqrf")
+def _reflectors(b: TorchBuilder, x: H) -> list[H]:
+    """Return R, with the reflectors whose product is Q below its diagonal, and their factors."""
+    batch, m, n = _sizes(x)
+    return _lapack(b, "geqrf", [x], [x.shape.without_layout(), Shape(x.shape.element_type, (*batch, min(m, n)))])
+
+
+@LOWERINGS.op("linalg_householder_product")
+def _product_of_reflectors(b: TorchBuilder, x: H, tau: H) -> H:
+    return _lapack(b, "orgqr", [x, tau], [x.shape.without_layout()])[0]
+
+
+@LOWERINGS.op("ormqr")
+def _times_q(b: TorchBuilder, x: H, tau: H, y: H, left: bool = True, transpose: bool = False) -> H:
+    """Multiply `y` by Q, or its adjoint if `transpose`, from the left or the right."""
+    flags = {"left": chr(left), "transpose": chr(transpose)}
+    return _lapack(b, "ormqr", [x, tau, y], [y.shape.without_layout()], **flags)[0]
+
+
+@LOWERINGS.op("linalg_eig", "_linalg_eigvals")
+def _eigenvalues(b: TorchBuilder, x: H) -> Any:
+    """Return the eigenvalues of square matrices, which are complex, and the eigenvectors for `linalg_eig`."""
+    batch, n, _ = _sizes(x)
+    t, whole = x.shape.element_type, b.out.element_type
+    values, square = Shape(t, (*batch, n)), Shape(whole, x.shape.dimensions)
+    with_vectors = b.what.startswith("aten.linalg_eig.")
+    shapes = [values] * (1 if t.is_complex else 2) + [square, square, Shape(T.S32, batch)]
+    found = _lapack(b, "geev", [x], shapes, compute_left="N", compute_right="V" if with_vectors else "N")
+    w = found[0] if t.is_complex else b.add(Opcode.COMPLEX, *found[:2])
+    return [w, found[-2]] if with_vectors else w
 
 
 @LOWERINGS.op("_linalg_eigh")

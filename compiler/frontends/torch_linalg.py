@@ -176,6 +176,16 @@ def _solve_triangular(b: TorchBuilder, a: H, y: H, *, upper: bool, left: bool = 
     return solve_triangle(b, a, y, not upper, left, unitriangular)
 
 
+@LOWERINGS.op("triangular_solve")
+def _triangular_solve(
+    b: TorchBuilder, y: H, a: H, upper: bool = True, transpose: bool = False, unitriangular: bool = False
+) -> list[H]:
+    """Return the solution of `a x = y`, or that with the transpose of `a`, and a copy of `a`."""
+    matrix = transposed(b, a) if transpose else a
+    whole = b.broadcast(a, (*_batch(a, y), *a.shape.dimensions[-2:]))
+    return [solve_triangle(b, matrix, y, upper == transpose, unit=unitriangular), whole]
+
+
 @LOWERINGS.op("cholesky_solve", "_cholesky_solve_helper")
 def _cholesky_solve(b: TorchBuilder, y: H, factor: H, upper: bool = False) -> H:
     lower = adjoint(b, factor) if upper else factor

@@ -158,8 +158,10 @@ def _full(b: TorchBuilder, _like: Any, *rest: Any, **kwargs: Any) -> H:
     return b.full(kwargs.get("fill_value", rest[-1] if rest else 0), b.out)
 
 
-@LOWERINGS.op("zeros", "zeros_like", "new_zeros", "empty", "empty_like", "new_empty", "empty_strided", "empty_permuted",
-               "new_empty_strided", "_efficientzerotensor")  # fmt: skip
+@LOWERINGS.op(
+    "zeros", "zeros_like", "new_zeros", "_new_zeros_with_same_feature_meta", "empty", "empty_like", "new_empty",
+    "empty_strided", "empty_permuted", "new_empty_strided", "_efficientzerotensor",
+)  # fmt: skip
 def _zeros(b: TorchBuilder, *_: Any, **__: Any) -> H:
     return b.full(0, b.out)
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from compiler.errors import UnsupportedError
 from compiler.frontends.torch_grid_sampling import grid_sample, grid_sampler
+from compiler.frontends.torch_histograms import segment_reduce
 
 
 @contextmanager
@@ -79,8 +80,13 @@ def _table(torch: Any, differentiable: bool) -> dict[Any, Callable[..., Any]]:
         functional.multi_margin_loss: bound(_multi_margin_loss),
         functional.multilabel_margin_loss: bound(_multilabel_margin_loss),
         functional.grid_sample: bound(grid_sample),
-        torch.grid_sampler: bound(grid_sampler),
+        torch.segment_reduce: bound(segment_reduce),
+        **dict.fromkeys(_samplers(torch), bound(grid_sampler)),
     }
+
+
+def _samplers(torch: Any) -> tuple[Any, ...]:
+    return torch.grid_sampler, torch.grid_sampler_2d, torch.grid_sampler_3d
 
 
 def substitute_calls(graph_module: Any) -> None:
@@ -88,7 +94,10 @@ def substitute_calls(graph_module: Any) -> None:
     torch: Any = importlib.import_module("torch")
     functional = torch.nn.functional
     table = _table(torch, differentiable=True)
-    chosen = (functional.ctc_loss, functional.multilabel_margin_loss, functional.grid_sample, torch.grid_sampler)
+    chosen = (
+        functional.ctc_loss, functional.multilabel_margin_loss, functional.grid_sample, torch.segment_reduce,
+        *_samplers(torch),
+    )  # fmt: skip
     for inner in graph_module.modules():
         nodes = [n for n in inner.graph.nodes if n.op == "call_function"] if hasattr(inner, "graph") else []
         changed = [n for n in nodes if n.target in chosen]

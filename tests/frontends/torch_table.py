@@ -294,7 +294,44 @@ def _functions() -> dict[str, Row]:
             lambda v: (t.special.erfcx(v), t.special.log_ndtr(v * 9), t.special.spherical_bessel_j0(v)),
             (a,),
         ),
-        "eigenvalues": (lambda m: t.linalg.eigvals(m).abs(), (spd(3),)),
+        "eigenvalues": (lambda m: t.linalg.eigvals(m).abs().sort()[0], (spd(3),)),
+        "eigenvectors": (_eigenvectors, (x(4, 4),)),
+        "ldl_factor": (lambda m: t.linalg.ldl_factor(m)[0], (spd(3),)),
+        "reflectors": (
+            lambda m, u, v: (
+                *t.geqrf(m),
+                t.ormqr(*t.geqrf(m), u),
+                t.ormqr(*t.geqrf(m), v, left=False, transpose=True),
+                t.linalg.householder_product(*t.geqrf(m)),
+            ),
+            (x(5, 3), x(5, 2), x(2, 5)),
+        ),
+        "triangular_solve_of_old": (
+            lambda m, v: (*t.triangular_solve(v, m), t.triangular_solve(v, m, False, True, True)[0]),
+            (spd(3), x(2, 3, 2)),
+        ),
+        "histogram": (
+            lambda v, w: (
+                *t.histogram(v, 4),
+                *t.histogram(v, 3, range=(-1.0, 1.0), weight=w, density=True),
+                *t.histogram(v, t.tensor([-1.0, 0.0, 0.25, 0.25, 2.0])),
+                *t.histogram(v * 0, 2),
+                *t.histogram(v[:0], 2),
+            ),
+            (x(5, 8), positive(5, 8)),
+        ),
+        "histogramdd": (
+            lambda v, w: (
+                t.histogramdd(v, [2, 3], weight=w, density=True),
+                t.histogramdd(v, [t.tensor([-1.0, 0, 1]), t.arange(4.0)]),
+                t.histogramdd(v, [2, 2], range=[-1.0, 1.0, 0.0, 2.0]),
+            ),
+            (x(20, 2), positive(20)),
+        ),
+        "segments": (
+            lambda v, n: [t.segment_reduce(v, r, lengths=n, axis=1) for r in ("sum", "mean", "max", "min", "prod")],
+            (x(2, 6, 3), t.tensor([[2, 4], [5, 1]])),
+        ),
         "gcd": (lambda i, j: (t.gcd(i - 9, j - 5), t.lcm(i, j)), (whole(7, 9, high=19), whole(9, high=12))),
         "float_steps": (
             lambda u, v: (t.nextafter(u, v), t.nextafter(0 * u, v), *t.frexp(u), *t.frexp(v * 1e-40)),
@@ -408,6 +445,12 @@ def _set(v: Any, at: Any, value: Any) -> Any:
     v = v.clone()
     v[at] = value
     return v
+
+
+def _eigenvectors(m: Any) -> Any:
+    """Return what does not depend on the order of eigenvalues."""
+    values, vectors = torch.linalg.eig(m)
+    return torch.view_as_real(m.to(vectors.dtype) @ vectors - vectors * values), vectors.abs().square().sum(0)
 
 
 def _autocast(v: Any) -> Any:

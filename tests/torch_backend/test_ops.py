@@ -65,6 +65,34 @@ PROGRAMS: dict[str, tuple[Any, tuple[Any, ...]]] = {
         (drawn(3, 4),),
     ),
     "multilabel_margin_of_a_number": (lambda x: F.multilabel_margin_loss(x, torch.tensor(0)), (drawn(),)),
+    "segments_of_lengths": (
+        lambda x: [
+            torch.segment_reduce(x, r, lengths=torch.tensor([2, 0, 3]), initial=0.5)
+            for r in ("sum", "mean", "max", "min", "prod")
+        ],
+        (drawn(5, 3),),
+    ),
+    "segments_between_offsets": (
+        lambda x: [
+            torch.segment_reduce(x, r, offsets=torch.tensor([[0, 1, 5], [0, 3, 5]]), axis=1)
+            for r in ("sum", "mean", "max", "min", "prod")
+        ],
+        (drawn(2, 5, 3),),
+    ),
+    "eigenvalues": (
+        lambda a: [torch.linalg.eigvals(a).abs().sum().sin(), torch.linalg.eig(a)[1].abs().square().sum(0)], (SQUARE,),
+    ),
+    "triangular_solve": (
+        lambda a, y: [
+            torch.triangular_solve(y, a, upper, transpose, unit)[0].sin()
+            for upper in (False, True) for transpose in (False, True) for unit in (False, True)
+        ],
+        (SQUARE, drawn(2, 4, 2, seed=1)),
+    ),
+    "volume_sampler": (
+        lambda x, g: torch.grid_sampler_3d(x, g, 0, 1, True), (drawn(1, 2, 3, 4, 5), drawn(1, 2, 3, 2, 3, seed=2) / 2),
+    ),
+    "forward_derivative_with_zeros": (lambda x: torch.func.jacfwd(lambda v: torch.exp(2 * v[1:]))(x), (drawn(3),)),
     "forward_derivative": (lambda x: torch.func.jacfwd(lambda v: torch.sin(v) * v)(x), (drawn(3),)),
 }  # fmt: skip
 FAST = ("determinant", "solve_from_the_right", "antialias_bilinear", "bag_by_maximum", "multilabel_margin")

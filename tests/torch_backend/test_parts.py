@@ -109,9 +109,8 @@ def test_the_backward_pass_is_divided_too() -> None:
     assert any("PyTorch runs 1 of" in str(w.message) and "backward graph" in str(w.message) for w in caught)
 
 
-@pytest.mark.parametrize("function", [torch.linalg.eigvals, lambda x: torch.linalg.ldl_factor(x)[0].abs()])
-def test_ops_of_pytorch(function: Any) -> None:
-    in_parts(lambda x: chain(function(chain(x @ x.t())).abs().sort()[0]), drawn(8, 8))
+def test_ops_of_pytorch() -> None:
+    in_parts(lambda x: chain(torch.linalg.ldl_factor(chain(x @ x.t()))[0].abs().sort()[0]), drawn(8, 8))
 
 
 def test_inputs_are_updated_after_everything_else() -> None:
