@@ -166,8 +166,8 @@ def test_a_dilated_pad_has_a_loop_over_groups() -> None:
     assert (32, False) in loops_of(PROGRAMS["dilated pad"])
 
 
-def test_short_rows_and_large_dilations_stay_whole() -> None:
-    assert (9, True) in loops_of(PROGRAMS["short rows"])
+def test_short_rows_read_a_copy_and_large_dilations_stay_whole() -> None:
+    assert loops_of(PROGRAMS["short rows"])[-1] == (9, False)
     assert loops_of(PROGRAMS["dilated by five"]) == [(196, True)]
 
 

@@ -20,6 +20,7 @@ from compiler.codegen.schedules import accumulators, lane_accumulators, stages, 
 from compiler.codegen.schedules.aligned_stores import align_stores
 from compiler.codegen.schedules.divisions import multiply_for_divisions
 from compiler.codegen.schedules.edges import REDUCTIONS, split_edges
+from compiler.codegen.schedules.flat_functions import flatten_functions
 from compiler.codegen.schedules.flat_rows import flatten_rows
 from compiler.codegen.schedules.halves import LANES as HALVES
 from compiler.codegen.schedules.halves import convert_halves, suits_halves
@@ -41,6 +42,7 @@ from compiler.codegen.schedules.loop_transforms import (
 from compiler.codegen.schedules.merged_branches import merge_branches
 from compiler.codegen.schedules.near_angles import select_near_angles
 from compiler.codegen.schedules.observed import BindStage, bind_in_stages
+from compiler.codegen.schedules.padded_planes import pad_planes
 from compiler.codegen.schedules.pairs import pair_elements
 from compiler.codegen.schedules.rare_work import separate_rare_work
 from compiler.codegen.schedules.reduction_edges import split_reduction_edges
@@ -116,11 +118,15 @@ def bind_c(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
 
 
 def _simplified(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
-    kernel = replace(kernel, body=collapse(without_dead_code(kernel.body)))
+    body = without_dead_code(kernel.body)
+    if schedule.edges and schedule.vector:
+        body = pad_planes(kernel, body)
+    body = collapse(body)
     if schedule.cache and schedule.vector:
-        kernel, body = store_in_reductions(kernel, kernel.body)
-        return replace(kernel, body=body)
-    return kernel
+        kernel, body = store_in_reductions(kernel, body)
+    if schedule.stages and schedule.vector:
+        body = flatten_functions(body)
+    return replace(kernel, body=body)
 
 
 def _with_transposed_rows(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:

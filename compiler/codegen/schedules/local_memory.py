@@ -15,11 +15,13 @@ from compiler.codegen.nest.scalar_ops import SCALAR_BYTES
 from compiler.codegen.nest.traversal import bodies_of, indices_in, names_of, walk
 from compiler.codegen.schedules import edges, stages, streams
 from compiler.codegen.schedules.distribution import VALUE_BYTES, is_by_rows
+from compiler.codegen.schedules.flat_functions import flatten_functions
 from compiler.codegen.schedules.flat_rows import flat_bytes
 from compiler.codegen.schedules.halves import halves_bytes_bound
 from compiler.codegen.schedules.lane_accumulators import lane_bytes_bound
 from compiler.codegen.schedules.lanes import NEAR, column_bytes_bound
 from compiler.codegen.schedules.loop_transforms import Tiling, has_loop, perfect_nest, staged_bytes_bound
+from compiler.codegen.schedules.padded_planes import pad_planes
 from compiler.codegen.schedules.row_blocks import blocks_bound
 from compiler.codegen.schedules.row_cache import ROW_CACHE_BYTES, has_expensive, kept_bytes_bound
 from compiler.codegen.schedules.schedule import Schedule
@@ -62,6 +64,7 @@ def local_bytes_bound(kernel: lir.Kernel, schedule: Schedule) -> float:
     total: float = declared_bytes(statements) + kept_bytes_bound(kernel.body, schedule.cache)
     if schedule.vector:
         total += halves_bytes_bound(kernel)
+        total += _window_bytes(kernel, schedule)
     if schedule.vector and schedule.short:
         types = kernel.types
         total += flat_bytes(kernel.body, types) + transposed_bytes(kernel.body, types, kernel.kind in SORTS)
@@ -74,6 +77,13 @@ def local_bytes_bound(kernel: lir.Kernel, schedule: Schedule) -> float:
             total += TILE_COPIES * staged_bytes_bound(s, tiling)  # of values that are shared, and of the others
         total += _nest_bytes(s, _edge_copies(kernel.kind, s, schedule), schedule)
     return total
+
+
+def _window_bytes(kernel: lir.Kernel, schedule: Schedule) -> int:
+    """Return the bytes of the planes that windows read and of their sums, beside the arrays of the nest."""
+    body = pad_planes(kernel, kernel.body) if schedule.edges else kernel.body
+    body = flatten_functions(body) if schedule.stages else body
+    return 0 if body is kernel.body else declared_bytes(tuple(walk(body))) - declared_bytes(tuple(walk(kernel.body)))
 
 
 def declared_bytes(statements: Sequence[lir.Stmt]) -> int:

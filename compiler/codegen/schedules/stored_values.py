@@ -16,7 +16,7 @@ from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import Var
 from compiler.codegen.nest.loop_ir import Body, For
-from compiler.codegen.nest.traversal import map_indices, names_defined, names_of, walk
+from compiler.codegen.nest.traversal import map_bodies, map_indices, names_defined, names_of, same_body, walk
 from compiler.codegen.nest.work import is_expensive, work_of
 from compiler.codegen.schedules.lanes import is_column_loop
 from compiler.codegen.schedules.loop_transforms import flat_nest
@@ -27,6 +27,8 @@ VALUES = lir.Let | lir.Accumulator | lir.Assign | lir.If
 """Those that compute a value, such as an element of a concatenation."""
 MIN_COLUMNS = 16
 """Minimum number of columns; a few columns are reduced by one loop, which stores nothing."""
+PLANE = 2
+"""Number of loops of a reduction over planes."""
 MIN_WORK = 8
 """Minimum work of a summand without long functions: a loop that stores it, too, does so by tiles of columns."""
 
@@ -38,6 +40,16 @@ def store_in_reductions(kernel: lir.Kernel, body: Body) -> tuple[lir.Kernel, Bod
     only to compute the element of the array at the same place.
     """
     must_alias = {kernel.arguments[n].name for _, n in kernel.must_alias}
+    kept = _merged_planes(_merged_loops(body, must_alias), must_alias, ())
+    if kept == body:
+        return kernel, body
+    moved = {s.buffer: s.offset for s in _stores_in_reductions(kept)}
+    in_place = tuple(p for p in kernel.in_place if _may_share(kernel, kept, moved, *p))
+    return replace(kernel, in_place=in_place), kept
+
+
+def _merged_loops(body: Body, must_alias: set[str]) -> Body:
+    """Return the statements outside of all loops with stores moved into reductions."""
     out = list(body)
     loops = [n for n, s in enumerate(out) if isinstance(s, For)]  # most other statements are scalars
     done: set[int] = set()
@@ -49,12 +61,33 @@ def store_in_reductions(kernel: lir.Kernel, body: Body) -> tuple[lir.Kernel, Bod
             if merged is not None:
                 out[first] = merged
                 done.add(second)
-    if not done:
-        return kernel, body
-    kept = tuple(s for n, s in enumerate(out) if n not in done)
-    moved = {s.buffer: s.offset for s in _stores_in_reductions(kept)}
-    in_place = tuple(p for p in kernel.in_place if _may_share(kernel, kept, moved, *p))
-    return replace(kernel, in_place=in_place), kept
+    return tuple(s for n, s in enumerate(out) if n not in done) if done else body
+
+
+def _merged_planes(body: Body, must_alias: set[str], outside: Sequence[lir.Stmt | Var]) -> Body:
+    """Return statements in which reductions over planes inside of loops take over stores of the same values.
+
+    Those over rows keep these values in local arrays (`row_cache`).
+
+    Args:
+        body: the statements.
+        must_alias: the outputs that an input has to share.
+        outside: the values and the variables that the loops around them define.
+    """
+    out = list(body)
+    done: set[int] = set()
+    known = [*outside, *(s for s in body if isinstance(s, lir.Let))]
+    for n, s in enumerate(body):
+        if isinstance(s, For) and n not in done and not is_column_loop(s):
+            out[n] = map_bodies(s, lambda inner, v=s.var: _merged_planes(inner, must_alias, [*known, v]))  # type: ignore[misc]
+        if not outside or not isinstance(s, lir.Reduce) or len(s.vars) < PLANE:
+            continue
+        for second in range(n + 1, len(body)):
+            merged = _merged_total(out, n, second, must_alias, outside) if second not in done else None
+            if merged is not None:
+                out[n] = merged
+                done.add(second)
+    return same_body(body, [s for n, s in enumerate(out) if n not in done])
 
 
 def _reduces_columns(s: lir.Stmt) -> bool:
@@ -68,7 +101,9 @@ def _merged(body: Sequence[lir.Stmt], first: int, second: int, must_alias: set[s
     return _merged_columns(body, first, second, must_alias)
 
 
-def _merged_total(body: Sequence[lir.Stmt], first: int, second: int, must_alias: set[str]) -> lir.Reduce | None:
+def _merged_total(
+    body: Sequence[lir.Stmt], first: int, second: int, must_alias: set[str], outside: Sequence[lir.Stmt | Var] = ()
+) -> lir.Reduce | None:
     """Return a reduction to a single value that also stores what loops over the same elements store."""
     reduce, loop = body[first], body[second]
     nest = flat_nest(loop) if isinstance(loop, For) else None
@@ -85,12 +120,14 @@ def _merged_total(body: Sequence[lir.Stmt], first: int, second: int, must_alias:
         return None
     at: dict[ix.IndexSymbol, ix.IndexExpr] = {v: ix.of(r) for v, r in zip(vars_, reduce.vars, strict=True)}
     moved = map_indices(inside, lambda i: i.substitute(at))
-    before = [s for s in body[:first] if isinstance(s, lir.Let)]
+    before = [s for s in (*outside, *body[:first]) if isinstance(s, lir.Let)]
     names = _same_values(moved, [*before, *reduce.body])
     if not any(isinstance(s, lir.Let) and s.name in names.values() and _is_expensive_or_load(s) for s in reduce.body):
         return None
     constants = {s.name: s for s in body[first:second] if isinstance(s, lir.Let) and isinstance(s.value, lir.Constant)}
-    known = {*names_defined((*before, *reduce.body)), *(v.name for v in reduce.vars)}
+    variables = [*reduce.vars, *(v for v in outside if isinstance(v, Var))]
+    known = {*names_defined((*before, *reduce.body)), *(v.name for v in variables)}
+    known |= {s.name for s in body[:first] if isinstance(s, lir.LocalArray)}
     added: list[lir.Stmt] = []
     for s in moved:
         if isinstance(s, lir.Let) and s.name in names:
@@ -173,7 +210,7 @@ def _elements(vars_: Sequence[Var], row: Var, column: Var) -> dict[ix.IndexSymbo
 
 
 def _is_expensive_or_load(s: lir.Let) -> bool:
-    return isinstance(s.value, lir.Load) or is_expensive(s)
+    return isinstance(s.value, lir.Load | lir.LocalLoad) or is_expensive(s)
 
 
 def _same_values(
