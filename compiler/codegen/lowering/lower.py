@@ -49,6 +49,7 @@ from compiler.codegen.schedules.schedule import Schedule
 from compiler.codegen.templates.attention import lower_attention
 from compiler.codegen.templates.convolutions import convolution_of, with_convolution_expanded
 from compiler.codegen.templates.packed_loop import lower_packed_loop, packed_loop
+from compiler.codegen.templates.pair_sums import pair_sum_of
 from compiler.codegen.templates.products import lower_product, product_of
 from compiler.codegen.templates.running import inner_running_of, lower_running, running_of
 from compiler.codegen.templates.scatter import lower_scatter
@@ -169,11 +170,24 @@ class _Lowering:
             if self.tiles:
                 return lower_tile_product(self.fused, self.roots, dot, self.schedule.tiles, self.is_trial)
             return lower_product(self.fused, self.roots, dot, self.schedule.product)
+        pair = self._pair_sum() if self.tiles else None
+        if pair is not None:
+            return pair
         self.emitter.loops_once = True
         groups = nests_of(self.fused.post_order(), self.roots)
         if len(groups) > 1 and not self._updated_parameters():
             return self._one_after_the_other(groups)
         return self._nest(looped_reductions(self.fused.post_order()))
+
+    def _pair_sum(self) -> lir.Kernel | None:
+        """Return the kernel of a sum over pairs of rows by tiles, or None if the computation is no such sum."""
+        pair = pair_sum_of(self.fused)
+        if pair is None:
+            return None
+        try:
+            return lower_tile_product(pair.fused, pair.roots, pair.dot, self.schedule.tiles, self.is_trial, pair)
+        except UnsupportedError:
+            return None
 
     def _nest(self, heroes: list[HloInstruction]) -> lir.Kernel:
         if all(0 in r.shape.dimensions for r in self.roots):

@@ -41,6 +41,8 @@ class TileShape:
 
 GROUP = "group_"
 """Name of the array of elements that are computed at a time."""
+LEFT, RIGHT = "left_", "right_"
+"""Names of the elements of a row and of a column from which a term is computed."""
 
 
 def group_number(along: Var, group: int) -> Var:
@@ -103,6 +105,8 @@ class TileProduct:
         shape: sizes of the tile.
         group: number of adjacent columns that the epilogue takes at a time, whose sums are in the local array GROUP;
             0 for single sums.
+        term: statements that compute from the elements LEFT and RIGHT what is added up, if it is not their product.
+        term_value: name of this term; empty for products.
     """
 
     row: Var
@@ -118,11 +122,13 @@ class TileProduct:
     epilogue: tuple[Any, ...]
     shape: TileShape
     group: int = 0
+    term: tuple[Any, ...] = ()
+    term_value: str = ""
 
     @property
     def bodies(self) -> tuple[tuple[Any, ...], ...]:
         """Return the statement lists in it."""
-        return self.lhs.body, self.rhs.body, self.epilogue
+        return self.lhs.body, self.rhs.body, self.epilogue, self.term
 
     def map_bodies(self, f: Callable[[tuple[Any, ...]], tuple[Any, ...]]) -> TileProduct:
         """Return the statement with `f` applied to each statement list in it."""
@@ -131,6 +137,7 @@ class TileProduct:
             lhs=replace(self.lhs, body=f(self.lhs.body)),
             rhs=replace(self.rhs, body=f(self.rhs.body)),
             epilogue=f(self.epilogue),
+            term=f(self.term),
         )
 
     @property
@@ -151,12 +158,12 @@ class TileProduct:
     @property
     def names(self) -> tuple[str, ...]:
         """Return the names that it reads."""
-        return self.lhs.value, self.rhs.value
+        return self.lhs.value, self.rhs.value, self.term_value
 
     @property
     def defined(self) -> tuple[str, ...]:
         """Return the names that it defines."""
-        return self.row.name, self.column.name, self.depth.name, self.result
+        return self.row.name, self.column.name, self.depth.name, self.result, LEFT, RIGHT
 
     @property
     def products(self) -> int:

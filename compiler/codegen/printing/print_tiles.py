@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from compiler.codegen.nest.index import Var
 from compiler.codegen.nest.tile_attention import SLAB, TileAttention
-from compiler.codegen.nest.tiles import GROUP, TileOperand, TileProduct, group_number
+from compiler.codegen.nest.tiles import GROUP, LEFT, RIGHT, TileOperand, TileProduct, group_number
 from compiler.codegen.printing.scalar import COMPUTE_TYPES, STORAGE_TYPES, constant_text
 from compiler.ir.types import PrimitiveType as T
 
@@ -43,13 +43,18 @@ def print_product(s: TileProduct, emit: Callable[[str], None], body: PrintBody, 
         emit(f"  const index_t {group_number(s.column, s.group).name} = {s.column.name} / {s.group};")
     body(s.epilogue)
     emit("};")
+    if s.term_value:
+        emit(f"const auto term_of = [&](const {element} {LEFT}, const {element} {RIGHT}) {{")
+        body(s.term)
+        emit(f"  return {s.term_value};")
+        emit("};")
     t = s.shape
     tile = f"{t.rows}, {t.columns}, {t.depth}, {t.row_parts}, {t.column_parts}"
     name, last = ("tensor_product", t.stages) if s.uses_tensor_cores else ("scalar_product", t.depth_parts)
     sizes = f"{s.row.extent}, {s.column.extent}, {s.depth.extent}, {s.group}"
     emit(
         f"{name}<{element}, {tile}, {last}, {sizes}>(shared_tiles, left_operand, right_operand, store_result, "
-        f"(index_t){s.first_row.to_c()}, (index_t){s.first_column.to_c()});"
+        f"(index_t){s.first_row.to_c()}, (index_t){s.first_column.to_c()}{', term(term_of)' if s.term_value else ''});"
     )
 
 

@@ -138,9 +138,23 @@ template <class T, int SIZE, int PARTS> struct Runs {
   }
 };
 
+// What is added up, if it is not a product: a function of the elements of a row and of a column.
+struct Multiply {
+  static constexpr bool keeps_zeros = true;
+  template <class T> __device__ inline T operator()(T x, T y) const { return x * y; }
+};
+template <class F> struct Term {
+  F of;
+  static constexpr bool keeps_zeros = false;  // elements beyond the depth, which are zeros, may have another term
+  template <class T> __device__ inline T operator()(T x, T y) const { return of(x, y); }
+};
+template <class F> __device__ inline Term<F> term(F of) { return {of}; }
+
 // With PK > 1 so many groups of threads take steps of the depth in turns, each with stages of its own.
-template <class T, int BM, int BN, int BK, int PM, int PN, int PK, int64_t M, int64_t N, int64_t K, int GROUPED, class S, class L, class R, class E, class I>
-__device__ inline void scalar_product(S &shared, const L &left, const R &right, const E &store, I first_row, I first_column) {
+template <class T, int BM, int BN, int BK, int PM, int PN, int PK, int64_t M, int64_t N, int64_t K, int GROUPED, class S, class L, class R, class E, class I,
+          class P = Multiply>
+__device__ inline void scalar_product(S &shared, const L &left, const R &right, const E &store, I first_row, I first_column,
+                                      const P &term_of = P()) {
   constexpr int THREADS = PM * PN, PITCH_A = BM + 4, PITCH_B = BN + 4, STAGE = BK * (PITCH_A + PITCH_B);
   constexpr int GROUP = 2 * STAGE > PM * PITCH_B ? 2 * STAGE : PM * PITCH_B;
   using Rows = Runs<T, BM, PM>;
@@ -173,10 +187,11 @@ __device__ inline void scalar_product(S &shared, const L &left, const R &right, 
       T x[Rows::EACH], y[Columns::EACH];
       Rows::read(x, &shared[from + k * PITCH_A], row_part);
       Columns::read(y, &shared[from + BK * PITCH_A + k * PITCH_B], column_part);
+      if (!P::keeps_zeros && K % (PK * BK) != 0 && step + group * BK + k >= K) break;
 #pragma unroll
       for (int i = 0; i < Rows::EACH; i++)
 #pragma unroll
-        for (int j = 0; j < Columns::EACH; j++) sums[i][j] += x[i] * y[j];
+        for (int j = 0; j < Columns::EACH; j++) sums[i][j] += term_of(x[i], y[j]);
     }
     stage ^= 1;
     if (more) {

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from compiler.codegen.lowering.emission import STATEMENT_LIMIT
 from compiler.codegen.lowering.emit import Emitter
@@ -20,7 +21,16 @@ from compiler.codegen.lowering.regular_pieces import use_regular_pieces
 from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import Index, IndexExpr, Var
-from compiler.codegen.nest.tiles import HALF_TYPES, TileOperand, TileProduct, TileShape, half_words, scalar_elements
+from compiler.codegen.nest.tiles import (
+    HALF_TYPES,
+    LEFT,
+    RIGHT,
+    TileOperand,
+    TileProduct,
+    TileShape,
+    half_words,
+    scalar_elements,
+)
 from compiler.codegen.nest.traversal import walk
 from compiler.codegen.schedules.cuda_shapes import MULTIPROCESSORS
 from compiler.codegen.schedules.template_schedules import TileSchedule
@@ -32,6 +42,7 @@ from compiler.codegen.templates.dots import (
     operand_indices,
 )
 from compiler.codegen.templates.guarded_loads import GuardedLoad, guarded_load
+from compiler.codegen.templates.pair_sums import PairSum
 from compiler.codegen.templates.warp_reads import SECTOR_BYTES, orders_of, reads_of, sectors_along
 from compiler.errors import UnsupportedError
 from compiler.ir.computation import HloComputation
@@ -76,6 +87,7 @@ def lower_tile_product(
     dot: HloInstruction,
     schedule: TileSchedule,
     is_trial: bool = False,
+    pair: PairSum | None = None,
 ) -> lir.Kernel:
     """Return the kernel of a computation with one dot, each of whose outputs has one element per element of the dot.
 
@@ -85,6 +97,7 @@ def lower_tile_product(
         dot: its dot.
         schedule: the sizes of the tiles.
         is_trial: whether it is only asked if there is a kernel: it is the first that there is, and not the best.
+        pair: the sum of a function of pairs that the dot represents, if it is no product.
 
     Raises:
         UnsupportedError: the dot has an unsupported type, an output has another number of elements, or an operand
@@ -101,11 +114,13 @@ def lower_tile_product(
             raise UnsupportedError(f"%{r.name}: {r.shape} does not have one element per element of %{dot.name}")
     # Dimensions that are not adjacent in memory cost copies as one variable, and their indices may be too complex.
     if is_trial:
-        found = _attempt(fused, roots, dot, schedule, True)
-        return _Lowering(fused, roots, dot, schedule, False).kernel() if found is None else found[1]
-    plain = [lowering for merged in (True, False) if (lowering := _best_order(fused, roots, dot, schedule, merged))]
+        found = _attempt(fused, roots, dot, schedule, True, 1, pair)
+        return _Lowering(fused, roots, dot, schedule, False, 1, pair).kernel() if found is None else found[1]
+    plain = [
+        lowering for merged in (True, False) if (lowering := _best_order(fused, roots, dot, schedule, merged, pair))
+    ]
     if not plain:
-        return _Lowering(fused, roots, dot, schedule, False).kernel()
+        return _Lowering(fused, roots, dot, schedule, False, 1, pair).kernel()
     return min(plain, key=lambda found: found.cost).made
 
 
@@ -136,14 +151,19 @@ def _behind(dot: HloInstruction) -> Iterator[HloInstruction]:
 
 
 def _best_order(
-    fused: HloComputation, roots: Sequence[HloInstruction], dot: HloInstruction, schedule: TileSchedule, merged: bool
+    fused: HloComputation,
+    roots: Sequence[HloInstruction],
+    dot: HloInstruction,
+    schedule: TileSchedule,
+    merged: bool,
+    pair: PairSum | None,
 ) -> _Attempt | None:
     """Return the kernel with the order of sums in which it reads least, that of the program if all are equal."""
-    first = _attempt(fused, roots, dot, schedule, merged)
+    first = _attempt(fused, roots, dot, schedule, merged, 1, pair)
     if first is None:
         return None
-    orders = sorted(first[0].orders())[:MOST_ORDERS]
-    others = [_attempt(fused, roots, dot, schedule, merged, order) for order in orders]
+    orders = () if pair else sorted(first[0].orders())[:MOST_ORDERS]
+    others = [_attempt(fused, roots, dot, schedule, merged, order, pair) for order in orders]
     rated = [_Attempt(made, *lowering.rate()) for lowering, made in (first, *(o for o in others if o is not None))]
     return min(rated, key=lambda found: found.sectors)
 
@@ -154,10 +174,11 @@ def _attempt(
     dot: HloInstruction,
     schedule: TileSchedule,
     merged: bool,
-    order: int = 1,
+    order: int,
+    pair: PairSum | None,
 ) -> tuple[_Lowering, lir.Kernel] | None:
     """Return a kernel and what made it, or None if there is none in this form."""
-    lowering = _Lowering(fused, roots, dot, schedule, merged, order)
+    lowering = _Lowering(fused, roots, dot, schedule, merged, order, pair)
     try:
         return lowering, lowering.kernel()
     except UnsupportedError:
@@ -183,6 +204,7 @@ class _Lowering:
         schedule: the sizes of the tiles.
         merged: whether all free dimensions of an operand are one variable, and not the last alone.
         order: the sums take every so many steps of the contracted dimension first, and then those between.
+        pair: the sum that the dot represents, if it is no product.
     """
 
     def __init__(
@@ -193,12 +215,13 @@ class _Lowering:
         schedule: TileSchedule,
         merged: bool,
         order: int = 1,
+        pair: PairSum | None = None,
     ) -> None:
         self.fused, self.roots, self.dot, self.schedule, self.merged = fused, roots, dot, schedule, merged
-        self.order = order
+        self.order, self.pair = order, pair
         self.sums = SUMMED_IN[dot.shape.element_type]
         types = {half_of(o) or o.shape.element_type for o in dot.operands}
-        self.type = next(iter(types)) if len(types) == 1 else self.sums
+        self.type = next(iter(types)) if len(types) == 1 and pair is None else self.sums
         self.emitter = Emitter(fused, STATEMENT_LIMIT)
         use_regular_pieces(self.emitter, fused)
         self.tile: TileProduct | None = None
@@ -216,10 +239,11 @@ class _Lowering:
         group, column_tile, row_tile = self._tiles(-(-m // shape.rows), -(-n // shape.columns))
         result = e.fresh("sum")
         epilogue = self._epilogue(result)
+        term, value = self._term()
         tile = TileProduct(
             rows.var, columns.var, self.depth,
             (ix.of(group) * row_tile.extent + ix.of(row_tile)) * shape.rows, ix.of(column_tile) * shape.columns,
-            lhs, rhs, self.type, self.sums, result, epilogue, shape,
+            lhs, rhs, self.type, self.sums, result, epilogue, shape, 0, term, value,
         )  # fmt: skip
         with e.loops([*self.outer, group, column_tile, row_tile]):
             e.add(tile)
@@ -262,7 +286,7 @@ class _Lowering:
         step, whole = ix.of(self.depth), self.depth.extent // self.order
         if self.order > 1:
             step = step.mod(whole) * self.order + step.floordiv(whole)
-        inner = ix.delinearize(step, sizes)
+        self.inner = inner = ix.delinearize(step, sizes)
         batch = [Var(e.fresh("i"), lhs.shape.dimensions[d]) for d in dot.attr("lhs_batch_dims", ())]
         self.outer = list(batch)
         lf, rf = free_dimensions(dot)
@@ -275,6 +299,7 @@ class _Lowering:
         offset = ix.linearize(forward_index(dot, root, self.at), root.shape.dimensions)
         size = root.shape.element_type.byte_size
         across = sectors_along(offset, left, size) < sectors_along(offset, right, size)
+        self.turned = across
         return (second, first) if across else (first, second)
 
     def _free(self, sizes: Sequence[int]) -> tuple[Var, Index]:
@@ -375,6 +400,19 @@ class _Lowering:
         set_source(self.emitter, self.dot, self.at, self.sums, lambda: result)
         return store_outputs(self.emitter, self.dot, self.at, self.roots)
 
+    def _term(self) -> tuple[tuple[lir.Stmt, ...], str]:
+        """Return the statements that compute the term of two elements that are no product, and its name."""
+        pair, e = self.pair, self.emitter
+        if pair is None:
+            return (), ""
+        names = (LEFT, RIGHT) if not self.turned else (RIGHT, LEFT)
+        for side, name in zip((pair.left, pair.right), names, strict=True):
+            e.sources[side] = partial(_named, name)
+        index = (*self.at, *self.inner)
+        with e.guard() as body:
+            value = e.value(pair.term, tuple(ix.const(0) if n < 0 else index[n] for n in pair.order))
+        return tuple(body.stmts), value
+
     def _in_place_pairs(self, tile: TileProduct) -> tuple[tuple[int, int], ...]:
         """Return the (input, output) argument positions that may share one buffer, such as a sum of products.
 
@@ -400,6 +438,11 @@ class _Lowering:
             and f"p{n}" not in outside
             and read.get(f"p{n}") == {stores[f"o{k}"]}
         )
+
+
+def _named(name: str, index: Index) -> str:
+    del index
+    return name
 
 
 def tile_operand(e: Emitter, operand: HloInstruction, index: Index, free: Var, depth: Var, t: T) -> TileOperand:
