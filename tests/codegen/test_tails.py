@@ -111,3 +111,29 @@ def test_rows_of_bytes_beside_floats_end_with_narrower_vectors(n: int, loops: se
     """
     source = checked(text, Schedule(threads=0))
     assert {int(x) for x in re.findall(r"simd\n +for \(.*?< (\d+);", source)} == loops
+
+
+@pytest.mark.parametrize(
+    ("n", "loops"),
+    [
+        (9, [8, 1]),
+        (16, [16]),
+        (25, [16, 8, 1]),
+        (50, [16, 16, 16, 2]),
+        (120, [64, 16, 16, 16, 8]),
+        (64, [64]),
+        (12, [8, 4]),
+    ],
+)
+def test_rows_of_bytes_beside_functions_end_with_widened_bytes(n: int, loops: list[int]) -> None:
+    text = f"""
+    a = f32[{n}] parameter(0)
+    m = pred[{n}] parameter(1)
+    e = f32[{n}] exponential(a)
+    l = f32[{n}] log-plus-one(e)
+    ROOT s = f32[{n}] select(m, l, a)
+    """
+    source = checked(text, Schedule(threads=0, stages=0))
+    assert [int(x) for x in re.findall(r"simd\n +for \(.*?< (\d+);", source)] == loops
+    assert source.count("_wide[16]") == loops.count(16)
+    assert source.count("_wide[8]") == loops.count(8)

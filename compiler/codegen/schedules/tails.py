@@ -41,23 +41,42 @@ def split_tails(body: Body, lanes: int, narrow: frozenset[str] = frozenset()) ->
     out: list[lir.Stmt] = []
     for s in body:
         if isinstance(s, For) and s.kind is LoopKind.VECTOR:
-            out += _parts(s, _lanes(s, lanes, narrow))
+            out += _parts(s, lanes, narrow)
         else:
             out.append(map_bodies(s, lambda inner: split_tails(inner, lanes, narrow)))
     return tuple(out)
 
 
-def _lanes(s: For, lanes: int, narrow: frozenset[str]) -> int:
-    """Return the lanes of the vectors with which a loop is divided to begin with, or 0 if it is not."""
+def _parts(s: For, lanes: int, narrow: frozenset[str]) -> list[lir.Stmt]:
+    """Return a loop in parts, the whole vectors first."""
     statements = list(walk(s.body))
     if s.combined or s.base is not None or len(statements) > MAX_STATEMENTS:
-        return 0
-    # The C compiler takes one half vector on its own.
+        return [s]
+    many, extent = LANES_OF_BYTES * lanes, s.var.extent
+    reads_bytes = _reads_bytes(statements, narrow)
     if any(map(takes_a_vector, statements)):
-        return lanes if s.var.extent % (lanes // 2) >= LEAST_LANES and s.var.extent < MAX_VECTORS * lanes else 0
-    many = LANES_OF_BYTES * lanes
-    is_divided = len(statements) >= LEAST_WORK and s.var.extent % (many // 2) >= LEAST_BYTES
-    return many if is_divided and s.var.extent < MAX_BYTES and _reads_bytes(statements, narrow) else 0
+        if reads_bytes and lanes // 2 <= extent < MAX_BYTES and extent % many:
+            return _ending_in_widened_bytes(s, lanes)
+        # The C compiler takes one half vector on its own.
+        is_divided = extent % (lanes // 2) >= LEAST_LANES and extent < MAX_VECTORS * lanes
+        return _narrowing(s, 0, lanes) if is_divided else [s]
+    is_divided = len(statements) >= LEAST_WORK and extent % (many // 2) >= LEAST_BYTES and extent < MAX_BYTES
+    return _narrowing(s, 0, many) if is_divided and reads_bytes else [s]
+
+
+def _ending_in_widened_bytes(s: For, lanes: int) -> list[lir.Stmt]:
+    """Return a loop over whole vectors of bytes, and loops over single vectors, in front of which bytes are widened.
+
+    The C compiler makes no vectors of what remains over after whole vectors of bytes if the loop has branches, and
+    takes no more elements at once than there are bytes in the narrowest vector otherwise.
+    """
+    many, extent = LANES_OF_BYTES * lanes, s.var.extent
+    start = extent // many * many
+    out: list[lir.Stmt] = [iterations(s, Var(f"{s.var.name}w{many}", start), 0)] if start else []
+    while start + lanes <= extent:
+        out.append(iterations(s, Var(f"{s.var.name}w{lanes}_{start}", lanes), start))
+        start += lanes
+    return out + _narrowing(s, start, lanes // 2)
 
 
 def _reads_bytes(statements: Sequence[lir.Stmt], narrow: frozenset[str]) -> bool:
@@ -75,11 +94,9 @@ def takes_a_vector(s: lir.Stmt) -> bool:
     return op.is_expensive and op.type.is_float and op.opcode not in _SHORT
 
 
-def _parts(s: For, lanes: int) -> list[lir.Stmt]:
-    if not lanes:
-        return [s]
+def _narrowing(s: For, start: int, width: int) -> list[lir.Stmt]:
+    """Return a loop from an iteration on, over vectors of a width, of half of it, and so on."""
     out: list[lir.Stmt] = []
-    start, width = 0, lanes
     while start < s.var.extent:
         left = s.var.extent - start
         size = left if width < LEAST_LANES else left // width * width
