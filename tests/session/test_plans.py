@@ -287,6 +287,39 @@ def test_a_loop_whose_positions_carry_many_elements_with_functions_is_kept(
     assert KernelLoops().choose_loop(site, module) == choice
 
 
+@pytest.mark.parametrize(
+    ("batch", "states", "function", "choice"),
+    [
+        (16, 8, "negate", "keep"),
+        (16, 4, "negate", "kernel"),
+        (64, 8, "exponential", "keep"),
+        (16, 8, "exponential", "kernel"),
+    ],
+)
+def test_a_loop_whose_positions_reduce_all_pairs_of_their_states_is_kept(
+    batch: int, states: int, function: str, choice: str
+) -> None:
+    rows, pairs = f"f32[{batch},{states}]", f"f32[{batch},{states},{states}]"
+    shape = f"(s32[], {rows}, {pairs})"
+    module = parse(f"""
+    HloModule pairs
+    most {{ a = f32[] parameter(0) b = f32[] parameter(1) ROOT m = f32[] maximum(a, b) }}
+    less {{ p = {shape} parameter(0) i = s32[] get-tuple-element(p), index=0 n = s32[] constant(12)
+      ROOT c = pred[] compare(i, n), direction=LT }}
+    step {{ p = {shape} parameter(0) i = s32[] get-tuple-element(p), index=0 one = s32[] constant(1)
+      x = {rows} get-tuple-element(p), index=1 w = {pairs} get-tuple-element(p), index=2
+      j = s32[] add(i, one) y = {rows} {function}(x) s = {pairs} broadcast(y), dimensions={{0,1}}
+      t = {pairs} add(s, w) least = f32[] constant(-inf)
+      z = {rows} reduce(t, least), dimensions={{1}}, to_apply=most ROOT r = {shape} tuple(j, z, w) }}
+    ENTRY main {{ x = {rows} parameter(0) w = {pairs} parameter(1) zero = s32[] constant(0)
+      t = {shape} tuple(zero, x, w) l = {shape} while(t), condition=less, body=step
+      ROOT y = {rows} get-tuple-element(l), index=1 }}
+    """)
+    (site,) = CompilationSession(module).loops()
+    assert "kernel" in site.choices
+    assert KernelLoops().choose_loop(site, module) == choice
+
+
 @pytest.mark.parametrize("language", ["c", "cuda"])
 def test_the_state_of_a_large_loop_fits_into_the_stack_of_a_thread(language: str) -> None:
     module = parse(_carrying(40, 3000))

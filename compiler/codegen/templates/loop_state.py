@@ -41,6 +41,10 @@ TILE_BYTES = 48 * 1024
 CROWDED, CROWDED_ELEMENTS = 32, 2048
 """Elements that a position carries in one array, and elements of the array, from which on kernels of the body are at
 least as fast if it computes functions: the kernel of the loop is then a body of hundreds of statements."""
+MIXED, MIXED_FUNCTIONS = 32, 64
+"""Elements that a position computes and reduces in an iteration, as of all pairs of its states, from which on kernels of
+the body are faster, and the same for CROWDED_ELEMENTS and more if it computes functions: each is a statement of the
+kernel of the loop."""
 SEQUENTIAL_WORK = 1024
 """Flops of an iteration of a loop of few values up to which one thread of a GPU runs it: they take about as long as it
 takes to launch a kernel, whose threads would divide an iteration among them."""
@@ -92,7 +96,8 @@ def positions_of(state: LoopState, language: str, wanted: int = 0) -> tuple[int,
 def is_crowded(loop: HloInstruction) -> bool:
     """Check whether the positions of a loop carry so many elements that kernels of its body are at least as fast.
 
-    Functions of the elements, such as exponentials, then take longer than to launch the kernels of an iteration.
+    Functions of the elements, such as exponentials, then take longer than to launch the kernels of an iteration. So do
+    reductions of what a position computes of its elements, which are written out in the kernel of the loop.
 
     Raises:
         UnsupportedError: the loop cannot have a kernel.
@@ -101,7 +106,16 @@ def is_crowded(loop: HloInstruction) -> bool:
     if not state.per_position:  # one thread of a GPU runs it
         return False
     _, extent = state.axis()
-    return any(_is_crowded(s, k, extent) for s in state.levels() for k in s.per_position)
+    levels = state.levels()
+    return any(_mixes(s, extent) or any(_is_crowded(s, k, extent) for k in s.per_position) for s in levels)
+
+
+def _mixes(state: LoopState, extent: int) -> bool:
+    """Check whether positions reduce many elements that they compute in an iteration."""
+    has_functions = _has_function(state, 1)
+    limit = max(MIXED_FUNCTIONS * extent, CROWDED_ELEMENTS) if has_functions else MIXED * extent
+    reduced = [i.operands[0] for i in state.body.instructions if i.opcode is Opcode.REDUCE]
+    return any(x.shape.num_elements >= limit for x in reduced if x.opcode not in _CHEAP)
 
 
 def has_axis(loop: HloInstruction) -> bool:
