@@ -71,6 +71,21 @@ HASH = "\n".join(
 )
 """A number per position that takes 120 ops."""
 LOOPS = {
+    "a condition of the iteration": (
+        "f32[300]; f32[300]",
+        f"""{N}
+        three = s32[] constant(3)
+        bits = s32[] and(i, three)
+        zero = s32[] constant(0)
+        odd = pred[] compare(bits, zero), direction=NE
+        odds = pred[300] broadcast(odd), dimensions={{}}
+        w = f32[300] sine(x1)
+        e = f32[300] exponential(w)
+        y = f32[300] select(odds, e, x1)
+        z = f32[300] add(x2, y)
+        ROOT r = STATE tuple(n, y, z)""",
+        6,
+    ),
     "vector": ("f32[1000]", f"{N} y = f32[1000] tanh(x1) ROOT r = STATE tuple(n, y)", 9),
     "ragged": ("f32[257]; f32[257]", f"{N} y = f32[257] add(x1, x2) ROOT r = STATE tuple(n, y, x1)", 4),
     "swapped": ("f32[40]; f32[40]", f"{N} ROOT r = STATE tuple(n, x2, x1)", 3),

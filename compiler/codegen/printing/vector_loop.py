@@ -9,6 +9,7 @@ from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import Var
 from compiler.codegen.nest.traversal import names_defined, names_of, walk
 from compiler.codegen.schedules.loop_transforms import has_loop
+from compiler.codegen.schedules.tails import takes_a_vector
 
 __all__ = ["VectorLoop", "reads_found_rows"]
 
@@ -40,7 +41,8 @@ class VectorLoop:
             is_held = isinstance(x, lir.Accumulator) or (isinstance(x, lir.Let) and isinstance(x.value, lir.Current))
             if isinstance(x, lir.Let | lir.Accumulator) and (is_held or not varying.isdisjoint(names_of(x))):
                 varying.add(x.name)
-        return VectorLoop(s.var, frozenset(names_defined(s.body)), frozenset(varying), len(s.body) > SHORT_LOOP)
+        is_long = len(s.body) > SHORT_LOOP or any(map(takes_a_vector, s.body))
+        return VectorLoop(s.var, frozenset(names_defined(s.body)), frozenset(varying), is_long)
 
 
 def reads_found_rows(s: lir.For) -> bool:

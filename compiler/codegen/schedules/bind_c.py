@@ -48,6 +48,7 @@ from compiler.codegen.schedules.rare_work import separate_rare_work
 from compiler.codegen.schedules.reduction_edges import split_reduction_edges
 from compiler.codegen.schedules.repeated_rows import divide_repeats
 from compiler.codegen.schedules.row_blocks import block_rows
+from compiler.codegen.schedules.row_branches import branch_on_rows
 from compiler.codegen.schedules.row_cache import cache_rows
 from compiler.codegen.schedules.row_stages import stage_rows
 from compiler.codegen.schedules.scans import expand_scans
@@ -122,6 +123,9 @@ def _simplified(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
     if schedule.edges and schedule.vector:
         body = pad_planes(kernel, body)
     body = collapse(body)
+    if schedule.edges and schedule.vector:
+        branched = branch_on_rows(body)
+        body = body if branched is body else collapse(branched)
     if schedule.cache and schedule.vector:
         kernel, body = store_in_reductions(kernel, body)
     if schedule.stages and schedule.vector:

@@ -20,7 +20,13 @@ COPYABLE = (lir.Let, lir.Accumulator, lir.Assign, lir.Store, lir.LocalStore, lir
 """The statements that `copy_with` can copy."""
 
 
-def copy_with(body: Body, facts: Facts, at: Mapping[IndexSymbol, IndexExpr], suffix: str) -> Body:
+def copy_with(
+    body: Body,
+    facts: Facts,
+    at: Mapping[IndexSymbol, IndexExpr],
+    suffix: str,
+    known: Mapping[str, bool] | None = None,
+) -> Body:
     """Return a copy of statements without the branches that are not taken.
 
     Args:
@@ -28,15 +34,20 @@ def copy_with(body: Body, facts: Facts, at: Mapping[IndexSymbol, IndexExpr], suf
         facts: index tests whose outcome is known, in terms of the original variables.
         at: what loop variables are replaced with.
         suffix: makes the names that the copy defines different from those of other copies.
+        known: preds whose value is known, by the names with which they are defined outside of the statements.
     """
-    return copy_with_names(body, facts, at, suffix)[0]
+    return copy_with_names(body, facts, at, suffix, known)[0]
 
 
 def copy_with_names(
-    body: Body, facts: Facts, at: Mapping[IndexSymbol, IndexExpr], suffix: str
+    body: Body,
+    facts: Facts,
+    at: Mapping[IndexSymbol, IndexExpr],
+    suffix: str,
+    known: Mapping[str, bool] | None = None,
 ) -> tuple[Body, Callable[[str], str]]:
     """Return the same as `copy_with`, and a function from the names of values to their names in the copy."""
-    copy = _Copy(facts, at, suffix)
+    copy = _Copy(facts, at, suffix, known=dict(known or {}))
     copied = copy.body(body)
     read = {s.value.name for s in walk(copied) if isinstance(s, lir.Let) and isinstance(s.value, lir.Current)}
     return _without_unread(copied, read), copy.name

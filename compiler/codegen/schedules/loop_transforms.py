@@ -50,15 +50,18 @@ distance at which memory is prefetched."""
 def without_dead_code(body: Body) -> Body:
     """Return the statements without values that nothing uses and without local arrays that are never read.
 
-    It takes time linear in the number of statements.
+    Arrays that the statements do not declare are read elsewhere. It takes time linear in the number of statements.
     """
     definitions: dict[str, list[lir.Stmt]] = defaultdict(list)  # of values and, by stores, of local arrays
+    arrays = {s.name for s in walk(body) if isinstance(s, lir.LocalArray)}
     work: list[str] = []
     for s in walk(body):
         if isinstance(s, lir.Let):
             definitions[s.name].append(s)
         elif isinstance(s, lir.LocalStore):
             definitions[s.array].append(s)
+            if s.array not in arrays:
+                work.append(s.array)
         elif not isinstance(s, lir.LocalArray):
             work.extend(names_of(s))
     used: set[str] = set()
