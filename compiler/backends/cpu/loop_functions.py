@@ -36,6 +36,8 @@ __all__ = ["LoopFunction", "loop_functions"]
 
 LOCAL_BYTES = 256
 """Maximum size of a value that is a local variable of the function."""
+SCALAR_BYTES = 8
+"""Maximum size of a value that is not an array."""
 MAX_FLOPS = 10_000
 """Maximum work of one kernel: beside more of it the time of a call does not count."""
 MAX_CHARACTERS = 40_000
@@ -142,7 +144,13 @@ class _Place:
 
     @property
     def is_local(self) -> bool:
-        return self.alone and self.size <= LOCAL_BYTES
+        """Whether it is a local variable of the function.
+
+        Arrays that are only read are not, unless their values are known: gcc would hold those of the size of a vector in
+        a register, and makes no vectors of loops that read elements of it.
+        """
+        is_held = self.written or self.buffer.kind is BufferKind.CONSTANT or self.size <= SCALAR_BYTES
+        return self.alone and is_held and self.size <= LOCAL_BYTES
 
     @property
     def name(self) -> str:
