@@ -14,11 +14,13 @@ LONG = 16
 """Minimum number of iterations of the loop around."""
 MOST_WORK = 256
 """Maximum number of statements of the unrolled iterations."""
+MOST_SHARED, MOST_LEFT = 2048, 512
+"""The same before statements that iterations share, or that never run, are left out, and what then may be left."""
 LONGEST_MOVE = 16
 """Elements of the longest row that is written out if they are only moved and its tests are known."""
 
 
-def has_few_elements(s: For, short: int) -> bool:
+def has_few_elements(s: For, short: int, most: int = MOST_WORK) -> bool:
     """Check whether a loop over rows is worth being one loop, without those over the elements of a row.
 
     It can be one if nothing remains of the branches in it.
@@ -26,6 +28,7 @@ def has_few_elements(s: For, short: int) -> bool:
     Args:
         s: the loop, before it is bound.
         short: maximum number of iterations of a loop that is unrolled.
+        most: maximum number of statements of all iterations.
     """
     if not is_free(s) or s.var.extent < LONG or not has_loop(s.body):
         return False
@@ -35,7 +38,7 @@ def has_few_elements(s: For, short: int) -> bool:
         return False
     if not all(is_free(x) and x.var.extent <= short for x in loops):
         return False
-    if sum(x.var.extent * work_of(x.body) for x in loops) > MOST_WORK:
+    if sum(x.var.extent * work_of(x.body) for x in loops) > most:
         return False
     return all(abs(i.coefficient(s.var)) <= NEAR for i in indices_in(s.body))
 

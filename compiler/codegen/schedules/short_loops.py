@@ -18,7 +18,7 @@ from compiler.codegen.nest.loop_ir import Body, For, LoopKind
 from compiler.codegen.nest.traversal import map_bodies, map_indices
 from compiler.codegen.nest.work import work_of
 from compiler.codegen.schedules import accumulators
-from compiler.codegen.schedules.few_elements import MOST_WORK, has_few_elements, is_free
+from compiler.codegen.schedules.few_elements import MOST_LEFT, MOST_SHARED, MOST_WORK, has_few_elements, is_free
 from compiler.codegen.schedules.index_tests import outcomes_of, tests_of
 from compiler.codegen.schedules.known_tests import copy_with
 from compiler.codegen.schedules.lanes import is_column_loop
@@ -38,7 +38,7 @@ def unroll_short_loops(body: Body, short: int) -> Body:
 
 
 def _unrolled(s: lir.Stmt, short: int) -> lir.Stmt:
-    if not isinstance(s, For) or not has_few_elements(s, short):
+    if not isinstance(s, For) or not has_few_elements(s, short, MOST_SHARED):
         return s
     if not all(_is_short(x) if isinstance(x, For) else isinstance(x, lir.Let | lir.Store) for x in s.body):
         return s
@@ -47,7 +47,7 @@ def _unrolled(s: lir.Stmt, short: int) -> lir.Stmt:
     out: list[lir.Stmt] = []
     for x in s.body:
         out += [x] if not isinstance(x, For) else Copies(x.var).of(x.body)
-    return replace(s, body=tuple(out))
+    return replace(s, body=tuple(out)) if work_of(tuple(out)) <= MOST_LEFT else s
 
 
 def unroll_short_reductions(body: Body, most: int) -> Body:
