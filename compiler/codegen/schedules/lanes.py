@@ -149,10 +149,17 @@ def _offsets(body: Body) -> Iterator[IndexExpr]:
 
 
 def _uses_adjacent_values(s: For) -> bool:
-    """Check whether the reductions in a loop use elements that its body reads, adjacent ones in each iteration."""
-    used = {name for r in s.body if isinstance(r, lir.Reduce) for name in names_used(r.body)}
-    loads = (x for x in s.body if isinstance(x, lir.Let) and isinstance(x.value, lir.Load) and x.name in used)
-    return any(abs(i.coefficient(s.var)) == 1 for x in loads for i in indices_in((x,)))
+    """Check whether the reductions in a loop use elements that its body reads, adjacent ones in each iteration.
+
+    So are the numbers of the columns, as of the classes that are counted.
+    """
+    reductions = [r for r in s.body if isinstance(r, lir.Reduce)]
+    used = {name for r in reductions for name in names_used(r.body)}
+    lets = [x for x in s.body if isinstance(x, lir.Let) and x.name in used]
+    values = [x for x in lets if isinstance(x.value, lir.Load | lir.IndexValue)]
+    inside = (x for r in reductions for x in r.body if isinstance(x, lir.Let))
+    values += [x for x in inside if isinstance(x.value, lir.IndexValue)]
+    return any(abs(i.coefficient(s.var)) == 1 for x in values for i in indices_in((x,)))
 
 
 def column_bytes_bound(s: For, width: int, schedule: Schedule, stages: int = 1) -> int:
