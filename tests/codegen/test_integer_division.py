@@ -67,6 +67,19 @@ def test_divisors_of_any_kind_and_loops_of_any_length(size: int, divisor: str) -
         np.testing.assert_array_equal(got, want)
 
 
+@pytest.mark.parametrize("element", ["s32", "u32"])
+@pytest.mark.parametrize("op", ["divide", "remainder"])
+def test_divisions_by_one_integer_for_all_elements(element: str, op: str) -> None:
+    dtype = TYPES[element]
+    a, divisors = _operands(dtype, 5_000)
+    text = f"""ENTRY e {{ a = {element}[{a.size}] parameter(0) c = {element}[] parameter(1)
+      b = {element}[{a.size}] broadcast(c), dimensions={{}} ROOT r = {element}[{a.size}] {op}(a, b) }}"""
+    exe, module = compile(text), parse(text)
+    assert f"one_divisor_{element} " in exe.kernels[0].source
+    for divisor in [*np.unique(divisors[:400]), *divisors[-20:]]:
+        np.testing.assert_array_equal(exe(a, divisor)[0], evaluate(module, [a, divisor])[0])
+
+
 def test_a_loop_that_carries_remainders() -> None:
     text = """
 body { s = (s32[], s32[50], s32[50]) parameter(0) n = s32[] get-tuple-element(s), index=0

@@ -133,3 +133,51 @@ def test_loops_that_define_the_same_names() -> None:
     """
     for schedule in (Schedule(), Schedule(threads=0, splits=1), Schedule(splits=4, unroll=2), Schedule(stages=0)):
         checked(text, schedule, ADD)
+
+
+LOGIC = """
+    x = s32[{m},{n}] parameter(0)
+    y = pred[{m},{n}] parameter(1)
+    row = s32[{m}] parameter(2)
+    zero = s32[] constant(0)
+    zeros = s32[{m}] broadcast(zero), dimensions={{}}
+    negative = pred[{m}] compare(row, zeros), direction=LT
+    low = pred[{m},{n}] broadcast(negative), dimensions={{0}}
+    none = s32[{m},{n}] broadcast(zero), dimensions={{}}
+    below = pred[{m},{n}] compare(x, none), direction=LT
+    differs = pred[{m},{n}] compare(below, low), direction=NE
+    both = pred[{m},{n}] and(differs, y)
+    chosen = pred[{m},{n}] select(both, low, y)
+    sum = s32[{m},{n}] add(x, x)
+    other = s32[{m},{n}] select(differs, sum, x)
+    ROOT r = (pred[{m},{n}], s32[{m},{n}]) tuple(chosen, other)
+"""
+REACHED = """
+    edges = pred[{n},{n}] parameter(0)
+    steps = s32[{n}] parameter(1)
+    zero = s32[] constant(0)
+    zeros = s32[{n}] broadcast(zero), dimensions={{}}
+    known = pred[{n}] compare(steps, zeros), direction=GE
+    rows = pred[{n},{n}] broadcast(known), dimensions={{0}}
+    used = pred[{n},{n}] and(edges, rows)
+    none = pred[] constant(false)
+    ROOT r = pred[{n}] reduce(used, none), dimensions={{0}}, to_apply=either
+"""
+EITHER = "either { a = pred[] parameter(0) b = pred[] parameter(1) ROOT s = pred[] or(a, b) }"
+
+
+@pytest.mark.parametrize(("m", "n"), [(40, 8), (7, 100), (3, 17)])
+@pytest.mark.parametrize("schedule", [Schedule(), Schedule(threads=0), Schedule(vector=256), Schedule(short=0)])
+def test_conditions_of_rows_beside_those_of_elements(m: int, n: int, schedule: Schedule) -> None:
+    checked(LOGIC.format(m=m, n=n), schedule)
+
+
+@pytest.mark.parametrize("n", [16, 100, 129])
+def test_rows_of_bools_that_conditions_choose(n: int) -> None:
+    source = checked(REACHED.format(n=n), Schedule(threads=0), EITHER)
+    assert re.search(r"const uint8_t (\w+) = \(uint8_t\)hlogym_opaque\(", source)
+
+
+def test_bools_are_selected_by_logic() -> None:
+    source = checked(LOGIC.format(m=7, n=100), Schedule(threads=0))
+    assert not re.search(r"bool v\d+\w* = \(v\d+\w* \?", source)

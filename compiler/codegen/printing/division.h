@@ -24,6 +24,35 @@ INLINE uint32_t divided_u32(uint32_t a, uint32_t b) {
 INLINE uint32_t quotient_u32(uint32_t a, uint32_t b) { return b == 0 ? ~0u : divided_u32(a, b); }
 INLINE uint32_t remainder_u32(uint32_t a, uint32_t b) { return b == 0 ? a : a - divided_u32(a, b) * b; }
 
+/* Those by one divisor for all elements multiply by its reciprocal. One half is added to the dividend, away from zero:
+   (|a| + 1/2) / |b| has the same integer part and is at least 1 / 2|b| away from all integers, while the roundings of
+   reciprocal and product move it by less than |a| / |b| / 2^51.
+   Results for the divisors 0 and -1 follow without selections, of which gcc makes no vectors if all elements take one side. */
+typedef struct { int32_t b, minus, zero; double r; } one_divisor_s32; /* all bits of `minus`: b is -1; of `zero`: b is 0 */
+typedef struct { uint32_t b, zero; double r; } one_divisor_u32;
+INLINE one_divisor_s32 one_s32(int32_t b) {
+  return (one_divisor_s32){
+    (int32_t)hlogym_opaque(b), (int32_t)hlogym_opaque(-(b == -1)), (int32_t)hlogym_opaque(-(b == 0)), 1 / divisor_s32(b)};
+}
+INLINE one_divisor_u32 one_u32(uint32_t b) {
+  return (one_divisor_u32){
+    (uint32_t)hlogym_opaque(b), (uint32_t)hlogym_opaque(-(b == 0)), 1 / double_of_u32(b == 0 ? 1u : b)};
+}
+INLINE uint32_t divided_by_s32(int32_t a, one_divisor_s32 d) {
+  const int32_t q = (int32_t)(((double)a + (a < 0 ? -0.5 : 0.5)) * d.r);
+  return ((uint32_t)q ^ (uint32_t)d.minus) - (uint32_t)d.minus;
+}
+INLINE uint32_t divided_by_u32(uint32_t a, one_divisor_u32 d) {
+  const double q = __builtin_trunc((double_of_u32(a) + 0.5) * d.r);
+  return (uint32_t)(int32_t)(q - 0x1p31) ^ 0x80000000u;
+}
+INLINE int32_t quotient_by_s32(int32_t a, one_divisor_s32 d) { return (int32_t)divided_by_s32(a, d) | d.zero; }
+INLINE int32_t remainder_by_s32(int32_t a, one_divisor_s32 d) {
+  return (int32_t)((uint32_t)a - divided_by_s32(a, d) * (uint32_t)d.b);
+}
+INLINE uint32_t quotient_by_u32(uint32_t a, one_divisor_u32 d) { return divided_by_u32(a, d) | d.zero; }
+INLINE uint32_t remainder_by_u32(uint32_t a, one_divisor_u32 d) { return a - divided_by_u32(a, d) * d.b; }
+
 #define NARROW_DIVISION(NAME, TYPE)                                                                   \
   INLINE int32_t divided_##NAME(TYPE a, TYPE b) { return (int32_t)((float)a / (float)(b == 0 ? 1 : b)); } \
   INLINE TYPE quotient_##NAME(TYPE a, TYPE b) { return (TYPE)(b == 0 ? -1 : divided_##NAME(a, b)); }        \

@@ -49,6 +49,7 @@ _DIVISIONS = {Opcode.DIVIDE: "quotient", Opcode.REMAINDER: "remainder"}
 """Functions of division.h; their names end with a type."""
 _LANE_RESULTS = {Opcode.ADD: "sum", Opcode.MAXIMUM: "maximum", Opcode.MINIMUM: "minimum"}
 """Functions of lane_results.h; their names end with a number of lanes and a type."""
+_LOGIC = frozenset({Opcode.AND, Opcode.OR, Opcode.XOR, Opcode.COMPARE})
 _MASKS = {"float": "uint32_t", "double": "uint64_t"} | {
     f"{sign}int{bits}_t": f"uint{bits}_t" for sign in ("", "u") for bits in (8, 16, 32, 64)
 }
@@ -96,6 +97,10 @@ class _CPrinter(Printer):
         self._vector_loop: VectorLoop | None = None  # that is printed
         self._in_branch = False  # whether a branch is printed that its elements take or not
         self._masks: dict[tuple[str, str], str] = {}  # the masks of conditions outside of it, by their types
+        self._truths: dict[
+            str, str
+        ] = {}  # tests of numbers, by the names of the bools outside of it that they stand for
+        self._divisors: dict[tuple[str, str], str] = {}  # the divisors outside of it, by their types
         self._integers: dict[str, int] = {}  # constants
         self._parities: set[str] = set()  # remainders by 2 and lowest bits
         self._counts = 0  # numbers of iterations that have names, which differ: loops may share their variable
@@ -192,10 +197,19 @@ class _CPrinter(Printer):
             return f"({x} {'==' if value.op.direction == 'EQ' else '!='} {y})"
         if self._in_vectors and isinstance(value, lir.Apply) and self._divides_vectors(value):
             self.helpers["division.h"] = None
-            return f"{_DIVISIONS[value.op.opcode]}_{value.op.type.text}({', '.join(value.args)})"
+            name, t = _DIVISIONS[value.op.opcode], value.op.type.text
+            if self._divides_by_one(value):
+                return f"{name}_by_{t}({value.args[0]}, {self._divisors[value.args[1], t]})"
+            return f"{name}_{t}({', '.join(value.args)})"
         if isinstance(value, lir.Apply) and _saturates(value.op):
             source = "f64" if value.op.type is T.F64 else "f32"
             return f"{source}_to_{value.op.result.text}({value.args[0]})"
+        if isinstance(value, lir.Apply) and self._truths and _combines_bools(value.op):
+            args = tuple(self._truths.get(a, a) for a in value.args)
+            let = replace(let, value=replace(value, args=args))
+        if isinstance(value, lir.Apply) and self._selects_bools(value, let.type):
+            condition, x, y = (self._truths.get(a, a) for a in value.args)
+            return f"(bool)(({condition} & {x}) | (!{condition} & {y}))"
         if isinstance(value, lir.Apply) and self._selects_for_all(value, let.type):
             condition, x, y = value.args
             t = COMPUTE_TYPES[let.type]
@@ -213,6 +227,10 @@ class _CPrinter(Printer):
             return False
         return value.args[0] not in loop.defined
 
+    def _selects_bools(self, value: lir.Apply, t: T) -> bool:
+        """Check for a select between bools in a vector loop, of which gcc 12 makes no vectors."""
+        return self._vector_loop is not None and value.op.opcode is Opcode.SELECT and t is T.PRED
+
     def _define_masks(self, s: lir.For) -> None:
         """Print masks for the selects of a vector loop whose condition is the same for all of its elements.
 
@@ -228,6 +246,46 @@ class _CPrinter(Printer):
         for (condition, t), name in found.items():
             self.emit(f"const {t} {name} = ({t})hlogym_opaque(-(int64_t){condition});")
         self._masks.update(found)
+
+    def _define_truths(self, s: lir.For) -> None:
+        """Print numbers for the bools that are the same for all elements and that a vector loop combines with others.
+
+        gcc 12 makes no vectors of such a loop, unless it finds the bool by a test of a number inside of it.
+        """
+        loop = self._vector_loop
+        found: dict[str, str] = {}
+        lets = [x for x in walk(s.body) if isinstance(x, lir.Let)]
+        t = "int32_t" if any(x.type.bits > 8 for x in lets) else "uint8_t"
+        for x in lets:
+            if isinstance(x.value, lir.Apply) and (_combines_bools(x.value.op) or self._selects_bools(x.value, x.type)):
+                for name in x.value.args:
+                    is_fixed = loop is not None and name not in loop.defined and name not in self._constants
+                    if is_fixed and name not in found and self._types.get(name) == "bool":
+                        self._counts += 1
+                        found[name] = f"({name}_number{self._counts} != 0)"
+                        self.emit(f"const {t} {name}_number{self._counts} = ({t})hlogym_opaque({name});")
+        self._truths = found
+
+    def _define_divisors(self, s: lir.For) -> None:
+        """Print what the divisions of a vector loop by one integer for all of its elements need."""
+        found: dict[tuple[str, str], str] = {}
+        for x in walk(s.body):
+            if isinstance(x, lir.Let) and isinstance(x.value, lir.Apply) and self._divides_by_one(x.value):
+                key = x.value.args[1], x.value.op.type.text
+                if key not in found:
+                    self._counts += 1
+                    found[key] = f"{key[0]}_divisor{self._counts}"
+        for (divisor, t), name in found.items():
+            self.helpers["division.h"] = None
+            self.emit(f"const one_divisor_{t} {name} = one_{t}({divisor});")
+        self._divisors.update(found)
+
+    def _divides_by_one(self, value: lir.Apply) -> bool:
+        """Check for a division of integers of 32 bits in a vector loop whose divisor is the same for all elements."""
+        loop = self._vector_loop
+        if loop is None or not self._divides_vectors(value) or value.op.type.bits != 32:
+            return False
+        return value.args[1] not in loop.defined
 
     def _is_parity(self, value: lir.Apply) -> bool:
         """Check for an integer of -1, 0 or 1: a remainder by 2, or the lowest bit."""
@@ -496,6 +554,8 @@ class _CPrinter(Printer):
         if s.kind.is_vector and not has_loop(s.body):
             self._vector_loop = VectorLoop.of(s)
             self._define_masks(s)
+            self._define_truths(s)
+            self._define_divisors(s)
             self.emit(" ".join(["#pragma omp simd", *map(_clause, s.combined)]))
             self._in_vectors = all(c.type is not T.PRED for c in s.combined)
         self._types[v] = self.index_type
@@ -510,6 +570,7 @@ class _CPrinter(Printer):
             )
         self.indented(s.body)
         self._in_vectors, self._vector_loop = outside
+        self._truths = {}
         self.emit("}")
 
     def _polling_loop(self, s: lir.For) -> None:
@@ -621,6 +682,10 @@ def _without_unused(lines: Sequence[str]) -> list[str]:
         else:
             kept.append(line)
     return kept[::-1]
+
+
+def _combines_bools(op: ScalarOp) -> bool:
+    return op.type is T.PRED and op.opcode in _LOGIC
 
 
 def _saturates(op: ScalarOp) -> bool:
