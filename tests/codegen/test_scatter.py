@@ -145,6 +145,60 @@ def test_an_update_may_read_the_array_that_it_updates(policy: str) -> None:
         np.testing.assert_array_equal(got, want)
 
 
+READS_FEW = """HloModule m
+f {{ a = {t}[] parameter(0) {reducer} }}
+ENTRY e {{
+  x = {t}[16,3] parameter(0)
+  i = s32[4,1] parameter(1)
+  part = {t}[4,3] slice(x), slice={{[2:6], [0:3]}}
+  more = {t}[4,3] slice(x), slice={{[9:13], [0:3]}}
+  u = {t}[4,3] subtract(part, more)
+  ROOT s = {t}[16,3] scatter(x, i, u), update_window_dims={{1}}, inserted_window_dims={{0}},
+    scatter_dims_to_operand_dims={{0}}, index_vector_dim=1, to_apply=f
+}}"""
+
+
+@pytest.mark.parametrize("reducer", REDUCERS)
+@pytest.mark.parametrize("t", ["f32", "s32", "bf16"])
+def test_few_updates_that_read_the_operand_are_computed_first(reducer: str, t: str) -> None:
+    body = ("" if reducer == "replace" else "b = {t}[] parameter(1) ") + REDUCERS[reducer]
+    entry = parse(READS_FEW.format(t=t, reducer=body.format(t=t))).entry
+    for indices in ([3, 9, 3, 12], [2, -1, 16, 10]):  # updates of what later updates read, and windows outside
+        args = running.random_args(entry.parameter_shapes, np.random.default_rng(0))
+        args[1] = np.array(indices, np.int32).reshape(4, 1)
+        case = running.case_of(entry, args, "c", Schedule())
+        assert case.spec.must_alias == ((0, 2),)
+        (found,) = running.run_c([case])
+        assert running.problem(found, case) is None
+
+
+def test_many_updates_that_read_the_operand_are_not_held() -> None:
+    text = READS_FEW.format(t="f32", reducer=REDUCERS["replace"].format(t="f32")).replace("[16,3]", "[13,3]")
+    assert running.kernel_of(parse(text).entry, "c").must_alias == ()
+
+
+def test_a_loop_that_reads_and_updates_its_state_does_not_copy_it() -> None:
+    text = """HloModule m
+    sum { a = f32[] parameter(0) b = f32[] parameter(1) ROOT c = f32[] add(a, b) }
+    less { p = (s32[], f32[50]) parameter(0) i = s32[] get-tuple-element(p), index=0 n = s32[] constant(20)
+      ROOT c = pred[] compare(i, n), direction=LT }
+    step { p = (s32[], f32[50]) parameter(0) i = s32[] get-tuple-element(p), index=0 one = s32[] constant(1)
+      x = f32[50] get-tuple-element(p), index=1 j = s32[] add(i, one)
+      last = f32[1] dynamic-slice(x, i), dynamic_slice_sizes={1}
+      next = s32[1] reshape(j)
+      y = f32[50] scatter(x, next, last), update_window_dims={}, inserted_window_dims={0},
+        scatter_dims_to_operand_dims={0}, index_vector_dim=1, to_apply=sum
+      ROOT r = (s32[], f32[50]) tuple(j, y) }
+    ENTRY e { x = f32[50] parameter(0) zero = s32[] constant(0) t = (s32[], f32[50]) tuple(zero, x)
+      w = (s32[], f32[50]) while(t), condition=less, body=step ROOT y = f32[50] get-tuple-element(w), index=1 }"""
+    x = np.arange(50, dtype=np.float32)
+    exe = compile(text)
+    want = np.concatenate([np.cumsum(x[:21]), x[21:]])
+    np.testing.assert_array_equal(exe(x)[0], want)
+    copies = [t for t in exe.thunks for block in t.blocks() for t in block if t.kind == "copy"]
+    assert not any(t.source.shape.dimensions == (50,) for t in copies)
+
+
 EXTREMES = """HloModule m
 f {{ a = {t}[] parameter(0) b = {t}[] parameter(1) ROOT r = {t}[] {extreme}(a, b) }}
 ENTRY e {{

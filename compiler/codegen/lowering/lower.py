@@ -132,7 +132,7 @@ class _Lowering:
         if loop is not None:
             return lower_packed_loop(self.fused, self.roots, loop, self.schedule)
         if self.roots[0].opcode is Opcode.SCATTER and len(self.roots) == 1:
-            return lower_scatter(self.fused, self.roots[0])
+            return lower_scatter(self.fused, self.roots[0], can_hold=not self.tiles)
         sort = sort_of(self.roots)
         if sort is not None:
             return lower_sort(self.fused, sort, combines=self.tiles)

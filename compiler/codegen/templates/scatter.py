@@ -5,6 +5,7 @@ The semantics are those of Scatter in XLA's operation semantics, which `interpre
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from compiler.codegen.lowering.emit import Emitter
@@ -22,10 +23,20 @@ from compiler.ir.opcodes import Opcode
 from compiler.ir.types import PrimitiveType as T
 
 
-def lower_scatter(fused: HloComputation, scatter: HloInstruction) -> lir.Kernel:
+MOST_HELD, HELD_PART = 4096, 4
+"""Most updates that are held in local arrays, and the part of the elements of the operand that they are at most."""
+
+
+def lower_scatter(fused: HloComputation, scatter: HloInstruction, can_hold: bool = False) -> lir.Kernel:
     """Return the kernel of a computation whose root is a scatter.
 
-    A parameter that nothing else reads is updated in place. Any other operand is first computed into the output.
+    A parameter that nothing else reads is updated in place. So is one that few updates are computed of, if these can be
+    held in local arrays until the last is computed. Any other operand is first computed into the output.
+
+    Args:
+        fused: the computation.
+        scatter: its root.
+        can_hold: whether one thread at a time runs the kernel outside of its loops, so that there are local arrays.
 
     Raises:
         UnsupportedError: the scatter has several operands, or its combiner is not one associative op.
@@ -33,25 +44,28 @@ def lower_scatter(fused: HloComputation, scatter: HloInstruction) -> lir.Kernel:
     refusal = scatter_refusal(scatter)
     if refusal is not None:
         raise UnsupportedError(refusal)
-    operand, indices, updates = scatter.operands
-    alone = len(operand.users) == 1 and scatter.operands.count(operand) == 1
-    in_place = operand.opcode is Opcode.PARAMETER and alone
+    operand, _, updates = scatter.operands
+    dims = updates.shape.dimensions
+    is_alone = len(operand.users) == 1
+    is_held = can_hold and not is_alone and math.prod(dims) <= min(MOST_HELD, operand.shape.num_elements // HELD_PART)
+    in_place = operand.opcode is Opcode.PARAMETER and scatter.operands.count(operand) == 1 and (is_alone or is_held)
     combiner = _combiner(scatter)
     e = Emitter(fused)
     if not in_place:
         _fill(e, operand)
     window = tuple(sorted(scatter.attributes["update_window_dims"]))
-    dims = updates.shape.dimensions
+    held = _Held(e, scatter, window) if in_place and is_held else None
     if 0 not in dims:
         vars_ = [Var(e.fresh("i"), n) for n in dims]
         batch = [v for d, v in enumerate(vars_) if d not in window]
         inner = [v for d, v in enumerate(vars_) if d in window]
         with e.loops(batch, LoopKind.ATOMIC):
-            starts, conditions = _starts(e, scatter, indices, [ix.of(v) for v in batch], dims)
+            names = held.start_names(batch) if held is not None else _start_names(e, scatter, [ix.of(v) for v in batch])
+            starts, conditions = _starts(e, scatter, names, [ix.of(v) for v in batch], dims)
             with e.guard() as guard, e.loops(inner, LoopKind.SERIAL):
                 index = tuple(ix.of(v) for v in vars_)
                 target = _target(scatter, index, starts, window)
-                value = e.value(updates, index)
+                value = held.value(index) if held is not None else e.value(updates, index)
                 offset = ix.linearize(target, operand.shape.dimensions)
                 e.add(lir.Store("o0", offset, value) if combiner is None else lir.Update("o0", offset, combiner, value))
             e.add(lir.If(e.all_of(conditions), tuple(guard.stmts)))
@@ -97,25 +111,67 @@ def _combiner(scatter: HloInstruction) -> Opcode | None:
     return None if _replaces(computation) else combiner_of(computation)
 
 
+def _start_names(e: Emitter, scatter: HloInstruction, batch: list[IndexExpr]) -> list[str]:
+    """Emit the numbers that the indices give for one window and return their names."""
+    indices, names = scatter.operands[1], []
+    vector_dim = scatter.attr("index_vector_dim")
+    for k, _ in enumerate(scatter.attr("scatter_dims_to_operand_dims")):
+        at: Index = tuple(batch)
+        if vector_dim < indices.shape.rank:
+            at = (*batch[:vector_dim], ix.const(k), *batch[vector_dim:])
+        names.append(e.apply(conversion(indices.shape.element_type, T.S64), e.value(indices, at)))
+    return names
+
+
+class _Held:
+    """Local arrays with the updates and the numbers of their windows, which are computed before the first update."""
+
+    def __init__(self, e: Emitter, scatter: HloInstruction, window: tuple[int, ...]) -> None:
+        self.e = e
+        self.dims = scatter.operands[2].shape.dimensions
+        self._kept = [n for d, n in enumerate(self.dims) if d not in window]
+        self._type = scatter.shape.element_type
+        self._updates = e.fresh("h")
+        count = len(scatter.attr("scatter_dims_to_operand_dims"))
+        self._starts = [e.fresh("h") for _ in range(count)]
+        e.add(lir.LocalArray(self._updates, self._type, math.prod(self.dims)))
+        for name in self._starts:
+            e.add(lir.LocalArray(name, T.S64, math.prod(self._kept)))
+        vars_ = [Var(e.fresh("i"), n) for n in self.dims]
+        batch = [v for d, v in enumerate(vars_) if d not in window]
+        with e.loops(batch):
+            at = [ix.of(v) for v in batch]
+            for array, name in zip(self._starts, _start_names(e, scatter, at), strict=True):
+                e.add(lir.LocalStore(array, ix.linearize(at, self._kept), name))
+            with e.loops([v for d, v in enumerate(vars_) if d in window]):
+                index = tuple(ix.of(v) for v in vars_)
+                value = e.value(scatter.operands[2], index)
+                e.add(lir.LocalStore(self._updates, ix.linearize(index, self.dims), value))
+
+    def start_names(self, batch: list[Var]) -> list[str]:
+        """Emit loads of the numbers of a window and return their names."""
+        at = ix.linearize([ix.of(v) for v in batch], self._kept)
+        return [self.e.let(T.S64, lir.LocalLoad(array, at)) for array in self._starts]
+
+    def value(self, index: Index) -> str:
+        """Emit the load of an update and return its name."""
+        return self.e.let(self._type, lir.LocalLoad(self._updates, ix.linearize(index, self.dims)))
+
+
 def _starts(
-    e: Emitter, scatter: HloInstruction, indices: HloInstruction, batch: list[IndexExpr], update_dims: tuple[int, ...]
+    e: Emitter, scatter: HloInstruction, names: list[str], batch: list[IndexExpr], update_dims: tuple[int, ...]
 ) -> tuple[dict[int, IndexExpr], list[str]]:
-    """Emit the window's start in each operand dimension; return it and the conditions under which the window fits."""
+    """Return the window's start in each operand dimension, and emit the conditions under which the window fits."""
     attr = scatter.attr
-    dims = scatter.operands[0].shape.dimensions
-    vector_dim = attr("index_vector_dim")
+    dims, indices = scatter.operands[0].shape.dimensions, scatter.operands[1]
     batching, paired = attr("input_batching_dims", ()), attr("scatter_indices_batching_dims", ())
     absent = {*attr("inserted_window_dims"), *batching}
     kept = [d for d in range(len(dims)) if d not in absent]
     spans = dict(zip(kept, (update_dims[d] for d in sorted(attr("update_window_dims"))), strict=True))
-    index_dims = [d for d in range(indices.shape.rank) if d != vector_dim]
+    index_dims = [d for d in range(indices.shape.rank) if d != attr("index_vector_dim")]
     starts: dict[int, IndexExpr] = {d: batch[index_dims.index(p)] for d, p in zip(batching, paired, strict=True)}
     conditions = []
-    for k, d in enumerate(attr("scatter_dims_to_operand_dims")):
-        at: Index = tuple(batch)
-        if vector_dim < indices.shape.rank:
-            at = (*batch[:vector_dim], ix.const(k), *batch[vector_dim:])
-        name = e.apply(conversion(indices.shape.element_type, T.S64), e.value(indices, at))
+    for name, d in zip(names, attr("scatter_dims_to_operand_dims"), strict=True):
         high = dims[d] - spans.get(d, 1)
         start = ix.of(e.runtime(name, 0, max(0, high)))
         conditions.append(e.index_test(start, 0, high))
