@@ -146,8 +146,8 @@ class _Place:
     def is_local(self) -> bool:
         """Whether it is a local variable of the function.
 
-        Arrays that are only read are not, unless their values are known: gcc would hold those of the size of a vector in
-        a register, and makes no vectors of loops that read elements of it.
+        Arrays that are only read are not, unless their values are known: gcc would hold those of the size of a vector
+        in a register, and makes no vectors of loops that read elements of it.
         """
         is_held = self.written or self.buffer.kind is BufferKind.CONSTANT or self.size <= SCALAR_BYTES
         return self.alone and is_held and self.size <= LOCAL_BYTES

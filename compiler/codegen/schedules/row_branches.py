@@ -58,7 +58,7 @@ class _Branches:
         return (map_bodies(s, self.body),)
 
     def _sides(self, s: For, condition: str) -> tuple[Body, Body] | None:
-        """Return the loop for rows where a condition holds and for the others, or None if a branch is not worthwhile."""
+        """Return a loop for rows where a condition holds and one for others, or None if a branch is not worthwhile."""
         statements = list(walk(s.body))
         if len(statements) > MAX_STATEMENTS or not all(isinstance(x, COPYABLE) for x in statements):
             return None

@@ -42,8 +42,8 @@ CROWDED, CROWDED_ELEMENTS = 32, 2048
 """Elements that a position carries in one array, and elements of the array, from which on kernels of the body are at
 least as fast if it computes functions: the kernel of the loop is then a body of hundreds of statements."""
 MIXED, MIXED_FUNCTIONS = 32, 64
-"""Elements that a position computes and reduces in an iteration, as of all pairs of its states, from which on kernels of
-the body are faster, and the same for CROWDED_ELEMENTS and more if it computes functions: each is a statement of the
+"""Elements that a position computes and reduces in an iteration, as of all pairs of its states, from which on kernels
+of the body are faster, and the same for CROWDED_ELEMENTS and more if it computes functions: each is a statement of the
 kernel of the loop."""
 SEQUENTIAL_WORK = 1024
 """Flops of an iteration of a loop of few values up to which one thread of a GPU runs it: they take about as long as it

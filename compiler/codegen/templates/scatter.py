@@ -22,7 +22,6 @@ from compiler.ir.instruction import HloInstruction
 from compiler.ir.opcodes import Opcode
 from compiler.ir.types import PrimitiveType as T
 
-
 MOST_HELD, HELD_PART = 4096, 4
 """Most updates that are held in local arrays, and the part of the elements of the operand that they are at most."""
 
