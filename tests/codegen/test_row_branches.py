@@ -83,6 +83,31 @@ def test_short_rows_and_rows_that_save_little_do_not_branch() -> None:
     assert branches(SELECTED.format(m=20, n=60, function="negate")) == 0
 
 
+def test_rows_that_are_only_chosen_do_not_branch() -> None:
+    text = """
+    x = f32[20,1000] parameter(0)
+    y = f32[20,1000] parameter(1)
+    mask = pred[20] parameter(2)
+    rows = pred[20,1000] broadcast(mask), dimensions={0}
+    ROOT r = f32[20,1000] select(rows, x, y)
+    """
+    assert branches(text) == 0
+
+
+def test_columns_that_a_reduction_chooses_do_not_branch() -> None:
+    text = """
+    x = f32[300,32] parameter(0)
+    odd = pred[300,32] compare(x, x), direction=NE
+    none = pred[] constant(false)
+    any = pred[32] reduce(odd, none), dimensions={0}, to_apply=either
+    columns = pred[300,32] broadcast(any), dimensions={1}
+    e = f32[300,32] exponential(x)
+    ROOT r = f32[300,32] select(columns, x, e)
+    """
+    either = "either { a = pred[] parameter(0) b = pred[] parameter(1) ROOT s = pred[] or(a, b) }"
+    assert "_then" not in checked(text, Schedule(threads=0), either)
+
+
 def test_a_select_of_each_element_does_not_branch() -> None:
     text = SELECTED.format(m=20, n=100, function="exponential").replace(
         "mask = pred[20] parameter(1)\n    rows = pred[20,100] broadcast(mask), dimensions={0}",
