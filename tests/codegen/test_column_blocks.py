@@ -85,6 +85,17 @@ def test_types(t: str) -> None:
     assert problems(cases) == [None] * len(cases)
 
 
+@pytest.mark.parametrize(
+    ("rows", "columns", "in_parts"), [(200, 512, False), (300, 200, False), (1000, 512, True), (2000, 200, True)]
+)
+def test_small_blocks_are_not_divided_for_threads(rows: int, columns: int, in_parts: bool) -> None:
+    f = fused((rows, columns), 1)
+    case = running.case_of(f, running.random_args(f.parameter_shapes, np.random.default_rng(0)), "c")
+    assert problems([case]) == [None]
+    assert ("_parts[" in case.spec.source) == in_parts
+    assert "hlogym_parallel" in case.spec.source or not in_parts
+
+
 @pytest.mark.parametrize("splits", [1, 4])
 @pytest.mark.parametrize(("dims", "channel"), [((50, 40), 1), ((6, 20, 30), 1)])
 def test_what_is_not_finite_stays_in_its_channel(splits: int, dims: tuple[int, ...], channel: int) -> None:

@@ -43,6 +43,22 @@ def test_an_array_from_memory_is_read_in_order(m: int, n: int, is_joined: bool) 
     assert ("r2j" in source) == is_joined
 
 
+@pytest.mark.parametrize(
+    ("m", "op", "is_row"), [(1500, "tanh", True), (300, "tanh", False), (1500, "abs", False)],
+    ids=["from memory", "from a cache", "cheap"],
+)  # fmt: skip
+def test_whole_rows_are_one_tile_if_functions_of_them_are_stored(m: int, op: str, is_row: bool) -> None:
+    text = f"""
+    x = f32[{m},1024] parameter(0)
+    y = f32[{m},1024] {op}(x)
+    zero = f32[] constant(0)
+    s = f32[1024] reduce(y, zero), dimensions={{0}}, to_apply=reduce
+    ROOT r = (f32[1024], f32[{m},1024]) tuple(s, y)
+    """
+    source = checked(text, Schedule(threads=0), REDUCER.format(t="f32", op="add"))
+    assert ("_lanes[1024]" in source) == is_row
+
+
 def test_whole_rows_from_memory_are_one_tile() -> None:
     reducer = REDUCER.format(t="f32", op="maximum")
     assert "_lanes[3000]" in checked(SUMS.format(t="f32", to="f32", m=1500, n=3000), Schedule(threads=0), reducer)

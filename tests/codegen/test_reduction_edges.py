@@ -43,7 +43,20 @@ PADDED = """
     mb = f32[40,96] broadcast(m), dimensions={0}
     ROOT r = f32[40,96] divide(s, mb)
 """
+PIECES = """
+    x = f32[40,512] parameter(0)
+    y = f32[40,96] parameter(1)
+    v = f32[40,4] parameter(2)
+    w = f32[40,80] parameter(3)
+    c = f32[40,692] concatenate(x, y, v, w), dimensions={1}
+    s = f32[40,692] multiply(c, c)
+    z = f32[] constant(0)
+    ROOT r = f32[40] reduce(s, z), dimensions={1}, to_apply=add
+"""
+"""Three long pieces and a short one."""
 PROGRAMS = {
+    "pieces": PIECES,
+    "all of two halves": rolled((8192,), "0", "", by=4096),
     "rows": rolled((50, 321), "1", "50"),
     "minima of rows": rolled((50, 323), "1", "50", "min", 3),
     "columns": rolled((50, 320), "0", "320", "min"),
@@ -71,10 +84,19 @@ def test_results_are_those_of_the_interpreter(schedule: Schedule) -> None:
     assert {n: p for n, p in problems.items() if p is not None} == {}
 
 
-@pytest.mark.parametrize("name", ["rows", "minima of rows", "columns", "all of one dimension"])
+@pytest.mark.parametrize("name", ["rows", "minima of rows", "columns", "all of one dimension", "by half", "pieces"])
 def test_the_middle_has_no_tests(name: str) -> None:
     assert not any(tests for _, tests in loops_of(PROGRAMS[name], Schedule(accumulators=1), REDUCERS))
     assert any(tests for _, tests in loops_of(PROGRAMS[name], Schedule(edges=0, accumulators=1), REDUCERS))
+
+
+def test_each_long_piece_of_a_row_has_a_loop() -> None:
+    halves = [n for n, _ in loops_of(PIECES, Schedule(accumulators=1), REDUCERS) if n == 8]
+    assert len(halves) == 3  # by which the lanes of each loop are combined
+
+
+def test_a_reduction_that_threads_divide_stays_one() -> None:
+    assert any(tests for _, tests in loops_of(PROGRAMS["all of two halves"], Schedule(accumulators=1), REDUCERS))
 
 
 def test_short_rows_stay_whole() -> None:

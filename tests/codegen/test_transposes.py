@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -31,6 +33,25 @@ def checked(m: int, n: int, t: str = "f32", schedule: Schedule | None = None) ->
 def test_tiles_of_any_edges(tile: int, across: int) -> None:
     for m, n in ((24, 300), (300, 24), (130, 65)):
         checked(m, n, schedule=Schedule(tile=tile, across=across))
+
+
+PADDED = """
+    a = f32[64,{n}] parameter(0)
+    z = f32[] constant(0)
+    p = f32[66,{n}] pad(a, z), padding=1_1x0_0
+    t = f32[{n},66] transpose(p), dimensions={{1,0}}
+    ROOT r = f32[{n},66] tanh(t)
+"""
+
+
+@pytest.mark.parametrize(("n", "edge"), [(512, 8), (1536, 8), (520, 32)])
+def test_tiles_of_padded_rows_are_as_narrow_as_the_cache_holds_their_lines(n: int, edge: int) -> None:
+    fused = running.fused(PADDED.format(n=n))
+    case = running.case_of(fused, running.random_args(fused.parameter_shapes, np.random.default_rng(0)), "c")
+    assert running.problem(running.run_c([case])[0], case) is None
+    edges = {int(n) for n in re.findall(r"\b(\d+)\*i\d+o\b", case.spec.source)}
+    assert edge in edges
+    assert not edges & ({8, 16, 32} - {edge})
 
 
 @pytest.mark.parametrize("t", ["s8", "u8", "s16", "u16", "bf16", "f16", "s64"])

@@ -92,6 +92,8 @@ SLICE_WORK = 5_000_000
 LIGHT_WORK = 12
 """Maximum number of statements per element of a reduction that gets several accumulators; the latency of a longer one
 is hidden by its own work."""
+FEW_STEPS = 4
+"""Number of steps of all accumulators from which on they save more time than it takes to combine them for each row."""
 LONG_LANES = 4_000
 """Statements of a reduction per lane from which on the time of combining the lanes at the end does not matter. A longer
 loop is left to the C compiler, which computes index values faster."""
@@ -456,7 +458,7 @@ class _Binder:
         if self.schedule.vector and self._stages(loop) is None and not has_loop(s.body) and not is_sparse(loop):
             lane = self.schedule.vector // 8 // max(SCALAR_BYTES[r.type] for r in s.reductions)
             lanes = self._vectors(s) * lane
-            if s.vars[-1].extent < 2 * lanes:
+            if s.vars[-1].extent < (FEW_STEPS if len(s.vars) == 1 and not _has_bytes_for_integers(s) else 2) * lanes:
                 lanes = lane
             if lanes == lane and _has_bytes_for_integers(s):
                 return self._scalar_accumulators(s)

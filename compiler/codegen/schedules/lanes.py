@@ -39,6 +39,9 @@ WIDE_COLUMNS, WHOLE_ROW = 2048, 16 << 10
 """Columns of a tile, and bytes of the results of a row that is one tile, of an array that comes from memory: narrow
 tiles visit each page many times, and tiles of whole rows read all in order. Parts of rows are wide only where several
 rows are joined."""
+STREAMED_BYTES = 4 << 20
+"""Bytes of what a reduction reads and stores from which on its expensive functions wait for memory, unless its rows are
+read and stored in order."""
 
 
 def with_wide_columns(body: Body, schedule: Schedule, sizes: Mapping[str, int]) -> Schedule:
@@ -55,13 +58,31 @@ def with_wide_columns(body: Body, schedule: Schedule, sizes: Mapping[str, int]) 
         return schedule
     (reduce,), width = reductions, columns[0].var.extent
     lets = [x for x in reduce.body if isinstance(x, lir.Let)]
-    reads = [sizes.get(x.value.buffer, 0) for x in lets if isinstance(x.value, lir.Load)]
-    if work_of(reduce.body) > LIGHT_WORK or max(reads, default=0) <= FAR_BYTES or any(map(is_expensive, lets)):
+    reads = {x.value.buffer for x in lets if isinstance(x.value, lir.Load)}
+    is_row = width * sum(SCALAR_BYTES[r.type] for r in reduce.reductions) <= WHOLE_ROW
+    if any(map(is_expensive, lets)):
+        return _with_streamed_rows(columns[0], reduce, schedule, sizes)
+    if work_of(reduce.body) > LIGHT_WORK or max((sizes.get(name, 0) for name in reads), default=0) <= FAR_BYTES:
         return schedule
-    if width * sum(SCALAR_BYTES[r.type] for r in reduce.reductions) <= WHOLE_ROW:
+    if is_row:
         return replace(schedule, columns=max(schedule.columns, width))
     ops = {x.value.op.opcode for x in lets if isinstance(x.value, lir.Apply)} | {r.combiner for r in reduce.reductions}
     return replace(schedule, columns=max(schedule.columns, WIDE_COLUMNS)) if ops <= LIGHT else schedule
+
+
+def _with_streamed_rows(columns: For, reduce: lir.Reduce, schedule: Schedule, sizes: Mapping[str, int]) -> Schedule:
+    """Return the schedule of a reduction with expensive functions, which has whole rows if it stores large ones."""
+    if any(isinstance(x, For) for x in columns.body) or not any(isinstance(x, lir.Store) for x in reduce.body):
+        return schedule
+    loads = [x.value.buffer for x in reduce.body if isinstance(x, lir.Let) and isinstance(x.value, lir.Load)]
+    stores = [x.buffer for x in reduce.body if isinstance(x, lir.Store)]
+    moved = sum(sizes.get(name, 0) for name in {*stores, *loads})
+    read = [x.type for x in columns.body if isinstance(x, lir.Let) and isinstance(x.value, lir.Load)]
+    held = columns.var.extent * sum(SCALAR_BYTES[t] for t in (*read, *(r.type for r in reduce.reductions)))
+    if moved <= STREAMED_BYTES or held > WHOLE_ROW:
+        return schedule
+    # What it reads per column stays in a cache: tiles are not narrower for it.
+    return replace(schedule, columns=max(schedule.columns, 2 * MAX_HELD * columns.var.extent))
 
 
 def tile_columns(body: Body, schedule: Schedule, in_vectors: bool = False) -> Body:

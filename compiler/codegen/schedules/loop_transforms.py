@@ -32,6 +32,8 @@ BLOCK = 16
 """Edge of the blocks that are transposed in registers."""
 LINES, WAY_BYTES, LINE_BYTES = 8, 4096, 64
 """Lines that a first-level cache holds of those that are a multiple of so many bytes apart, and the bytes of a line."""
+MOST_LINES = LINES * WAY_BYTES // LINE_BYTES
+"""Lines of a first-level cache."""
 LANE_BYTES = 4
 """Bytes of the elements of which BLOCK fill a vector."""
 LARGE_BYTES = 16 << 20
@@ -189,6 +191,9 @@ class Tiling:
         height, width = self.across or self.size, self.size
         if not self.stage:
             return (height, width) if rows >= 2 * height and columns >= 2 * width else None
+        if not self.across and (fitting := _most_lines_kept(inner)) < width:
+            height = width = max(BLOCK // 2, fitting)
+            return (height, width) if rows >= 2 * height and columns >= 2 * width else None
         if not self.across and self._is_large(body):
             height, width = LARGE_HEIGHT * self.size, LARGE_WIDTH * self.size
         while width > self.size and columns < 2 * width:
@@ -228,6 +233,22 @@ def _gains_from_narrow_tiles(loop: For) -> bool:
     if any(loop.var.extent > LINES * WAY_BYTES // math.gcd(n, WAY_BYTES) for n in strides if n > LINE_BYTES):
         return True
     return loop.var.extent % BLOCK == 0 and max((SCALAR_BYTES[t] for t, _ in loads), default=0) <= LANE_BYTES
+
+
+def _most_lines_kept(loop: For) -> int:
+    """Return how many iterations of a loop may read a line each, so that the lines stay in the first-level cache.
+
+    Loads in branches are not staged. Their lines may be a multiple of a power of two apart, and evict each other; half
+    of the places are left to other accesses.
+    """
+    top = [s.value for s in loop.body if isinstance(s, lir.Let)]
+    found = []
+    for s in walk(loop.body):
+        if isinstance(s, lir.Let) and isinstance(s.value, lir.Load) and s.value not in top:
+            stride = abs(s.value.offset.coefficient(loop.var)) * SCALAR_BYTES[s.type]
+            if stride > LINE_BYTES:
+                found.append(LINES * WAY_BYTES // math.gcd(stride, WAY_BYTES) // 2)
+    return min(found, default=MOST_LINES)
 
 
 def tile_transposes(body: Body, tiling: Tiling) -> Body:

@@ -2,13 +2,14 @@
 
 Where the index tests in a reduction depend on its last variable alone, there are few different outcomes, as in a loop
 over single elements (`edges`). Each range of equal outcomes is reduced by itself, without tests, and the results are
-combined. A few elements are written out instead of a loop over them.
+combined. A few elements are written out instead of a loop over them. So is a reduction over pieces that are joined.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 
 from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
@@ -23,22 +24,30 @@ from compiler.codegen.schedules.loop_transforms import has_loop
 
 MAX_SINGLE = 8
 """Maximum number of elements that are written out."""
+MOST_LOOPS, LEAST_LONG = 4, 64
+"""Maximum number of loops over pieces of a row, and least number of elements of each: every loop ends with the
+combination of its lanes."""
 
 
-def split_reduction_edges(body: Body) -> Body:
-    """Return the statements with the edges of reductions along rows split where it is worthwhile."""
+def split_reduction_edges(body: Body, in_loop: bool = False) -> Body:
+    """Return the statements with the edges of reductions along rows split where it is worthwhile.
+
+    Args:
+        body: the statements.
+        in_loop: whether they are inside of a loop, which may be divided between threads.
+    """
     out: list[lir.Stmt] = []
     for s in body:
         if isinstance(s, For) and is_column_loop(s):
             out.append(s)
         elif isinstance(s, Reduce):
-            out += _split(s)
+            out += _split(s, in_loop)
         else:
-            out.append(map_bodies(s, split_reduction_edges))
+            out.append(map_bodies(s, partial(split_reduction_edges, in_loop=in_loop or isinstance(s, For))))
     return tuple(out)
 
 
-def _split(s: Reduce) -> list[lir.Stmt]:
+def _split(s: Reduce, in_loop: bool) -> list[lir.Stmt]:
     if has_loop(s.body) or not all(isinstance(x, COPYABLE) for x in s.body):
         return [s]
     loop = For(s.vars[-1], LoopKind.INDEPENDENT, s.body)
@@ -46,8 +55,11 @@ def _split(s: Reduce) -> list[lir.Stmt]:
     ranges = edges.worthwhile_ranges(loop, tests, priced=True)
     if ranges is None or any(len(r.outcomes) > 1 for r in ranges):
         return [s]
-    rest = sorted(ranges, key=lambda r: r.last - r.first)[:-1]
-    if len(ranges) < 2 or sum(r.last - r.first for r in rest) > MAX_SINGLE:
+    ordered = sorted(ranges, key=lambda r: r.last - r.first)
+    long = [r for r in ordered if r.last - r.first >= LEAST_LONG] if in_loop and len(s.vars) == 1 else []
+    loops = long or ordered[-1:]
+    rest = [r for r in ordered if r not in loops]
+    if len(ranges) < 2 or len(loops) > MOST_LOOPS or sum(r.last - r.first for r in rest) > MAX_SINGLE:
         return [s]
     parts = _Parts(s)
     for r in ranges:

@@ -73,9 +73,14 @@ def _is_distributed(s: lir.Stmt, schedule: Schedule) -> bool:
         return True
     width = min(columns.var.extent, schedule.columns)
     tiles = math.prod(f.var.extent for f in nest[:-1]) * -(-columns.var.extent // width)
-    return (
-        tiles < ENOUGH_TASKS // 8 or max(map(_rows_of, sweeps)) * _room_of_row(columns.var.extent, width) > BLOCK_BYTES
-    )
+    block = max(map(_rows_of, sweeps)) * _room_of_row(columns.var.extent, width)
+    return tiles < _enough_tiles(work_of((s,)), schedule) or block > BLOCK_BYTES
+
+
+def _enough_tiles(work: int, schedule: Schedule) -> int:
+    """Return the number of tiles that are tasks enough: parts of a small reduction gain less than they cost."""
+    few = 2 * THREAD_GRAINS * schedule.grain
+    return 1 if work < few else min(ENOUGH_TASKS // 8, max(2, work // few))
 
 
 def _room_of_row(columns: int, width: int) -> int:
@@ -131,7 +136,7 @@ def _default_parts(s: lir.Stmt, nest: list[For], reduce: lir.Reduce, schedule: S
     if is_column_loop(nest[-1]):
         size = results * math.prod(v.extent for v in reduce.vars) * width
         tiles = results // nest[-1].var.extent * -(-nest[-1].var.extent // schedule.columns)
-        parts = 1 if tiles >= ENOUGH_TASKS // 8 else -(-ENOUGH_TASKS // 4 // tiles)
+        parts = 1 if tiles >= _enough_tiles(work, schedule) else -(-ENOUGH_TASKS // 4 // tiles)
         parts = max(parts, min(ENOUGH_TASKS // 4, size // PART_BYTES))
     else:
         parts = -(-ENOUGH_TASKS // 4 // results)
