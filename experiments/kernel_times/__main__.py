@@ -27,8 +27,10 @@ from experiments.console import stdout
 from experiments.kernel_times.choosing import measured_kernels, write_choosing
 from experiments.kernel_times.code import (
     CodeOptions,
+    CodeRows,
     code_matrix,
     collect_code,
+    joined_rows,
     model_of,
     train_code,
     write_code,
@@ -124,16 +126,23 @@ def _code_times(o: argparse.Namespace) -> None:
 
 
 def _code(o: argparse.Namespace) -> None:
-    header, found, _ = read_dataset(o.data)
-    kernels = [k for k in found if k.code]
-    if not any(k.split == "train" for k in kernels):
-        raise DatasetError(f"{o.data} has no machine code of kernels of training programs; code-times collects it")
-    rows = code_matrix(kernels, times_matrix(kernels, o.data.with_suffix(".features.npz")))
-    options = CodeOptions(seed=o.seed)
+    headers: list[dict[str, object]] = []
+    parts: list[CodeRows] = []
+    seen: list[KernelTimes] = []
+    for path in o.data:
+        header, found, _ = read_dataset(path)
+        kernels = [k for k in found if k.code]
+        if not any(k.split == "train" for k in kernels):
+            raise DatasetError(f"{path} has no machine code of kernels of training programs; code-times collects it")
+        if headers and header.get("processor") != headers[0].get("processor"):
+            raise DatasetError(f"{path} was measured on another processor than {o.data[0]}; name files of one only")
+        headers.append(header)
+        parts.append(code_matrix(kernels, times_matrix(kernels, path.with_suffix(".features.npz"))))
+        seen += kernels
+    rows, options = joined_rows(parts), CodeOptions(seed=o.seed)
     trees = train_code(rows, rows.training, options)
-    facts = _facts("code", [header], kernels)
-    model_of({str(header.get("processor")): trees}, options, facts).save(o.out)
-    sys.stdout.write(write_code(o.page, "python -m experiments.kernel_times code", header, rows, trees, options))
+    model_of({str(headers[0].get("processor")): trees}, options, _facts("code", headers, seen)).save(o.out)
+    sys.stdout.write(write_code(o.page, "python -m experiments.kernel_times code", headers, parts, trees, options))
 
 
 def _choosing(o: argparse.Namespace) -> None:
@@ -217,7 +226,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "code", help="train a model that chooses kernels by their code, and say how good it is"
     )
     add = command.add_argument
-    add("data", type=Path, help="dataset that code-times wrote")
+    add("data", type=Path, nargs="+", help="datasets that code-times wrote, of which the first is judged")
     add("--out", type=Path, required=True, help="folder of the model")
     add("--page", type=Path, default=Path("results/learning/code_kernels.md"), help="page (default: %(default)s)")
     add("--seed", type=int, default=0, help="seed of all draws (default: %(default)s)")

@@ -1,15 +1,16 @@
 """Choosing kernels by their machine code: measurements of candidates, training, and what it is worth on other families.
 
-The kernels of a dataset of kernel times are compiled with each of CANDIDATES, measured in turns, and kept with the
+The kernels of a dataset of kernel times are compiled with some of CANDIDATES, measured in turns, and kept with the
 features of their machine code. Trees are fitted to the gains over the default, and judged on families they never saw.
 """
 
 from __future__ import annotations
 
+import random
 import time
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ import numpy.typing as npt
 
 from compiler.backends.cpu import toolchain
 from compiler.backends.cpu.disassembly import why_unreadable
+from compiler.codegen.kernel_spec import KernelSpec
+from compiler.codegen.schedules.kernel_choice import KernelChoice
 from compiler.errors import BackendError, HlogymError
 from compiler.learned.code_kernels import (
     CodeModel,
@@ -28,6 +31,7 @@ from compiler.learned.code_kernels import (
     draft_inputs,
     generated_kernels,
 )
+from compiler.learned.features.kernel_costs import cost_features
 from experiments.kernel_times.collect import begin_dataset, by_turns
 from experiments.kernel_times.dataset import KernelTimes, append_lines, read_dataset, site_of
 from experiments.kernel_times.matrices import TimesMatrix
@@ -35,17 +39,30 @@ from experiments.kernel_times.timing import TimingOptions, time_choices
 from experiments.kernel_times.training import LEAST_SECONDS, GainOptions, fitted_gains
 from experiments.yardstick.rows import write_page
 
-__all__ = ["CANDIDATES", "CodeOptions", "CodeRows", "code_matrix", "collect_code", "judged", "model_of",
-           "train_code", "write_code"]  # fmt: skip
+__all__ = ["CANDIDATES", "CodeOptions", "CodeRows", "code_matrix", "collect_code", "drawn_kernels", "joined_rows",
+           "judged", "model_of", "train_code", "write_code"]  # fmt: skip
 
-CANDIDATES: tuple[Mapping[str, int], ...] = (
+_FIRST: tuple[Mapping[str, int], ...] = (
     {"vector": 256}, {"flags": 6}, {"unroll": 2}, {"unroll": 4}, {"vector": 256, "flags": 6},
     {"vector": 256, "unroll": 2},
 )  # fmt: skip
 """The changes of the schedule that gained most on training families, of some thousand that were drawn at random."""
+_OTHERS: Mapping[str, tuple[int, ...]] = {
+    "flags": (1, 4, 5), "unroll": (8,), "narrow": (0,), "accumulators": (1, 2, 8), "cache": (0, 2), "edges": (0,),
+    "columns": (64, 128, 512, 1024), "splits": (1, 2, 4), "lanes": (64, 128, 512), "tile": (16, 64), "short": (3,),
+    "stages": (0, 4), "hoist": (0,), "product.row_block": (8, 16), "product.accumulators": (12, 16, 20),
+}  # fmt: skip
+"""Values of single fields that suit some kinds of kernels."""
+CANDIDATES: tuple[Mapping[str, int], ...] = (
+    *_FIRST, {"vector": 256, "flags": 4}, {"vector": 256, "unroll": 4},
+    *({name: value} for name, values in _OTHERS.items() for value in values),
+)  # fmt: skip
+"""The changes of the schedule that may be chosen; a kernel has those that change its code."""
 LONGEST = 3e-3
 """Time of kernels that are not measured; they are few, and take long."""
 BATCH = 12
+MEASURED = 13
+"""Greatest number of choices that are measured of a kernel: the default, the first candidates, and others at random."""
 FOLDS = 8
 Floats = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
@@ -91,7 +108,9 @@ def _measured(kernel: KernelTimes, options: TimingOptions) -> KernelTimes | None
     """Return the kernel with the times and the code of its candidates; None if there are none, or something fails."""
     try:
         site = site_of(kernel)
-        found = generated_kernels(site, CANDIDATES)
+        if accesses_by_data(cost_features(site, [site.default], [1]))[0]:
+            return None
+        found = drawn_kernels(generated_kernels(site, CANDIDATES), kernel.fingerprint)
         if len(found) < 2:
             return None
         code = code_rows(list(found.values()))
@@ -103,6 +122,14 @@ def _measured(kernel: KernelTimes, options: TimingOptions) -> KernelTimes | None
         return None
     rows = tuple(tuple(round(x, 3) for x in code[found[t.choice].symbol]) for t in times)
     return replace(kernel, cores=1, times=tuple(times), code=rows)
+
+
+def drawn_kernels(kernels: Mapping[KernelChoice, KernelSpec], seed: str) -> dict[KernelChoice, KernelSpec]:
+    """Return the default, the kernels of the first candidates, and others at random, MEASURED together."""
+    first = [c for n, c in enumerate(kernels) if n == 0 or c.schedule in _FIRST]
+    others = [c for c in kernels if c not in first]
+    drawn = random.Random(seed).sample(others, min(len(others), MEASURED - len(first)))
+    return {c: kernels[c] for c in (*first, *drawn)}
 
 
 # ---- rows
@@ -159,6 +186,16 @@ def code_matrix(kernels: Sequence[KernelTimes], matrix: TimesMatrix) -> CodeRows
         matrix.default, np.array([k.family for k in owners]), np.array([k.split == "train" for k in owners]),
         np.array([k.fusion == "default" for k in owners]), accesses_by_data(matrix.features[matrix.default]),
     )  # fmt: skip
+
+
+def joined_rows(parts: Sequence[CodeRows]) -> CodeRows:
+    """Return the rows of several datasets, whose kernels count as different ones."""
+    rows = np.cumsum([0, *(len(p.kernel) for p in parts)])
+    kernels = np.cumsum([0, *(p.kernel.max(initial=-1) + 1 for p in parts)])
+    arrays = {f.name: np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(CodeRows)}
+    arrays["kernel"] += np.repeat(kernels[:-1], np.diff(rows))
+    arrays["default"] += np.repeat(rows[:-1], np.diff(rows))
+    return CodeRows(**arrays)
 
 
 # ---- training
@@ -249,7 +286,10 @@ def predicted(trees: Trees, rows: CodeRows, keep: npt.NDArray[np.bool_]) -> tupl
 
 
 def cross_validated(rows: CodeRows, options: CodeOptions) -> tuple[Doubles, Doubles]:
-    """Return predictions of the rows of training families by trees that were fitted to other families."""
+    """Return predictions of the rows of training families by trees that were fitted to other families.
+
+    Rows of other families have the prediction 0.
+    """
     folds = np.array([zlib.crc32(f.encode()) % FOLDS for f in rows.families])
     draft, code = np.zeros(len(folds)), np.zeros(len(folds))
     for fold in range(FOLDS):
@@ -261,22 +301,29 @@ def cross_validated(rows: CodeRows, options: CodeOptions) -> tuple[Doubles, Doub
 
 
 def write_code(
-    out: Path, command: str, header: Mapping[str, Any], rows: CodeRows, trees: Trees, options: CodeOptions
+    out: Path,
+    command: str,
+    headers: Sequence[Mapping[str, Any]],
+    parts: Sequence[CodeRows],
+    trees: Trees,
+    options: CodeOptions,
 ) -> str:
     """Write the page and return it.
 
     Args:
         out: the file.
         command: the command, for the page.
-        header: of the dataset.
-        rows: its rows.
+        headers: of the datasets.
+        parts: their rows; those of the first are judged.
         trees: fitted to all training families.
         options: with which they were fitted.
     """
+    header, rows = headers[0], joined_rows(parts)
+    is_judged = np.arange(len(rows.kernel)) < len(parts[0].kernel)
     table = [["families", "kernels", "chosen by", "kernels", "compiled", "speedup", "best", "changed", "slower"]]
     sets = (
-        ("training, cross-validation", rows.training, cross_validated(rows, options)),
-        ("validation", ~rows.training, predicted(trees, rows, ~rows.training)),
+        ("training, cross-validation", is_judged & rows.training, cross_validated(rows, options)),
+        ("validation", is_judged & ~rows.training, predicted(trees, rows, ~rows.training)),
     )
     for name, keep, (draft, code) in sets:
         for kind, wanted in (("of default fusions", keep & rows.usual), ("of random fusions", keep & ~rows.usual)):
@@ -298,10 +345,15 @@ def write_code(
                     f"{(found.gains < -0.02).mean():.1%}",
                 ])  # fmt: skip
     lines = [
-        f"Each kernel of {header.get('processor')} was measured with {len(CANDIDATES)} candidates: "
-        + ", ".join(" ".join(f"{k}={v}" for k, v in c.items()) for c in CANDIDATES)
-        + f". `{header.get('command')}` measured them: commit {header.get('commit')}, {header.get('date')}, "
-        f"{header.get('machine')}, {header.get('c_compiler')}.",
+        f"Kernels of {header.get('processor')} were measured with up to {MEASURED - 1} of {len(CANDIDATES)} "
+        f"candidates, as far as these change their code: {', '.join(map(_text, _FIRST))}, and others drawn at random "
+        f"among {', '.join(map(_text, CANDIDATES[len(_FIRST) :]))}. `{header.get('command')}` measured them: commit "
+        f"{header.get('commit')}, {header.get('date')}, {header.get('machine')}, {header.get('c_compiler')}."
+        + "".join(
+            f" The training also saw kernels that `{h.get('command')}` measured: commit {h.get('commit')}, "
+            f"{h.get('date')}."
+            for h in headers[1:]
+        ),
         "",
         "- chosen by: the candidate with the greatest predicted gain is taken if that exceeds "
         f"{np.expm1(options.margin):.0%}. The code is what the C compiler made of a candidate. The draft sees the "
@@ -313,6 +365,10 @@ def write_code(
         "- changed: share of kernels that do not keep their default. Slower: share of all that lose more than 2%.",
     ]
     return write_page(out, "Choosing kernels by their machine code", command, lines, table)
+
+
+def _text(candidate: Mapping[str, int]) -> str:
+    return " ".join(f"{k}={v}" for k, v in candidate.items())
 
 
 def model_of(parts: Mapping[str, Trees], options: CodeOptions, facts: Mapping[str, Any]) -> CodeModel:

@@ -11,11 +11,19 @@ import pytest
 from compiler.backends.cpu import disassembly
 from compiler.codegen.schedules.kernel_choice import KernelChoice
 from compiler.errors import BackendError
-from compiler.learned.code_kernels import CODE_INPUTS, DRAFT_INPUTS, CodeModel
+from compiler.learned.code_kernels import CODE_INPUTS, DRAFT_INPUTS, CodeModel, generated_kernels
 from compiler.learned.features.machine_code import CODE_FEATURES
 from experiments.kernel_times import code as code_times
 from experiments.kernel_times.__main__ import main
-from experiments.kernel_times.code import CodeOptions, CodeRows, collect_code, judged, predicted, train_code
+from experiments.kernel_times.code import (
+    CodeOptions,
+    CodeRows,
+    collect_code,
+    joined_rows,
+    judged,
+    predicted,
+    train_code,
+)
 from experiments.kernel_times.dataset import ChoiceTime, DatasetError, KernelTimes, append_lines, read_dataset
 from tests.session.test_kernel_sites import fused
 
@@ -23,11 +31,17 @@ EXP = """HloModule exp
 ENTRY e { p = f32[512,1000] parameter(0)
   q = f32[512,1000] multiply(p, p)
   ROOT r = f32[512,1000] exponential(q) }"""
+GATHER = """HloModule rows
+ENTRY e { p = f32[4096]{0} parameter(0)
+  i = s32[1000,1]{1,0} parameter(1)
+  g = f32[1000]{0} gather(p, i), offset_dims={}, collapsed_slice_dims={0}, start_index_map={0}, index_vector_dim=1,
+    slice_sizes={1}
+  ROOT r = f32[1000]{0} multiply(g, g) }"""
 needs_objdump = pytest.mark.skipif(disassembly.why_unreadable() is not None, reason="machine code cannot be read here")
 
 
-def _dataset(folder: Path, split: str = "train") -> Path:
-    site = fused(EXP).kernel_sites()[0]
+def _dataset(folder: Path, split: str = "train", program: str = EXP) -> Path:
+    site = fused(program).kernel_sites()[0]
     times = (ChoiceTime(KernelChoice(), 1, 1e-4, 0.0),)
     kernel = KernelTimes(site.fingerprint, str(site.module()), "p", "f", split, "default", 1, times)
     append_lines(folder / "kernels.jsonl", [{"format": 1}, kernel.to_json()])
@@ -66,6 +80,27 @@ def test_candidates_are_measured_with_their_code_and_once_only(tmp_path: Path) -
     assert len(set(kernel.code)) > 1
     assert done == {kernel.fingerprint}
     assert list(collect_code(source, out, None, False)) == []
+
+
+@needs_objdump
+def test_kernels_that_access_elements_by_data_are_not_measured(tmp_path: Path) -> None:
+    source, out = _dataset(tmp_path, program=GATHER), tmp_path / "code.jsonl"
+    assert list(collect_code(source, out, None, False)) == [(1, 0)]
+    assert not read_dataset(out)[1]
+
+
+def test_of_many_candidates_the_first_and_some_at_random_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    site = fused(EXP).kernel_sites()[0]
+    kernels = generated_kernels(site, code_times.CANDIDATES)
+    first = [c for c in kernels if c.schedule in code_times.CANDIDATES[:6]]
+    assert len(first) == 6
+    monkeypatch.setattr(code_times, "MEASURED", 9)
+    drawn = [list(code_times.drawn_kernels(kernels, seed)) for seed in ("a", "b", "c", "a")]
+    assert all(d[:7] == [KernelChoice(), *first] and len(set(d)) == 9 and set(d) <= set(kernels) for d in drawn)
+    assert drawn[0] == drawn[3]
+    assert len({*map(tuple, drawn)}) > 1
+    monkeypatch.setattr(code_times, "MEASURED", 99)
+    assert code_times.drawn_kernels(kernels, "a").keys() == kernels.keys()
 
 
 def test_without_machine_code_nothing_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,6 +163,27 @@ def test_a_model_is_trained_and_judged_by_one_command(tmp_path: Path, capsys: py
     assert "| validation | of default fusions | the code of all candidates | 4 |" in page.read_text()
     assert list(CodeModel.load(model).trees) == [header["processor"]]
     assert "Choosing kernels by their machine code" in capsys.readouterr().out
+
+
+def test_rows_of_several_datasets_keep_their_kernels_apart() -> None:
+    few, more = _rows(4), _rows(6, seed=1)
+    both = joined_rows([few, more])
+    assert both.kernel.tolist() == np.repeat(np.arange(10), 3).tolist()
+    assert both.default.tolist() == np.repeat(np.arange(0, 30, 3), 3).tolist()
+    assert both.gains[12:].tolist() == more.gains.tolist()
+    assert few.kernel.max() == 3
+    assert more.kernel.min() == 0
+
+
+def test_datasets_of_different_processors_are_refused(tmp_path: Path) -> None:
+    site = fused(EXP).kernel_sites()[0]
+    times = (ChoiceTime(KernelChoice(), 1, 1e-4, 0.0),)
+    code = ((0.0,) * len(CODE_FEATURES),)
+    kernel = KernelTimes(site.fingerprint, str(site.module()), "p", "f", "train", "default", 1, times, code)
+    for name in ("one", "two"):
+        append_lines(tmp_path / name, [{"format": 1, "processor": name}, kernel.to_json()])
+    with pytest.raises(DatasetError, match=r"two was measured on another processor than .*one"):
+        main(["code", str(tmp_path / "one"), str(tmp_path / "two"), "--out", str(tmp_path / "model")])
 
 
 def test_a_dataset_without_code_is_refused(tmp_path: Path) -> None:
