@@ -107,3 +107,15 @@ def test_a_gpu_multiplies_no_matrix() -> None:
         (got,) = executable(value)
     assert [k.kind for k in executable.kernels] == ["loop"]
     np.testing.assert_allclose(got.get(), np.einsum(einsum, value, bands(4)), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("operands", ["m, v", "v, m"])
+def test_products_of_an_unknown_matrix_with_a_vector_stay(operands: str) -> None:
+    lhs = 1 if operands == "m, v" else 0
+    text = f"""HloModule m
+ENTRY e {{
+  m = f32[200,200] parameter(0)
+  v = f32[200] parameter(1)
+  ROOT r = f32[200] dot({operands}), lhs_contracting_dims={{{lhs}}}, rhs_contracting_dims={{0}}
+}}"""
+    assert not SparseMatrices().run(parse(text))

@@ -53,6 +53,8 @@ class SparseMatrices(InstructionPass):
         dims = DotDims.of(dot)
         for n, contracted in ((0, dims.lhs_contracting[0]), (1, dims.rhs_contracting[0])):
             x = dot.operands[1 - n]
+            if dot.operands[n].shape.rank != 2:
+                continue
             if x.shape.num_elements * dot.operands[n].shape.dimensions[1 - contracted] < LEAST_WORK:
                 continue
             w = _known_matrix(dot.operands[n])
