@@ -38,6 +38,18 @@ REDUCER = "reduce {{ a = {t}[] parameter(0) b = {t}[] parameter(1) ROOT s = {t}[
 LENGTHS = [1, 15, 16, 63, 64, 65, 130, 517, 1100]
 
 
+STORED = """
+    x = {t}[70,{n}] parameter(0)
+    v = {t}[{n}] parameter(1)
+    w = {t}[70,{n}] broadcast(v), dimensions={1}
+    y = {t}[70,{n}] multiply(x, w)
+    start = {t}[] constant({start})
+    s = {t}[] reduce(y, start), dimensions={0,1}, to_apply=reduce
+    ROOT r = ({t}[], {t}[70,{n}]) tuple(s, y)
+"""
+"""What is reduced is stored as well, so that no element may be computed twice."""
+
+
 def sources(text: str, reducer: str) -> list[str]:
     """Return the sources of kernels for rows of all lengths, after comparing them with the interpreter."""
     cases = []
@@ -56,6 +68,15 @@ def test_rows_of_integers(t: str, op: str) -> None:
     found = sources(ROWS.replace("{t}", t).replace("{start}", "3"), REDUCER.format(t=t, op=op))
     assert not any("_2[2]" in source for source in found)  # the last two lanes
     assert all("omp simd reduction(" in source for source in found[-5:])
+
+
+@pytest.mark.parametrize(
+    ("t", "op", "vector"),
+    [("f32", "add", 16), ("f64", "add", 8), ("f32", "maximum", 16), ("s32", "add", 16), ("u8", "or", 64)],
+)
+def test_the_last_elements_of_stored_rows_have_accumulators_of_their_own(t: str, op: str, vector: int) -> None:
+    found = sources(STORED.replace("{t}", t).replace("{start}", "1"), REDUCER.format(t=t, op=op))
+    assert ["_rest_lanes[" in source for source in found] == [n > vector and n % vector > 0 for n in LENGTHS]
 
 
 @pytest.mark.parametrize(("op", "start"), [("and", "true"), ("or", "false")])

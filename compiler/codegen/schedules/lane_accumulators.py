@@ -42,12 +42,30 @@ def long_reduction(s: lir.Reduce, lanes: int, vector: int) -> list[lir.Stmt]:
     arrays, out = _started_lanes(s, lane)
     whole = For(block, LoopKind.SERIAL, (_lane_step(s, arrays, lane, ix.of(block) * lanes + ix.of(lane)),))
     inner: Body = (whole,)
-    rest = v.extent % lanes
-    if rest:
+    rest, last = v.extent % lanes, list[lir.Stmt]()
+    if rest and len(s.vars) > 1 and not accumulators.is_repeatable(s.body):
+        # In lanes of the same arrays, a part of a vector would pass through memory in each iteration of the outer loop.
+        step, started, last = _apart(s, arrays, rest)
+        out += started
+        inner = (whole, step)
+    elif rest:
         inner = (whole, _rest_step(s, arrays, rest, vector))
     for outer in reversed(s.vars[:-1]):
         inner = (For(outer, LoopKind.SERIAL, inner),)
-    return [*out, *inner, *_combined_lanes(s, arrays, lanes, vector)]
+    return [*out, *inner, *last, *_combined_lanes(s, arrays, lanes, vector)]
+
+
+def _apart(s: lir.Reduce, arrays: dict[str, str], rest: int) -> tuple[For, list[lir.Stmt], list[lir.Stmt]]:
+    """Return the loop over the last elements with accumulators of its own, what starts these, and what adds them."""
+    own = replace(s, reductions=tuple(replace(r, name=f"{r.name}_rest") for r in s.reductions))
+    lane, end = Var(f"{s.vars[-1].name}t", rest), Var(f"{s.vars[-1].name}r", rest)
+    rests, started = _started_lanes(own, lane)
+    step = _lane_step(own, rests, lane, ix.of(lane) + (s.vars[-1].extent - rest))
+    at, added = IndexExpr(((end, 1),)), list[lir.Stmt]()  # `ix.of` would replace a variable of extent 1 by 0
+    for r, x in zip(s.reductions, own.reductions, strict=True):
+        added.append(lir.Let(f"{x.name}_value", r.type, lir.LocalLoad(rests[x.name], at)))
+        added += accumulators.combine_in_array(replace(r, value=f"{x.name}_value"), arrays[r.name], at)
+    return step, started, [For(end, LoopKind.VECTOR, tuple(added))]
 
 
 def _rest_step(s: lir.Reduce, arrays: dict[str, str], rest: int, vector: int) -> For:
