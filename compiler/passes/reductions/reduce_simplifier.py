@@ -22,9 +22,13 @@ from compiler.passes.infrastructure.patterns import (
     splat_value,
 )
 from compiler.passes.infrastructure.registry import register
-from compiler.passes.infrastructure.rewriting import RewritePass, RuleSet
+from compiler.passes.infrastructure.rewriting import ELEMENTWISE, RewritePass, RuleSet
 
 RULES = RuleSet()
+LEAST_PIECES, MOST_PIECES = 17, 64
+"""Numbers of stacked arrays that are combined without the stack; reductions of fewer elements have no loop anyway."""
+MOST_COPIES = 256
+"""Most copies of ops between the stack and its reduction."""
 
 
 @register
@@ -189,6 +193,90 @@ def _of_broadcast(i: HloInstruction, b: Builder) -> HloInstruction | None:
         return result
     count = _count(math.prod(x.shape.dimensions[d] for d in repeated), i)
     return None if count is None else b.add(Opcode.MULTIPLY, result, b.splat(count, i.shape))
+
+
+@RULES.on(Opcode.REDUCE)
+def _of_pieces(i: HloInstruction, b: Builder) -> HloInstruction | None:
+    """Combine many arrays that are stacked to be reduced, without the stack.
+
+    The loop over the stack would test for each element which array it comes from. Reductions of fewer have no loop.
+    """
+    function = scalar_function(i.attributes["to_apply"])
+    if not _single(i) or len(i.dimensions) != 1 or function not in COMMUTATIVE or not starts_neutral(i):
+        return None
+    x, d = i.operands[0], i.dimensions[0]
+    count, t = x.shape.dimensions[d], x.shape.element_type
+    if not LEAST_PIECES <= count <= MOST_PIECES or t is not i.shape.element_type or (t.is_float and t.bits < 32):
+        return None
+    between = _between_pieces(i, d)
+    if between is None or count * len(between) > MOST_COPIES:
+        return None
+    parts = [_piece(x, d, n, between, b, {}) for n in range(count)]
+    while len(parts) > 1:  # neighbors, so that sums depend on each other as little as possible
+        pairs = [b.add(function, p, q) for p, q in zip(parts[::2], parts[1::2], strict=False)]
+        parts = pairs + parts[len(pairs) * 2 :]
+    return parts[0]
+
+
+def _between_pieces(i: HloInstruction, d: int) -> set[HloInstruction] | None:
+    """Return the elementwise ops between stacks along a dimension and a reduction, or None if there are other ops.
+
+    None but reductions along the dimension use what they compute.
+    """
+    between, stacks, work = set[HloInstruction](), 0, [i.operands[0]]
+    while work:
+        x = work.pop()
+        if x.opcode is Opcode.CONCATENATE and x.dimensions == (d,) and len(x.operands) == x.shape.dimensions[d]:
+            stacks += 1
+        elif x.opcode in ELEMENTWISE and x.opcode is not Opcode.MAP:
+            if len(between) > MOST_COPIES or not _is_only_reduced(x, d):
+                return None
+            if x not in between:
+                between.add(x)
+                work += x.operands
+        elif x.opcode is not Opcode.BROADCAST or d in x.dimensions:
+            return None
+    return between if stacks else None
+
+
+def _is_only_reduced(x: HloInstruction, d: int) -> bool:
+    """Check whether a value is used, besides by elementwise ops on it, by reductions along one dimension alone."""
+    seen, work = {x}, [x]
+    while work and len(seen) <= MOST_COPIES:
+        value = work.pop()
+        if value.is_root:
+            return False
+        for u in value.users:
+            if u.opcode is Opcode.REDUCE and _single(u) and u.dimensions == (d,) and u.operands[0] is value:
+                continue
+            if u.opcode not in ELEMENTWISE or u.shape.dimensions != x.shape.dimensions:
+                return False
+            if u not in seen:
+                seen.add(u)
+                work.append(u)
+    return not work
+
+
+def _piece(
+    x: HloInstruction,
+    d: int,
+    n: int,
+    between: set[HloInstruction],
+    b: Builder,
+    made: dict[HloInstruction, HloInstruction],
+) -> HloInstruction:
+    """Return element `n` along a dimension of a stack, of what is computed of stacks, or of a broadcast."""
+    if x in made:
+        return made[x]
+    dims = tuple(s for k, s in enumerate(x.shape.dimensions) if k != d)
+    if x.opcode is Opcode.CONCATENATE:
+        made[x] = b.reshape(x.operands[n], dims)
+    elif x.opcode is Opcode.BROADCAST:
+        made[x] = b.broadcast(x.operands[0], dims, [k - (k > d) for k in x.dimensions]) if dims else x.operands[0]
+    else:
+        operands = [_piece(o, d, n, between, b, made) for o in x.operands]
+        made[x] = b.with_operands(x, operands, x.shape.with_dimensions(dims))
+    return made[x]
 
 
 def _count(n: int, i: HloInstruction) -> object | None:
