@@ -79,6 +79,23 @@ def test_the_last_elements_of_stored_rows_have_accumulators_of_their_own(t: str,
     assert ["_rest_lanes[" in source for source in found] == [n > vector and n % vector > 0 for n in LENGTHS]
 
 
+@pytest.mark.parametrize(
+    ("steps", "columns", "kept"), [(40, 32, True), (40, 16, False), (40, 320, False), (4, 32, False)]
+)
+def test_few_vectors_of_long_bodies_are_not_computed_at_once(steps: int, columns: int, kept: bool) -> None:
+    lines = [f"x = s32[70,{columns}] parameter(0)", f"y0 = s32[70,{columns}] not(x)"]
+    for k in range(steps):
+        lines.append(f"m{k} = s32[70,{columns}] multiply(y{k}, y{k})")
+        lines.append(f"y{k + 1} = s32[70,{columns}] add(m{k}, x)")
+    lines += [
+        "zero = s32[] constant(0)",
+        f"r = s32[70] reduce(y{steps}, zero), dimensions={{1}}, to_apply=reduce",
+        f"ROOT t = (s32[70], s32[70,{columns}]) tuple(r, y{steps})",
+    ]
+    source = checked("\n".join(lines), Schedule(threads=0), REDUCER.format(t="s32", op="add"))
+    assert ("#pragma GCC unroll 1" in source) == kept
+
+
 @pytest.mark.parametrize(("op", "start"), [("and", "true"), ("or", "false")])
 def test_rows_of_bools_are_combined_as_bytes(op: str, start: str) -> None:
     found = sources(ROWS.replace("{t}", "pred").replace("{start}", start), REDUCER.format(t="pred", op=op))

@@ -32,7 +32,7 @@ from compiler.codegen.printing.scalar import (
     converts_small_floats,
     expression_of,
 )
-from compiler.codegen.printing.vector_loop import VectorLoop, reads_found_rows
+from compiler.codegen.printing.vector_loop import VectorLoop, reads_found_rows, repeats_long_vectors
 from compiler.codegen.schedules.loop_transforms import has_loop, perfect_nest
 from compiler.ir.opcodes import Opcode
 from compiler.ir.types import PrimitiveType as T
@@ -563,6 +563,8 @@ class _CPrinter(Printer):
             self.emit(f"for (index_t {v}_at = 0; {v}_at < {last}; {v}_at++) {{")
             self.emit(f"  const index_t {v} = {first} + {v}_at;")
         else:
+            if repeats_long_vectors(s):
+                self.emit("#pragma GCC unroll 1")
             self.emit(f"for (index_t {v} = {first}; {v} < {last}; {v}++) {{")
         if reads_found_rows(s):
             self.emit(

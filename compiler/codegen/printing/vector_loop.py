@@ -15,6 +15,9 @@ __all__ = ["VectorLoop", "reads_found_rows"]
 
 SHORT_LOOP = 16
 """Number of statements up to which gcc makes copies of a loop for the outcomes of a test outside of it."""
+LONG_LOOP, MOST_WRITTEN = 64, 16
+"""Number of statements of a vector loop from which on registers do not suffice for two iterations of it at once, and
+iterations of a loop up to which gcc writes them out."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,22 @@ class VectorLoop:
                 varying.add(x.name)
         is_long = len(s.body) > SHORT_LOOP or any(map(takes_a_vector, s.body))
         return VectorLoop(s.var, frozenset(names_defined(s.body)), frozenset(varying), is_long)
+
+
+def repeats_long_vectors(s: lir.For) -> bool:
+    """Check for a loop of few iterations of a long vector loop, as reductions have.
+
+    gcc would write the iterations out, and compute them side by side with more values than there are registers.
+    """
+    if s.kind.is_vector or not 1 < s.var.extent <= MOST_WRITTEN:
+        return False
+    inside = s.body[0] if len(s.body) == 1 else None
+    return (
+        isinstance(inside, lir.For)
+        and inside.kind.is_vector
+        and len(inside.body) >= LONG_LOOP
+        and not has_loop(inside.body)
+    )
 
 
 def reads_found_rows(s: lir.For) -> bool:
