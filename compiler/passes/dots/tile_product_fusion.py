@@ -35,6 +35,8 @@ SLOWDOWNS = {T.F16: 2.0, T.BF16: 2.0, T.F32: 1.2, T.F64: 2.0}
 cores for f64."""
 BANDWIDTH, CACHE_BANDWIDTH = 2.5e12, 4.5e12
 """Bytes per second from memory, and from the level 2 cache."""
+LOAD_SHARE = 0.5
+"""Share of the latency of a step that each load of an element adds, if more than two compute it."""
 LARGE_TILES = ((128, 128), (128, 64), (64, 64), (32, 32))
 """Rows and columns of the tiles that generated kernels prefer."""
 LAUNCH = 3e-6
@@ -130,7 +132,8 @@ def generated_seconds(dot: HloInstruction, region: Sequence[HloInstruction]) -> 
     tiles = s.batch * -(-s.m // TILE) * -(-s.n // TILE)
     whole = tiles * (TILE * TILE * 2.0 * s.k) / (RATES[t] / SLOWDOWNS[t])
     waiting = -(-s.k // STEP) * STEP_SECONDS * -(-tiles // (4 * UNITS))
-    lhs, rhs = (_bytes_read(o, region) for o in dot.operands)
+    (lhs, left), (rhs, right) = (_reads(o, region) for o in dot.operands)
+    waiting *= max(1.0, LOAD_SHARE * max(left, right))
     reading = (lhs * -(-s.n // edges[1]) + rhs * -(-s.m // edges[0])) / CACHE_BANDWIDTH
     return max(whole, waiting, reading, _traffic(dot))
 
@@ -142,19 +145,22 @@ def _tile_edges(s: ProductSizes, t: T) -> tuple[int, int]:
     return next(enough, sizes[-1])
 
 
-def _bytes_read(operand: HloInstruction, region: Sequence[HloInstruction]) -> float:
-    """Return the bytes from which an operand is computed inside of a region, once for each of its elements."""
-    inside, seen, work, total = set(region), set[HloInstruction](), [operand], 0.0
+def _reads(operand: HloInstruction, region: Sequence[HloInstruction]) -> tuple[float, int]:
+    """Return the bytes and the number of loads per element by which an operand is computed inside of a region."""
+    inside = set(region)
+    if operand not in inside:
+        return operand.shape.byte_size, 1
+    seen, work, total, loads = {operand}, [operand], 0.0, 0
     while work:
         i = work.pop()
-        if i in seen:
-            continue
-        seen.add(i)
-        if i in inside and i.operands:
-            work += i.operands
-        else:
-            total += min(i.shape.byte_size, operand.shape.num_elements * i.shape.element_type.byte_size)
-    return total
+        for o in i.operands:
+            if o in inside and o.operands:
+                work += [] if o in seen else [o]
+                seen.add(o)
+            elif not o.shape.is_scalar:
+                total += min(o.shape.byte_size, operand.shape.num_elements * o.shape.element_type.byte_size)
+                loads += 1
+    return total, max(1, loads)
 
 
 def spared_seconds(dot: HloInstruction, region: Sequence[HloInstruction]) -> float:
@@ -198,7 +204,7 @@ def _pass_seconds(
     computed: Sequence[HloInstruction], written: set[HloInstruction], inside: set[HloInstruction]
 ) -> float:
     """Return the seconds of a kernel of some instructions, which reads what is not inside and writes some of them."""
-    if not computed and not written:
+    if not computed:
         return 0.0
     read = {o for i in computed for o in i.operands if o not in inside and o.opcode not in _MOVED}
     size = sum(i.shape.byte_size for i in read | written)
