@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
+
 from compiler.ir import HloInstruction, Opcode
 from compiler.passes.infrastructure.builder import Builder
 from compiler.passes.infrastructure.patterns import (
@@ -85,7 +87,7 @@ def _multiply(i: HloInstruction, b: Builder) -> HloInstruction | None:
         return _square(x, b)
     value = splat_value(y)
     if is_op(x, Opcode.NEGATE) and value is not None:
-        return b.add(Opcode.MULTIPLY, x.operands[0], b.splat(-value, y.shape))
+        return b.add(Opcode.MULTIPLY, x.operands[0], b.splat(np.negative(value), y.shape))
     return None
 
 
@@ -109,7 +111,7 @@ def _negate(i: HloInstruction, b: Builder) -> HloInstruction | None:
         p, q = operands_with_constant_right(x)
         value = splat_value(q)
         if value is not None:
-            return b.add(Opcode.MULTIPLY, p, b.splat(-value, q.shape))
+            return b.add(Opcode.MULTIPLY, p, b.splat(np.negative(value), q.shape))
     return None
 
 
