@@ -10,7 +10,13 @@ from compiler.support.safe_names import html_text as escape
 __all__ = ["html_facts", "html_page"]
 
 _STYLE = """
-:root { --ink: #1d2329; --soft: #5d6872; --line: #dfe3e7; --paper: #ffffff; --panel: #f6f8f9; --accent: #1f7a4d; }
+:root { --ink: #1d2329; --soft: #5d6872; --line: #dfe3e7; --paper: #ffffff; --panel: #f6f8f9; --accent: #1f7a4d;
+  --bad: #b3261e; color-scheme: light dark; }
+@media (prefers-color-scheme: dark) {
+  :root { --ink: #e4e7ea; --soft: #a3abb3; --line: #3a3f44; --paper: #191919; --panel: #232527; --accent: #5cc08d;
+    --bad: #ff8a80; }
+  figure svg { filter: invert(.9) hue-rotate(180deg); }  /* white becomes the paper, and hues stay */
+}
 * { box-sizing: border-box; }
 body { margin: 0; background: var(--paper); color: var(--ink); font: 15px/1.5 system-ui, sans-serif; }
 main { max-width: 68rem; margin: 0 auto; padding: 2rem 1.25rem 4rem; }
@@ -19,7 +25,7 @@ p { margin: .4rem 0; max-width: 52rem; } .soft { color: var(--soft); }
 .cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(13rem, 1fr)); gap: .75rem; margin: 1.25rem 0; }
 .card { background: var(--panel); border: 1px solid var(--line); border-radius: .5rem; padding: .8rem 1rem; }
 .card b { display: block; font-size: 1.5rem; font-variant-numeric: tabular-nums; }
-.card b.green { color: var(--accent); } .card b.red, td.bad { color: #b3261e; }
+.card b.green { color: var(--accent); } .card b.red, td.bad { color: var(--bad); }
 .card { overflow-wrap: anywhere; } .card span { color: var(--soft); font-size: .85rem; }
 .scroll { overflow-x: auto; border: 1px solid var(--line); border-radius: .5rem; }
 table { border-collapse: collapse; width: 100%; font-size: .85rem; font-variant-numeric: tabular-nums; }

@@ -108,6 +108,11 @@ class Chromium:
             raise RuntimeError(str(reply["exceptionDetails"].get("exception", {}).get("description", reply)))
         return reply["result"].get("value")
 
+    def prefer(self, scheme: str) -> None:
+        """Let pages see that the user prefers a color scheme, `light` or `dark`."""
+        features = [{"name": "prefers-color-scheme", "value": scheme}]
+        self._call("Emulation.setEmulatedMedia", {"features": features})
+
     def picture(self, path: Path) -> None:
         """Write a picture of the page (PNG)."""
         path.write_bytes(base64.b64decode(self._call("Page.captureScreenshot", {"format": "png"})["data"]))
