@@ -158,6 +158,34 @@ def test_rows_with_long_functions_advance_in_vectors(rows: int, length: int) -> 
     np.testing.assert_allclose(made(x)[0], np.logaddexp(expected, 1), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize(("terms", "in_vectors"), [(1, False), (12, True)])
+@pytest.mark.parametrize("rows", [4, 9, 40])
+def test_rows_with_many_statements_advance_in_vectors(terms: int, in_vectors: bool, rows: int) -> None:
+    body = "\n".join(
+        f"a{k} = s32[{rows},200] xor(x{k}, c) x{k + 1} = s32[{rows},200] multiply(a{k}, x0)" for k in range(terms)
+    )
+    text = f"""
+    HloModule m
+    add {{ a = s32[] parameter(0) b = s32[] parameter(1) ROOT c = s32[] add(a, b) }}
+    ENTRY m {{
+      x0 = s32[{rows},200] parameter(0)
+      seven = s32[] constant(7)
+      c = s32[{rows},200] broadcast(seven), dimensions={{}}
+      {body}
+      zero = s32[] constant(0)
+      ROOT s = s32[{rows},200] reduce-window(x{terms}, zero), window={{size=1x200 pad=0_0x199_0}}, to_apply=add
+    }}
+    """
+    x = np.random.default_rng(rows).integers(-99, 99, (rows, 200)).astype(np.int32)
+    made = compile_hlo(text, backend="cpu")
+    (kernel,) = made.kernels
+    assert ("omp simd" in kernel.source) == in_vectors
+    value = x
+    for _ in range(terms):
+        value = (value ^ 7) * x
+    np.testing.assert_array_equal(made(x)[0], np.cumsum(value, axis=1, dtype=np.int32))
+
+
 @pytest.mark.parametrize(("op", "lanes"), [("negate", 32), ("exponential", 64)])
 def test_columns_with_long_functions_advance_in_wide_tiles(op: str, lanes: int) -> None:
     text = f"""

@@ -43,6 +43,8 @@ LANES, MIN_LANES, LONG_LANES, ALIASED_LANES = 16, 32, 64, 128
 narrow tiles beside each other wait for the cache lines that both write. Tiles are wider where each step computes long
 functions, which overlap, and where elements share sets of the cache, which do not hold all lines that the next tile
 needs again."""
+LONG_WORK = 12
+"""Statements of a step from which on rows advance together in vectors, as those of a running sum of random numbers."""
 FEWEST, HALF, CONFLICT_BYTES = 4, 8, 2048
 """Fewest rows that advance together in vectors where each step computes long functions, as in a running sum of
 exponentials; half a vector, of which tiles of more rows are multiples; and the distance of rows from which on the cache
@@ -70,7 +72,7 @@ def _expand(s: Scan, schedule: Schedule) -> Body:
     chains = max(1, schedule.chains // fewer)
     if s.combiner is not None and row.extent < 2 * schedule.chains and tracks > 1:
         return _tracks(s, row, s.combiner, tracks, chains)
-    if schedule.vector and row.extent >= FEWEST and _has_long_values(s):
+    if schedule.vector and row.extent >= FEWEST and (_has_long_values(s) or work_of(s.body) >= LONG_WORK):
         most = LANES if _is_aliased(s, row, CONFLICT_BYTES) else 2 * LANES
         tiles = -(-row.extent // most)
         return _in_lanes(s, row, min(row.extent, -(-row.extent // tiles // HALF) * HALF))
