@@ -44,7 +44,7 @@ narrow tiles beside each other wait for the cache lines that both write. Tiles a
 functions, which overlap, and where elements share sets of the cache, which do not hold all lines that the next tile
 needs again."""
 LONG_WORK = 12
-"""Statements of a step from which on rows advance together in vectors, as those of a running sum of random numbers."""
+"""Operations of a step from which on rows advance together in vectors, as those of a running sum of random numbers."""
 FEWEST, HALF, CONFLICT_BYTES = 4, 8, 2048
 """Fewest rows that advance together in vectors where each step computes long functions, as in a running sum of
 exponentials; half a vector, of which tiles of more rows are multiples; and the distance of rows from which on the cache
@@ -72,7 +72,7 @@ def _expand(s: Scan, schedule: Schedule) -> Body:
     chains = max(1, schedule.chains // fewer)
     if s.combiner is not None and row.extent < 2 * schedule.chains and tracks > 1:
         return _tracks(s, row, s.combiner, tracks, chains)
-    if schedule.vector and row.extent >= FEWEST and (_has_long_values(s) or work_of(s.body) >= LONG_WORK):
+    if schedule.vector and row.extent >= FEWEST and (_has_long_values(s) or _operations(s) >= LONG_WORK):
         most = LANES if _is_aliased(s, row, CONFLICT_BYTES) else 2 * LANES
         tiles = -(-row.extent // most)
         return _in_lanes(s, row, min(row.extent, -(-row.extent // tiles // HALF) * HALF))
@@ -88,6 +88,11 @@ def _is_aliased(s: Scan, var: Var, distance: int) -> bool:
 def _has_long_values(s: Scan) -> bool:
     """Check whether each step computes long functions."""
     return any(isinstance(x, lir.Let) and is_long_value(x) for x in s.body)
+
+
+def _operations(s: Scan) -> int:
+    """Return the number of statements of a step that compute; rows of loads are no faster in vectors."""
+    return work_of(tuple(x for x in s.body if isinstance(x, lir.Let) and isinstance(x.value, lir.Apply)))
 
 
 def _moved(s: Scan, at: dict[IndexSymbol, IndexExpr]) -> Scan:
