@@ -39,7 +39,7 @@ index_vector_dim=2, slice_sizes={{1,{n}}}
     command = [
         tools.compiler,
         *flags,
-        *tools.macros,
+        *tools.options,
         "-S",
         str(tmp_path / "kernel.c"),
         "-o",

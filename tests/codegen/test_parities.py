@@ -55,7 +55,7 @@ def test_checkerboards_run_in_vectors(function: str, operand: int, direction: st
     command = [
         tools.compiler,
         *flags,
-        *tools.macros,
+        *tools.options,
         "-S",
         str(tmp_path / "kernel.c"),
         "-o",

@@ -74,21 +74,21 @@ class CpuToolchain:
     Attributes:
         compiler: path of the compiler.
         version: first line of its version message.
-        macros: options that define the macros for the features it supports.
+        options: macros for the features that it supports, and what it is tuned for if it does not know the processor.
         links: options that come last, with the libraries of kernels and drivers.
         cache: the cache of shared objects.
     """
 
     compiler: str
     version: str
-    macros: tuple[str, ...]
+    options: tuple[str, ...]
     links: tuple[str, ...]
     cache: ObjectCache
 
     @property
     def identity(self) -> str:
         """Return a hash of what compiled kernels depend on besides their source; it is part of every cache key."""
-        text = "\n".join([self.version, *FLAGS, *self.macros, *self.links, processor(), print_c.preamble()])
+        text = "\n".join([self.version, *FLAGS, *self.options, *self.links, processor(), print_c.preamble()])
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def shared_object(self, source: str, name: str, flags: Sequence[str] = FLAGS) -> Path:
@@ -127,7 +127,7 @@ class CpuToolchain:
                 folder = Path(folders.enter_context(self.cache.draft_folder()))
                 c_file = folder / f"{s.name}.c"
                 links = self.links if s.flags[-1] not in LIBRARIES else ()
-                words = [self.compiler, *s.flags, *self.macros, str(c_file), "-o", str(folder / "built.so"), *links]
+                words = [self.compiler, *s.flags, *self.options, str(c_file), "-o", str(folder / "built.so"), *links]
                 commands.append(Command(words, folder))
                 with self._report_errors(s.name):
                     c_file.write_text(s.text)
@@ -192,9 +192,13 @@ def _probe(compiler: str, folder: Path, limit: int) -> CpuToolchain:
     cache = ObjectCache(folder, limit)
     cache.remove_stale_drafts()
     version = done.stdout.splitlines()[0] if done.stdout else compiler
-    macros = ("-DHLOGYM_LIBMVEC_FULL",) if _has(cache, compiler, version, FULL_LIBMVEC, LIBRARIES) else ()
+    options: tuple[str, ...] = (
+        ("-DHLOGYM_LIBMVEC_FULL",) if _has(cache, compiler, version, FULL_LIBMVEC, LIBRARIES) else ()
+    )
+    if _has(cache, compiler, version, f"/* {processor()} */{TUNED_FOR_AN_OLDER_PROCESSOR}", LIBRARIES):
+        options = (*options, "-mtune=icelake-server")
     links = LINK_FLAGS if _has(cache, compiler, version, ANY_FUNCTION, LINK_FLAGS) else LIBRARIES
-    return CpuToolchain(compiler, version, macros, links, cache)
+    return CpuToolchain(compiler, version, options, links, cache)
 
 
 # Older versions of glibc's vector math library lack functions.
@@ -204,6 +208,14 @@ void f(float *x) {
 #pragma omp simd
   for (int i = 0; i < 64; i++) x[i] = tanhf(x[i]);
 }
+"""
+# Versions of gcc before 13 take processors of AMD that have vectors of 512 bits for those of the generation before, on
+# which a load is cheap inside of another instruction. They then load what is in a register, time and again.
+TUNED_FOR_AN_OLDER_PROCESSOR = """
+#if !defined(__tune_znver3__) || !defined(__AVX512F__)
+#error
+#endif
+void f(float *x) { x[0] = 1; }
 """
 ANY_FUNCTION = "void f(float *x) { x[0] = 1; }\n"
 
