@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ from experiments.learning.settings import LearningSettings, add_settings, given_
 from experiments.learning.validate import FOLDER, validate_policy, write_validation
 from experiments.module_command import plain_errors
 
-__all__ = ["main", "with_rules"]
+__all__ = ["main", "with_rules", "without"]
 
 
 def with_rules(source: Path, target: Path, settings: LearningSettings) -> str:
@@ -62,6 +62,18 @@ def with_rules(source: Path, target: Path, settings: LearningSettings) -> str:
     )
 
 
+def without(facts: Mapping[str, Any], phases: Sequence[str]) -> dict[str, Any]:
+    """Return the provenance of a policy without what it says of the parts for some phases."""
+    kept = dict(facts)
+    for name in ("samples", "cross_validation"):
+        if name in kept:
+            kept[name] = {phase: x for phase, x in kept[name].items() if phase not in phases}
+    if "fusion" in phases:  # the command and the machine were those of this part, and former ones those of the others
+        kept.pop("fusion_rules", None)
+        kept.update(kept.pop("former", {}))
+    return kept
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -82,7 +94,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add("--page", type=Path, default=FOLDER / "learned.md", help="page of the validation (default: %(default)s)")
     o = parser.parse_args(arguments)
     settings, whole = given_settings(o), read_whole(o.folder)
-    version, facts = o.version or whole.version, dict(whole.provenance)
+    version, facts = o.version or whole.version, without(whole.provenance, o.without)
     kept = [phase for phase in whole.parts if phase not in o.without]
     if len(kept) + len(set(o.without)) != len(whole.parts) or not kept:
         raise PolicyError(f"{o.folder} has the parts {', '.join(whole.parts)}; --without must leave one of them")

@@ -13,12 +13,15 @@ from compiler.fusion.actions import FusionAction
 from compiler.learned.change_choosers import UNCHANGED, ChangeForest
 from compiler.learned.features.fusion_changes import CHANGE_FEATURES, CHANGED_COLUMNS, Change
 from compiler.learned.forest import Forest
-from compiler.learned.fusion_changes import read_changes
+from compiler.learned.fusion_changes import read_changes, save_changes
+from compiler.learned.kernel_model import shipped_kernel_cost
+from compiler.learned.policy_folder import describe_policy
 from compiler.learned.tree_nodes import TreeNodes
-from compiler.learned.whole_folder import SHIPPED, read_whole
+from compiler.learned.whole_folder import SHIPPED, read_whole, write_whole
 from compiler.policy import resolve_policy
 from experiments.learning import release
 from experiments.learning.fusion_rules import Offered, agreement, distilled_rules
+from experiments.learning.release import without
 from experiments.learning.settings import RuleSettings
 
 SIZE = CHANGED_COLUMNS["value"]
@@ -45,6 +48,17 @@ def _actions(count: int = 60) -> list[Offered]:
         action = FusionAction("fission" if n % 3 else "move", "main", "a", ("b",))
         found.append(Offered(f"p{n}", f"f{n % 5}", Change(action, ("a",), ("b",), 1e-5, tuple(row.tolist()))))
     return found
+
+
+def _policy(folder: Path) -> Path:
+    """Return the folder of the policy that ships, with a part for fusion."""
+    whole, costs = read_whole(SHIPPED), shipped_kernel_cost()
+    assert costs is not None
+    save_changes(folder / "fusion", replace(_forest(), costs=costs.digest))
+    parts = {phase: SHIPPED / phase for phase in whole.parts} | {"fusion": folder / "fusion"}
+    write_whole(folder / "policy", whole.name, whole.version, parts, whole.backends, (), whole.provenance, "")
+    shutil.rmtree(folder / "fusion")
+    return folder / "policy"
 
 
 def test_rules_repeat_what_a_forest_expects() -> None:
@@ -75,7 +89,7 @@ def test_a_released_policy_says_what_is_known_of_it(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(release, "distilled_rules", lambda chooser, actions, settings: rules)
     right = agreement(_forest(), _actions(), SETTINGS)
     monkeypatch.setattr(release, "agreement", lambda chooser, actions, settings: right)
-    folder = shutil.copytree(SHIPPED, tmp_path / "policy")
+    folder = _policy(tmp_path)
     release.main(["--folder", str(folder), "--rules", "--no-validate", "--version", "9", "--default"])
     card = (folder / "README.md").read_text()
     assert "Policy `learned`, version 9" in card
@@ -93,21 +107,36 @@ def test_rules_that_agree_too_little_are_left_out(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(release, "learnable_programs", lambda suite, per_family, seed: [])
     monkeypatch.setattr(release, "offered", lambda programs, backend, model, instructions: _actions())
     monkeypatch.setattr(release, "agreement", lambda chooser, actions, settings: wrong)
-    folder = shutil.copytree(SHIPPED, tmp_path / "policy")
+    folder = _policy(tmp_path)
     release.main(["--folder", str(folder), "--rules", "--no-validate"])
     assert "Rules for fusion: none." in (folder / "README.md").read_text()
     assert read_changes(folder / "fusion")[0].rules.rules == ()
 
 
 def test_a_part_can_be_left_out_and_added(tmp_path: Path) -> None:
-    folder = shutil.copytree(SHIPPED, tmp_path / "policy")
+    folder = _policy(tmp_path)
     release.main(["--folder", str(folder), "--without", "expansions", "--without", "kernels", "--no-validate"])
     assert set(resolve_policy(str(folder), "cpu").parts) == {"fusion"}
-    assert "### expansions" not in (folder / "README.md").read_text()
+    card = (folder / "README.md").read_text()
+    assert "### expansions" not in card
+    assert "| expansions, forest |" not in card
     with pytest.raises(PolicyError, match="has the parts fusion"):
         release.main(["--folder", str(folder), "--without", "loops", "--no-validate"])
     with pytest.raises(PolicyError, match="must leave one"):
         release.main(["--folder", str(folder), "--without", "fusion", "--no-validate"])
     release.main(["--folder", str(folder), "--kernels", str(SHIPPED / "kernels"), "--no-validate"])
     assert set(resolve_policy(str(folder), "cpu").parts) == {"fusion", "kernels"}
-    assert "machine code of 6 candidates" in (folder / "README.md").read_text()
+    candidates = len(describe_policy(SHIPPED / "kernels")["candidates"])
+    assert f"machine code of {candidates} candidates" in (folder / "README.md").read_text()
+
+
+def test_without_the_part_for_fusion_its_training_is_not_described() -> None:
+    facts = {
+        "command": "retrain", "commit": "new", "former": {"commit": "old"}, "fusion_rules": "none",
+        "samples": {"expansions": 3, "fusion": 5}, "cross_validation": {"expansions": {}, "fusion": {}},
+    }  # fmt: skip
+    assert without(facts, ["fusion"]) == {
+        "command": "retrain", "commit": "old", "samples": {"expansions": 3}, "cross_validation": {"expansions": {}}
+    }  # fmt: skip
+    assert without(facts, ["expansions"])["samples"] == {"fusion": 5}
+    assert without(facts, []) == facts
