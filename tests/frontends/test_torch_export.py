@@ -64,7 +64,7 @@ def test_names_of_a_function_that_takes_a_gradient() -> None:
 
 def test_a_program_that_is_refused_leaves_torch_as_it_was() -> None:
     def program(v: Any) -> Any:
-        return jvp(lambda u: torch.linalg.eigvals(u).real, (v,), (v,))[0]
+        return jvp(lambda u: u[u > 0].sum(), (v,), (v,))[0]
 
     with pytest.raises(UnsupportedError):
         lower(program, x(2, 2))
@@ -164,7 +164,7 @@ def test_what_cannot_be_lowered_is_refused_in_one_message(
 def test_a_program_in_a_folder_called_torch_has_a_location(tmp_path: Path) -> None:
     file = tmp_path / "torch" / "mine.py"
     file.parent.mkdir()
-    file.write_text("import torch\n\n\ndef values(v):\n    return torch.linalg.eigvals(v)\n")
+    file.write_text("import torch\n\n\ndef values(v):\n    return torch.linalg.ldl_factor(v)\n")
     spec = importlib.util.spec_from_file_location("mine", file)
     assert spec is not None
     assert spec.loader is not None
