@@ -56,7 +56,12 @@ def long_reduction(s: lir.Reduce, lanes: int, vector: int) -> list[lir.Stmt]:
 
 
 def _apart(s: lir.Reduce, arrays: dict[str, str], rest: int) -> tuple[For, list[lir.Stmt], list[lir.Stmt]]:
-    """Return the loop over the last elements with accumulators of its own, what starts these, and what adds them."""
+    """Reduce the last elements of each row in accumulators of their own.
+
+    Returns:
+        The loop over these elements, the statements that start their accumulators, and those that combine these with
+        the first lanes of `arrays`.
+    """
     own = replace(s, reductions=tuple(replace(r, name=f"{r.name}_rest") for r in s.reductions))
     lane, end = Var(f"{s.vars[-1].name}t", rest), Var(f"{s.vars[-1].name}r", rest)
     rests, started = _started_lanes(own, lane)

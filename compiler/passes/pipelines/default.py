@@ -175,12 +175,16 @@ def expand_transforms(module: HloModule, keeps: Keeps) -> bool:
     return sparing(FftToDot(), keeps).run(module) | ComplexExpander(wide=True).run(module)
 
 
-def select_updates(module: HloModule) -> bool:
-    """Replace scatters of single elements into constant arrays by selections; return whether any was."""
-    changed = ScatterSelect().run(module)
+def _cleaned(module: HloModule, changed: bool) -> bool:
+    """Run the passes that clean up after a rewrite of a lowered module, if there was one; return whether there was."""
     if changed:
         PipelineRun().run(_lowering()[1], module)
     return changed
+
+
+def select_updates(module: HloModule) -> bool:
+    """Replace scatters of single elements into constant arrays by selections; return whether any was."""
+    return _cleaned(module, ScatterSelect().run(module))
 
 
 def expand_products(module: HloModule, keeps: Keeps) -> bool:
@@ -192,9 +196,7 @@ def expand_products(module: HloModule, keeps: Keeps) -> bool:
     """
     changed = sparing(SparseMatrices(), keeps).run(module)
     changed |= sparing(IntegerParts(), keeps).run(module)
-    if changed:
-        PipelineRun().run(_lowering()[1], module)
-    return changed
+    return _cleaned(module, changed)
 
 
 def halve_products(module: HloModule, keeps: Keeps) -> bool:
@@ -204,10 +206,7 @@ def halve_products(module: HloModule, keeps: Keeps) -> bool:
         module: the module to change, after `lower`.
         keeps: says for a dot whether it is kept as it is.
     """
-    changed = sparing(HalfOperands(), keeps).run(module)
-    if changed:
-        PipelineRun().run(_lowering()[1], module)
-    return changed
+    return _cleaned(module, sparing(HalfOperands(), keeps).run(module))
 
 
 def stage_reductions(module: HloModule, keeps: Keeps) -> bool:
@@ -218,10 +217,7 @@ def stage_reductions(module: HloModule, keeps: Keeps) -> bool:
         keeps: says for a reduction, scan or topk whether it is kept as it is.
     """
     divided = [sparing(make_pass(name), keeps).run(module) for name in ("scan-stages", "reduce-stages", "topk-stages")]
-    if not any(divided):
-        return False
-    PipelineRun().run(_lowering()[1], module)
-    return True
+    return _cleaned(module, any(divided))
 
 
 def group_products(module: HloModule, library: Keeps) -> bool:
@@ -237,9 +233,7 @@ def group_products(module: HloModule, library: Keeps) -> bool:
     changed |= AttentionFusion().run(module)
     changed |= LoopWeightTranspose().run_where(module, products.is_small)
     changed |= products.run_beside(module, library)
-    if changed:
-        PipelineRun().run(_lowering()[1], module)
-    return changed
+    return _cleaned(module, changed)
 
 
 def group_tile_products(module: HloModule, keeps: Keeps) -> bool:
@@ -255,11 +249,10 @@ def group_tile_products(module: HloModule, keeps: Keeps) -> bool:
     changed = AttentionFusion(few_queries=True).run(module)
     changed |= TileProductFusion().run(module)
     sums = sparing(VectorProductSums(), keeps).run(module)
-    if changed or sums:
-        PipelineRun().run(_lowering()[1], module)
+    changed = _cleaned(module, changed or sums)
     if sums:
         stage_reductions(module, keeps)
-    return changed or sums
+    return changed
 
 
 @cache
