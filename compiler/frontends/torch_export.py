@@ -49,8 +49,8 @@ def export(module_or_fn: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> An
     module = module_or_fn if isinstance(module_or_fn, torch.nn.Module) else _as_module(torch, module_or_fn)
     _check_arguments(module.forward, args, kwargs)
     with (
-        _quiet(), _source_lines_recorded(torch), _state_restored(torch, module_or_fn), substitutes(torch),
-        _optimizers_refused(),
+        _quiet(), _source_lines_recorded(torch), _state_restored(torch, module_or_fn), _dual_level_left(),
+        substitutes(torch), _optimizers_refused(),
     ):  # fmt: skip
         try:
             return _exported(torch, module, args, kwargs)
@@ -171,6 +171,26 @@ def _state_restored(torch: Any, program: Any) -> Iterator[None]:
                 buffer.copy_(before)
         for parameter, grad in gradients:
             parameter.grad = grad
+
+
+@contextmanager
+def _dual_level_left() -> Iterator[None]:
+    """Leave a level of forward differentiation that the program entered: one that fails inside may not leave it."""
+    forward_ad: Any = importlib.import_module("torch.autograd.forward_ad")
+
+    def is_inside() -> bool:
+        try:
+            with forward_ad.dual_level():
+                return False
+        except RuntimeError:  # levels do not nest
+            return True
+
+    before = is_inside()
+    try:
+        yield
+    finally:
+        if is_inside() and not before:
+            forward_ad.exit_dual_level()
 
 
 def _modules_of(torch: Any, program: Any) -> list[Any]:

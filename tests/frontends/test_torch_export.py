@@ -69,6 +69,7 @@ def test_a_program_that_is_refused_leaves_torch_as_it_was() -> None:
     with pytest.raises(UnsupportedError):
         lower(program, x(2, 2))
     assert grad(lambda v: v.sin())(torch.tensor(0.0)).item() == 1.0
+    assert jvp(torch.sin, (torch.tensor(0.0),), (torch.tensor(2.0),))[1].item() == 2.0
 
 
 def test_the_running_statistics_of_a_traced_gradient_are_results() -> None:
