@@ -9,7 +9,6 @@ that seems to be the fastest is measured again, because the fastest of many meas
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,16 +28,13 @@ from agents.kernel_arms import (
 from agents.plan_search import MARGIN, PlanSearch, relative_time
 from agents.plan_space import read_groups
 from compiler.codegen.schedules.kernel_choice import KernelChoice
-from compiler.errors import PolicyError
 from compiler.fusion.actions import KINDS
 from compiler.fusion.state import FusionState
-from compiler.learned.change_choosers import ChangeForest
 from compiler.learned.choice_gains import shipped_choice_gains
 from compiler.learned.features.fusion_changes import Change, FusionChanges
-from compiler.learned.fusion_changes import read_changes
+from compiler.learned.fusion_changes import shipped_changes
 from compiler.learned.kernel_model import LearnedKernelCost, shipped_kernel_cost
 from compiler.learned.learned_costs import BACKEND
-from compiler.learned.whole_folder import SHIPPED
 from compiler.passes import PASSES
 from compiler.runtime.kernel_sites import KernelSite
 from env.measurement import Measurement
@@ -83,15 +79,6 @@ _WITHOUT = Belief(-0.25, 0.15)
 _PASS = Belief(-0.2, 0.12)
 _KIND_TRIALS = 2
 """Number of gains in as many trials that every kind of change is assumed to have had."""
-
-
-@functools.cache
-def _shipped() -> tuple[ChangeForest, LearnedKernelCost] | None:
-    """Return the learned models of the policy that ships; None if it has none for changes of fusions."""
-    try:
-        return read_changes(SHIPPED / "fusion")
-    except PolicyError:
-        return None
 
 
 @dataclass(frozen=True, eq=False)
@@ -372,15 +359,13 @@ class Guided(PlanSearch):
         return Belief(belief.mean + 0.01 * self.space.rng.random(), belief.spread)
 
     def _fusions(self, built: Built, shares: Mapping[str, float]) -> Iterator[_Step]:
-        models = _shipped()
-        if models is None:
-            return
+        chooser, costs = shipped_changes()
         given, state = built.deviation, built.session.fork().fusion
-        changes = list(self._described(state, shares, models[1]))
+        changes = list(self._described(state, shares, costs))
         if not changes:
             return
         learned = self.learned and state.target.backend == BACKEND
-        means, spreads = models[0].forest.predict([c.row for c in changes])
+        means, spreads = chooser.forest.predict([c.row for c in changes])
         for c, mean, spread in zip(changes, means, spreads, strict=True):
             belief = Belief(float(mean) - OPTIMISM, max(LEAST_SPREAD, float(spread)))
             if not learned:

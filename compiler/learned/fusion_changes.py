@@ -11,6 +11,7 @@ policy.safetensors   the forest
 
 from __future__ import annotations
 
+import functools
 import math
 import weakref
 from pathlib import Path
@@ -33,9 +34,11 @@ from compiler.learned.rule_list import RuleList
 from compiler.support.untrusted import short_repr
 
 __all__ = ["FORMAT", "MOST_ACTIONS", "LearnedChanges", "action_seconds", "load_changes", "module_opcodes",
-           "offered_changes", "read_changes", "save_changes"]  # fmt: skip
+           "offered_changes", "read_changes", "save_changes", "shipped_changes"]  # fmt: skip
 
 FORMAT = "hlogym-fusion-changes"
+SHIPPED = Path(__file__).parent / "fusion_change_model"
+"""What searches ask, whether or not the policy that ships has a part for fusion."""
 MOST_ACTIONS = 40
 """Number of actions that are described in a state: those about the kernels that take longest."""
 MOST_DESCRIBED = 2_000
@@ -257,3 +260,13 @@ def _opcodes(value: object) -> frozenset[str]:
     if isinstance(value, list) and all(isinstance(o, str) for o in value):
         return frozenset(value)
     raise PolicyError(f"opcodes must be a list of names, not {short_repr(value)}")
+
+
+@functools.cache
+def shipped_changes() -> tuple[ChangeForest, LearnedKernelCost]:
+    """Return what `read_changes` does of the model that is part of the package.
+
+    Raises:
+        PolicyError: as in `read_changes`.
+    """
+    return read_changes(SHIPPED)

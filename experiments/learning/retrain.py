@@ -4,16 +4,19 @@
 
 Collects deviations from the default plan, fits the parts, writes the folder, validates it against the rules, and writes
 it again with the result. Each stage continues where an interrupted run stopped. With `--default`, the policy also
-decides where users name none, on the backend that it was validated on; measure on a quiet machine before.
+decides where users name none, on the backend that it was validated on; measure on a quiet machine before. The part for
+fusion of the policy that ships is what searches ask, too.
 """
 
 from __future__ import annotations
 
 import argparse
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from compiler.learned.fusion_changes import SHIPPED as SEARCHED
 from compiler.learned.whole_folder import SHIPPED, read_whole
 from compiler.policy import load_whole
 from experiments.console import stdout
@@ -63,6 +66,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     fusion = train_fusion(rows, settings, former)
     trained = fusion if trained is None else trained.joined(fusion)
     write_policy(o.output, trained, version, extra)
+    if o.output == SHIPPED and "fusion" in read_whole(SHIPPED).parts:
+        shutil.copytree(SHIPPED / "fusion", SEARCHED, dirs_exist_ok=True)
     stdout.print(f"policy    {o.output} (version {version}: {', '.join(read_whole(o.output).parts)})", soft_wrap=True)
     if o.no_validate:
         return
