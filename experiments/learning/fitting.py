@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
@@ -11,7 +12,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from compiler.learned.features.sites import CHOICE_COLUMNS
+from compiler.learned.features.sites import CHOICE_COLUMNS, OP_COLUMNS
 from compiler.learned.rule_list import Condition, Rule, RuleList
 from compiler.learned.site_policy import PHASE_FEATURES, Bandit, Chooser, RuleChooser, SitePhase
 from experiments.learning.settings import TrainSettings
@@ -62,6 +63,11 @@ class Sample:
         """What identifies the site: the program, and the features without those of the choice."""
         skipped = CHOICE_COLUMNS[self.phase]
         return self.program, tuple(v for n, v in enumerate(self.row) if n not in skipped)
+
+    @property
+    def op(self) -> tuple[float, ...]:
+        """Which op the site has, as features; empty in phases in which all sites are alike."""
+        return tuple(self.row[n] for n in OP_COLUMNS[self.phase])
 
 
 @dataclass(frozen=True)
@@ -116,7 +122,13 @@ def _sample(phase: SitePhase, row: Row, s: Row) -> Sample:
 
 
 def fit_bandit(samples: Sequence[Sample], phase: SitePhase, settings: TrainSettings, seed: int) -> Fitted:
-    """Fit a bandit; its margin is the most profitable one whose changes are safe in cross-validation over families."""
+    """Fit a bandit; its margin is the most profitable one whose changes are safe in cross-validation over families.
+
+    Samples of ops that few programs have are left out: a forest without any sample of an op keeps the default, and one
+    with a few would expect of it what it does of others.
+    """
+    programs = Counter(op for op, _ in {(s.op, s.program) for s in samples})
+    samples = [s for s in samples if programs[s.op] >= settings.seen]
     folds = family_folds((s.family for s in samples), settings.folds)
     if len(folds) < 2:
         return Fitted(None, None, None)

@@ -117,10 +117,12 @@ class TrainSettings(ForestSettings):
 
     Attributes:
         rules_depth: greatest number of conditions of a rule.
+        seen: least number of programs that have an op; the default is kept for sites of other ops.
         slower: share of the changed programs that may become slower beyond the noise floor in cross-validation.
     """
 
     rules_depth: int = 4
+    seen: int = 8
     slower: float = 0.05
 
 

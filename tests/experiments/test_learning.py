@@ -11,7 +11,7 @@ import pytest
 
 from compiler.ir.verifier import verify
 from compiler.learned.features.fusion_changes import CHANGE_FEATURES
-from compiler.learned.features.sites import EXPANSION_FEATURES
+from compiler.learned.features.sites import EXPANSION_FEATURES, Feature
 from compiler.learned.whole_folder import read_whole
 from compiler.policy import load_whole, resolve_policy
 from compiler.text import parse
@@ -199,6 +199,19 @@ def test_a_threshold_is_found_and_only_sure_changes_are_made() -> None:
     assert (condition.feature, condition.at_most) == (ROWS, False)
     assert condition.bound == pytest.approx(30, abs=4)
     assert rule.speedup == pytest.approx(np.exp(0.4), rel=0.02)
+
+
+def test_nothing_is_expected_of_an_op_that_few_programs_have() -> None:
+    op = EXPANSION_FEATURES.index(Feature("op is topk"))
+    for number, expected in ((TRAIN.seen - 1, "loops"), (TRAIN.seen, "keep")):
+        others = [sample(90.0, 1.4, 1000 + n) for n in range(number)]
+        rare = [replace(s, row=(*s.row[:op], 1.0, *s.row[op + 1 :])) for s in others]
+        bandit = fit_bandit([*data(30), *rare], "expansions", TRAIN, seed=0).bandit
+        assert bandit is not None
+        keep = rare[0].row
+        default = [*keep[:KEEP], 0.0, *keep[KEEP + 1 :]]
+        choices = ("loops", "keep")
+        assert choices[bandit.pick(choices, "loops", [default, list(keep)])] == expected
 
 
 def test_gains_that_nothing_predicts_are_left_alone() -> None:

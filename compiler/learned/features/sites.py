@@ -21,6 +21,7 @@ __all__ = [
     "FEATURE_VERSION",
     "LOOP_FEATURES",
     "MOST_READ",
+    "OP_COLUMNS",
     "UNROLLED_COLUMN",
     "Feature",
     "default_loop",
@@ -105,6 +106,8 @@ CHOICE_COLUMNS: Mapping[str, frozenset[int]] = {
     "loops": frozenset(range(len(LOOP_FEATURES) - 5, len(LOOP_FEATURES))),
 }
 """By phase the entries that describe the choice; the others describe the site."""
+OP_COLUMNS: Mapping[str, tuple[int, ...]] = {"expansions": tuple(range(len(_OPS))), "loops": ()}
+"""By phase the entries that say which op a site has."""
 UNROLLED_COLUMN = len(LOOP_FEATURES) - 1
 """The feature of a choice for a loop that holds the number of instructions of its body after unrolling."""
 _DYNAMIC = frozenset({Opcode.DYNAMIC_SLICE, Opcode.DYNAMIC_UPDATE_SLICE})
