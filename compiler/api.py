@@ -152,7 +152,10 @@ def checked_module(module: HloModule | str, verified: bool = True) -> HloModule:
         raise ArgumentError(f"compile takes HLO text, not the name of a file; read {short_repr(module)} first")
     module = parse(module) if isinstance(module, str) else module
     if not isinstance(module, HloModule):
-        raise ArgumentError(f"a program is HLO text or an HloModule, not {short_repr(module)}")
+        raise ArgumentError(
+            f"a program is HLO text or an HloModule, not {short_repr(module)}; compiler.frontends.jax.lower(fn, *args) "
+            "and compiler.frontends.torch.lower(module, *args) make one of a function"
+        )
     if verified:
         verify(module)
     refusal = device_refusal(module)
