@@ -29,6 +29,7 @@ from compiler.runtime.executable import CallOptions, Configurable, Executable
 from compiler.runtime.kernel_selector import ChooseKernel, KernelSelector
 from compiler.session import CompilationSession
 from compiler.support.gc_pause import gc_rarely
+from compiler.support.paths import is_folder
 from compiler.support.untrusted import short_repr
 from compiler.text import parse
 
@@ -207,7 +208,7 @@ def _overridden(
 def _fusion_policy(given: FusionPolicy | ChooseFusion | str) -> FusionPolicy:
     if not isinstance(given, str):
         return as_policy(given)
-    if given and given not in POLICIES and Path(given).is_dir():
+    if given and given not in POLICIES and is_folder(given):
         raise ArgumentError(f"{short_repr(given)} is a folder; pass policy={short_repr(given)}")
     return make_policy(given)
 

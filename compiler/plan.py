@@ -27,6 +27,7 @@ from compiler.ir import HloModule
 from compiler.plan_text import plan_html, plan_line, plan_text
 from compiler.support.files import write_file
 from compiler.support.json_reading import parse_object, read_object
+from compiler.support.paths import given_path
 from compiler.support.untrusted import as_integer, is_name, short_repr
 
 Phase: TypeAlias = Literal["passes", "expansions", "loops", "fusion", "kernels", "done"]
@@ -224,14 +225,14 @@ class CompilationPlan:
     def save(self, path: str | Path) -> None:
         """Write the JSON to a file atomically; raise PlanError when it cannot be written."""
         try:
-            write_file(Path(path), self.to_json(), durable=True)
+            write_file(given_path(path, "a plan", PlanError), self.to_json(), durable=True)
         except OSError as e:
             raise PlanError(f"cannot write the plan to {path}: {e.strerror}; choose another file") from None
 
     @staticmethod
     def load(path: str | Path) -> CompilationPlan:
         """Read a plan from a file; a PlanError names the file and the problem."""
-        return CompilationPlan.from_json(read_object(path, PlanError), str(path))
+        return CompilationPlan.from_json(read_object(given_path(path, "a plan", PlanError), PlanError), str(path))
 
     @staticmethod
     def from_json(text: str | Mapping[str, Any], where: str = "plan") -> CompilationPlan:

@@ -30,6 +30,7 @@ from compiler.passes import HloPass, PassPipeline
 from compiler.plan import PHASES
 from compiler.runtime.kernel_selector import ChooseKernel, KernelSelector
 from compiler.runtime.kernel_sites import KernelSite
+from compiler.support.paths import given_path, is_folder
 from compiler.support.plugins import extension_names
 from compiler.support.untrusted import short_repr
 
@@ -182,13 +183,13 @@ def _named(text: str) -> Policy:
         return _shipped(readable)
     if not readable and text in POLICIES:
         return Policy(text, fusion=make_policy(text))
-    if "/" in bare or Path(bare).is_dir():
+    if "/" in bare or is_folder(bare):
         return _of_folder(Path(bare), readable)
     first = text.partition("{")[0].split(",")[0]
     declared = [] if readable else extension_names(FUSION_GROUP)
     if readable or first not in (*POLICIES, *declared):
         shown = text if len(text) < 60 else short_repr(text)
-        raise UnknownNameError("policy", shown, (*policy_names(), *declared))
+        raise UnknownNameError("policy or folder of a policy", shown, (*policy_names(), *declared))
     return Policy(text, fusion=make_policy(text))
 
 
@@ -223,8 +224,8 @@ def load_policy(path: str | Path) -> Policy | LearnedFusionPolicy:
         PolicyError: the folder is missing or incomplete, belongs to another version, or is damaged; the message says
             why.
     """
-    folder = Path(path)
-    if isinstance(path, str) and not folder.is_dir() and (path in policy_names() or path.endswith(RULES_SUFFIX)):
+    folder = given_path(path, "a policy", PolicyError)
+    if isinstance(path, str) and not is_folder(folder) and (path in policy_names() or path.endswith(RULES_SUFFIX)):
         return _named(path)
     if describe_policy(folder).get("format") == WHOLE_FORMAT:
         return _of_folder(folder, readable=False)

@@ -28,6 +28,7 @@ from compiler.ir import HloModule
 from compiler.learned.fusion_policy import load_policy
 from compiler.runtime.executable import Executable
 from compiler.support.lru_dict import LruDict
+from compiler.support.paths import is_folder
 
 __all__ = ["LIMIT", "Policy", "cached_program", "compiler_sources", "forget_programs"]
 
@@ -53,7 +54,7 @@ def cached_program(module: HloModule, backend: str = "cpu", policy: Policy = Non
     """
     if not isinstance(policy, str | Path | None):
         return compile_program(module, backend, fusion_policy=policy)
-    folder = Path(policy) if policy is not None and Path(policy).is_dir() else None
+    folder = Path(policy) if policy is not None and is_folder(policy) else None
 
     def build() -> Executable:
         return compile_program(module, backend, fusion_policy=load_policy(folder) if folder else _name(policy))

@@ -15,10 +15,11 @@ import numpy as np
 import numpy.typing as npt
 
 from compiler.backends.registry import find_backend
-from compiler.errors import OptionError, UnknownNameError
+from compiler.errors import UnknownNameError
 from compiler.plan import CompilationPlan, Phase
 from compiler.support.gc_pause import gc_less_often, gc_paused
 from compiler.support.untrusted import short_repr
+from env.arguments import checked_flag
 from env.baseline import Baseline, ProgramError
 from env.compilation import Compilation, PlanFailedError
 from env.measurement import Measurement, Measurer, ReferenceFailedError
@@ -27,7 +28,7 @@ from env.speedup_measurer import SpeedupMeasurer
 from env.suites import Program, Suite, load_suite
 from env.workers import parse_workers
 
-__all__ = ["REFUSED_REWARD", "CompilerEnv", "EnvOptions", "checked_steps"]
+__all__ = ["REFUSED_REWARD", "CompilerEnv", "EnvOptions"]
 
 REFUSED_REWARD = -0.01
 """For an action outside the mask, which does nothing."""
@@ -45,13 +46,6 @@ class EnvOptions(TypedDict, total=False):
     store: str | Path | None
     workers: str
     render_mode: str | None
-
-
-def checked_steps(max_steps: int) -> int:
-    """Return the greatest number of steps of an episode; OptionError unless it is a positive integer."""
-    if not isinstance(max_steps, int | np.integer) or isinstance(max_steps, bool) or max_steps < 1:
-        raise OptionError(f"max_steps must be a positive integer, not {short_repr(max_steps)}")
-    return int(max_steps)
 
 
 def _whole(action: object) -> int:
@@ -129,7 +123,8 @@ class CompilerEnv(gym.Env[ObsType, np.int64], ABC):
         render_mode: str | None = None,
         shared: CompilerEnv[Any] | None = None,
     ) -> None:
-        self.reward = make_reward(("measured-time" if measured else "estimated-time") if reward is None else reward)
+        default = "measured-time" if checked_flag("measured", measured) else "estimated-time"
+        self.reward = make_reward(default if reward is None else reward)
         self.reward.check_backend(find_backend(backend).name)
         gc_less_often()
         if shared is not None and not isinstance(shared, CompilerEnv):

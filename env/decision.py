@@ -11,14 +11,16 @@ import numpy.typing as npt
 from gymnasium import spaces
 
 from compiler.default_fusion import Completion, default_completion
-from compiler.errors import UnknownNameError
+from compiler.errors import OptionError, UnknownNameError
 from compiler.fusion.actions import FusionAction
 from compiler.ir import HloModule
 from compiler.learned.features.candidates import MAX_CANDIDATES
 from compiler.passes.infrastructure.registry import pass_texts
 from compiler.plan import PHASES, CompilationPlan, Phase
 from compiler.session import CompilationSession
-from env.base import CompilerEnv, EnvOptions, checked_steps
+from compiler.support.untrusted import short_repr
+from env.arguments import checked_flag, checked_steps
+from env.base import CompilerEnv, EnvOptions
 from env.baseline import LEAST_ESTIMATE, Baseline
 from env.compilation import Compilation
 from env.episode import Episode, Move, Offers
@@ -174,8 +176,8 @@ class DecisionEnv(CompilerEnv[Observation]):
         super().__init__(suite, shared=shared, **options)
         if phases is not None:
             self.phases = _phases(phases)  # type: ignore[misc]
-        self.max_steps, self.automatic = checked_steps(max_steps), automatic
-        self.offers = Offers(splits, None if passes is None else pass_texts(passes))
+        self.max_steps, self.automatic = checked_steps(max_steps), checked_flag("automatic", automatic)
+        self.offers = Offers(checked_flag("splits", splits), None if passes is None else pass_texts(passes))
         self.observation_space = cast("spaces.Space[Observation]", observation_space())
         self.action_space = spaces.Discrete(MAX_CANDIDATES)
         self._steps = 0
@@ -265,8 +267,11 @@ def _phases(text: str) -> tuple[Phase, ...]:
 
     Raises:
         UnknownNameError: there is no such phase.
+        OptionError: they are no string.
     """
     known = PHASES[:-1]
+    if not isinstance(text, str):
+        raise OptionError(f'phases are names joined by +, such as "passes+loops", not {short_repr(text)}')
     names = text.split("+")
     for name in names:
         if name not in known:

@@ -22,7 +22,8 @@ from compiler.passes.infrastructure.registry import pass_texts
 from compiler.plan import CompilationPlan, Phase
 from compiler.session import CompilationSession
 from compiler.support.lru_dict import LruDict
-from env.base import CompilerEnv, EnvOptions, checked_steps
+from env.arguments import checked_cost, checked_flag, checked_steps
+from env.base import CompilerEnv, EnvOptions
 from env.baseline import LEAST_ESTIMATE, Baseline
 from env.compilation import Compilation
 from env.speedup_measurer import SpeedupMeasurer
@@ -199,7 +200,8 @@ class PassOrderEnv(CompilerEnv[Vector]):
     ) -> None:
         super().__init__(suite, shared=shared, **options)
         self.actions = default_pass_actions() if passes is None else pass_texts(passes)
-        self.max_steps, self.step_cost, self.verified = checked_steps(max_steps), step_cost, verified
+        self.max_steps, self.step_cost = checked_steps(max_steps), checked_cost(step_cost)
+        self.verified = checked_flag("verified", verified)
         size = observation_size(len(self.actions))
         self.observation_space = cast("spaces.Space[Vector]", spaces.Box(-LIMIT, LIMIT, (size,), np.float32))
         self.action_space = spaces.Discrete(len(self.actions) + 1)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from compiler.errors import UnbuildableFusionError
+from compiler.errors import OptionError, UnbuildableFusionError
 from compiler.plan import CompilationPlan
+from compiler.support.paths import given_path
+from compiler.support.untrusted import short_repr
 from env.measurement import Measurement, Measurer, MeasurerOptions, ReferenceFailedError
 from env.store import default_store_path
 from env.suites import Program
@@ -30,6 +32,10 @@ class SpeedupMeasurer:
     def __init__(
         self, backend: str, measurer: Measurer | None, store: str | Path | None, workers: Workers = LOCAL
     ) -> None:
+        if not isinstance(measurer, Measurer | None):
+            raise TypeError(f"measurer must be a Measurer, got {short_repr(measurer)}")
+        if store is not None:
+            given_path(store, "the store of measured plans", OptionError)
         self._backend, self._store, self._workers = backend, store, workers
         self._measurer, self._is_shared = measurer, measurer is not None
         self._failures_in_a_row = 0

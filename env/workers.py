@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from compiler.errors import HlogymError
+from compiler.support.untrusted import short_repr
 from env.measurement import Measurer, MeasurerOptions
 from env.service import MeasuringService
 from env.store import PlanStore
@@ -77,16 +78,16 @@ def parse_workers(text: str) -> Workers:
     Raises:
         WorkersError: it is none of these, or N is 0.
     """
-    match = _LOCAL.fullmatch(text)
+    match = _LOCAL.fullmatch(text) if isinstance(text, str) else None
     address = None
     if match is not None:
         count = int(match[1] or 1)
-    elif (match := _RAY.fullmatch(text)) is not None:
+    elif isinstance(text, str) and (match := _RAY.fullmatch(text)) is not None:
         address, count = "auto" if match[1] == "ray" else match[1], int(match[2] or 1)
     else:
         count = 0
     if count < 1:
         raise WorkersError(
-            f"cannot read {text!r:.80} as workers; write local, local:4, ray, ray#4 or ray://HOST:PORT#4"
+            f"cannot read {short_repr(text)} as workers; write local, local:4, ray, ray#4 or ray://HOST:PORT#4"
         )
     return Workers(address, count)

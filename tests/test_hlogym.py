@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -100,11 +101,29 @@ def test_other_wrong_arguments_say_what_is_expected() -> None:
     with pytest.raises(OptionError, match=r"cannot parse 'dce,cse' as a pass.*several passes are a list"):
         hlogym.compile(TEXT, pipeline="dce,cse")
     executable, x = hlogym.compile(TEXT), np.zeros(4, np.float32)
-    for repeats in (0, -1):
+    for repeats in (0, -1, "3", 2.0):
         with pytest.raises(ArgumentError, match="at least 1"):
-            executable.profile(x, repeats=repeats)
+            executable.profile(x, repeats=repeats)  # type: ignore[arg-type]
         with pytest.raises(ArgumentError, match="at least 1"):
-            executable.benchmark([x], repeats=repeats)
+            executable.benchmark([x], repeats=repeats)  # type: ignore[arg-type]
+
+
+def test_paths_are_strings_or_path_objects() -> None:
+    executable = hlogym.compile(TEXT)
+    calls: list[Callable[[Any], object]] = [
+        executable.save, executable.plan.save, hlogym.load, hlogym.CompilationPlan.load, hlogym.load_policy,
+        hlogym.load_pass_order,
+    ]  # fmt: skip
+    for call in calls:
+        for wrong in (None, 3, [], np.zeros(2)):
+            with pytest.raises(ArgumentError, match="given by its path, a string"):
+                call(wrong)
+        for wrong in ("", "a\0b", "\ud800"):
+            with pytest.raises(HlogymError, match="is not a valid path for a"):
+                call(wrong)
+    for name in ("x" * 5000, "no-policy"):
+        with pytest.raises(HlogymError, match="unknown policy or folder of a policy"):
+            hlogym.compile(TEXT, policy=name)
 
 
 @pytest.mark.parametrize("steps", [0, -1, float("nan"), True, "3"])

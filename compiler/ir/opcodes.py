@@ -158,8 +158,8 @@ class Opcode(enum.Enum):
     CONCATENATE = _row("concatenate", (1, None), r.concatenate, _M, 0, "dimensions")
     COPY = _row("copy", 1, r.copy, _M | Trait.ELEMENTWISE)
     DYNAMIC_RESHAPE = _row("dynamic-reshape", (1, None), r.dynamic_reshape, _M)
-    DYNAMIC_SLICE = _row("dynamic-slice", (2, None), r.dynamic_slice, _M, 0, "dynamic_slice_sizes")
-    DYNAMIC_UPDATE_SLICE = _row("dynamic-update-slice", (3, None), r.dynamic_update_slice, _M)
+    DYNAMIC_SLICE = _row("dynamic-slice", (1, None), r.dynamic_slice, _M, 0, "dynamic_slice_sizes")
+    DYNAMIC_UPDATE_SLICE = _row("dynamic-update-slice", (2, None), r.dynamic_update_slice, _M)
     GATHER = _row(
         "gather", 2, r.gather, _M, 0,
         "offset_dims collapsed_slice_dims start_index_map index_vector_dim slice_sizes",

@@ -24,6 +24,7 @@ from compiler.passes.infrastructure.pipeline import PipelineRun
 from compiler.passes.infrastructure.registry import make_pass
 from compiler.passes.pipelines.completion import complete
 from compiler.passes.pipelines.default import default_pipeline
+from compiler.support.paths import given_path
 
 __all__ = ["FORMAT", "Layer", "LearnedPassOrder", "load_pass_order"]
 
@@ -165,7 +166,7 @@ def load_pass_order(folder: str | Path) -> LearnedPassOrder:
     Raises:
         PolicyError: there is none, it is of another version, or its weights do not fit its passes.
     """
-    folder = Path(folder)
+    folder = given_path(folder, "a pass order", PolicyError)
     data, weights = read_policy_folder(folder, FORMAT, FEATURE_VERSION)
     try:
         return _order(data, weights)

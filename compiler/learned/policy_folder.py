@@ -23,6 +23,7 @@ from compiler.errors import PolicyError
 from compiler.learned.weights import parse_weights, read_weights_file, weights_to_bytes
 from compiler.support.files import DRAFT_PREFIX, check_folder, folder_lock, write_draft
 from compiler.support.json_reading import read_object
+from compiler.support.paths import is_folder
 
 __all__ = [
     "check_policy_target",
@@ -70,7 +71,7 @@ def describe_policy(folder: Path) -> dict[str, Any]:
         PolicyError: there is none, or it cannot be read.
     """
     file = folder / DESCRIPTION_FILE
-    if not folder.is_dir():
+    if not is_folder(folder):
         raise PolicyError(f"there is no policy folder {folder}")
     if not file.exists():
         inner = folder / "policy"

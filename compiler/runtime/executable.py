@@ -21,6 +21,7 @@ from compiler.runtime.memory import ProgramMemory, contiguous_argument
 from compiler.runtime.thunks import Thunk
 from compiler.support.display import counted, html_table, text_table, time_text
 from compiler.support.safe_names import one_line
+from compiler.support.untrusted import as_integer, short_repr
 
 Array = NDArray[Any]
 
@@ -167,9 +168,9 @@ class Executable(Protocol):
 
 
 def check_repeats(repeats: int) -> None:
-    """Raise ArgumentError unless a number of timed executions is positive."""
-    if repeats < 1:
-        raise ArgumentError(f"repeats is the number of executions that are timed, at least 1, not {repeats}")
+    """Raise ArgumentError unless a number of timed executions is a positive integer."""
+    if (as_integer(repeats) or 0) < 1:
+        raise ArgumentError(f"repeats is a number of timed executions, at least 1, not {short_repr(repeats)}")
 
 
 def parameter_leaves(module: HloModule) -> list[Shape]:

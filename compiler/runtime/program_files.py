@@ -41,6 +41,7 @@ from compiler.runtime.thunks import (
     kernels_of,
     walk,
 )
+from compiler.support.paths import given_path
 from compiler.text import parse
 from compiler.text.scanner import Scanner
 from compiler.text.shapes import parse_shape
@@ -87,7 +88,7 @@ def save_program(path: str | Path, saved: SavedProgram, files: Mapping[str, Path
     Raises:
         SavedProgramError: the folder cannot be written, or contains something other than a saved program.
     """
-    folder = _folder(path)
+    folder = given_path(path, "a saved program", SavedProgramError)
     writer = _Writer()
     program = saved.program
     description: dict[str, Any] = {
@@ -179,7 +180,7 @@ def open_program(path: str | Path) -> Iterator[ProgramFolder]:
     Raises:
         SavedProgramError: the folder does not exist, has another format, or is damaged.
     """
-    folder = _folder(path)
+    folder = given_path(path, "a saved program", SavedProgramError)
     contents = read_folder(folder)
     try:
         yield ProgramFolder(folder, contents)
@@ -187,12 +188,6 @@ def open_program(path: str | Path) -> Iterator[ProgramFolder]:
         if isinstance(e, SavedProgramError):
             raise
         raise SavedProgramError(f"{folder} is damaged: {e!r}; save the program again") from e
-
-
-def _folder(path: str | Path) -> Path:
-    if path == "" or "\0" in str(path):
-        raise SavedProgramError(f"{str(path)!r} is not a valid path for a program")
-    return Path(path)
 
 
 class ProgramFolder:

@@ -10,6 +10,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from compiler.support.paths import is_folder
+
 __all__ = ["Dump", "dump_of", "dump_program_name"]
 
 BEFORE, AFTER = "before_optimizations", "after_optimizations"
@@ -65,10 +67,10 @@ def dump_program_name(path: Path) -> str | None:
 
 def _parts(name: str) -> tuple[Path | None, bool, str]:
     """Split a name into the folder, whether modules after optimization are meant, and a part of their names."""
-    if Path(name).is_dir():
+    if is_folder(name):
         return Path(name), False, ""
     folder, *rest = name.split(":")
-    if not rest or not folder or len(rest) > 2 or not Path(folder).is_dir():
+    if not rest or not folder or len(rest) > 2 or not is_folder(folder):
         return None, False, ""
     after = rest[-1] == "after"
     if after:

@@ -11,6 +11,7 @@ from typing import Any
 
 from compiler.errors import UnknownNameError
 from compiler.support.json_reading import read_object
+from compiler.support.paths import is_file, is_folder
 from compiler.support.plugins import extension_names, find_extension
 from compiler.support.safe_names import why_no_name
 from env.suites.built import PROGRAM_SUITES, find_built, load_built
@@ -67,14 +68,15 @@ def load_suite(name: str | Path) -> Suite:
     if name in SUITE_NAMES:
         return _named_suite(str(name))
     path = Path(name)
-    if isinstance(name, str) and not path.exists() and (declared := declared_suite(name)) is not None:
+    is_path = is_file(path) or is_folder(path)
+    if isinstance(name, str) and not is_path and (declared := declared_suite(name)) is not None:
         return declared
-    if isinstance(name, str) and "," in name and not path.exists():
+    if isinstance(name, str) and "," in name and not is_path:
         return _joined(name)
-    if path.is_file():
+    if is_file(path):
         require_file_open(path)
         return _bare_suite(path.stem, path, [path])
-    if str(name).strip() and path.is_dir():
+    if str(name).strip() and is_folder(path):
         require_file_open(path)
         suite = _load_folder(path)
         if not suite.programs:
@@ -154,7 +156,7 @@ def find_program(name: str | Path) -> Program:
         SealedError: it is a sealed test program, and not open.
     """
     path = Path(name)
-    if path.suffix == ".hlo" and path.is_file():
+    if path.suffix == ".hlo" and is_file(path):
         require_file_open(path)
         return _bare_program(path, _file_name(path))
     programs = {p.name: p for folder in reversed(_FOLDERS) for p in _named_suite(folder).programs}

@@ -1,5 +1,6 @@
 """Programs that cannot be compiled or measured raise errors that name them; they never give a reward."""
 
+import math
 import sys
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
+from compiler.errors import OptionError
 from env.base import CompilerEnv
 from env.baseline import ProgramError
 from env.environments import CompileEnv, FusionEnv, PassOrderEnv, UnrollEnv
@@ -62,10 +64,24 @@ def test_wrong_arguments_are_named(cls: type[Any], suite: Path) -> None:
         ({"suite": 3}, "suite must be .* got 3"),
         ({"suite": None}, "suite must be .* got None"),
         ({"shared": 3}, "shared must be .* got 3"),
+        ({"suite": "s" * 5000}, "unknown suite"),
         ({"backend": "gpu"}, "unknown backend 'gpu'"),
+        ({"measured": "no"}, "measured must be True or False, not 'no'"),
+        ({"measurer": 3}, "measurer must be a Measurer, got 3"),
+        ({"store": 3}, "given by its path, .* not 3"),
+        ({"workers": 2}, "cannot read 2 as workers"),
+        ({"max_steps": 1.5}, "max_steps must be a positive integer, not 1.5"),
+        ({"passes": 3}, "passes are named .* not 3"),
+        ({"passes": ["cse", 3]}, "passes are named .* not 3"),
     ):
         with pytest.raises((TypeError, ValueError), match=named):
             cls(**({"suite": suite} | arguments))
+    own: dict[str, Any] = {"phases": 3, "automatic": "no", "splits": None}
+    if cls is PassOrderEnv:
+        own = {"step_cost": math.nan, "verified": "no"}
+    for name, value in own.items():
+        with pytest.raises(OptionError, match=f"{name} .* not {value!r}"):
+            cls(suite, **{name: value})
     env = cls(suite)
     for options, named in (
         ({"programm": "chain"}, "did you mean 'program'"),

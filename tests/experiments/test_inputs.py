@@ -70,5 +70,5 @@ def test_a_distant_name_is_not_suggested() -> None:
 
 @pytest.mark.usefixtures("folder")
 def test_an_unknown_policy_is_refused_before_any_program_is_timed() -> None:
-    with pytest.raises(HlogymError, match="unknown policy 'nopolicy'"):
+    with pytest.raises(HlogymError, match="unknown policy or folder of a policy 'nopolicy'"):
         bench_programs(["softmax"], [], "nopolicy", "cpu", 1, None, 0)

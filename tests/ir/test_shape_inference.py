@@ -107,6 +107,7 @@ TAKEN: list[Case] = [
     (("f32[8,9]",), "ROOT r = slice(p0), slice={[1:8:3], [2:9:2]}", ""),
     (("f32[8,9]", "s32[]", "s32[]"), "ROOT r = dynamic-slice(p0, p1, p2), dynamic_slice_sizes={3,9}", ""),
     (("f32[8,9]", "f32[3,9]", "s32[]", "s32[]"), "ROOT r = dynamic-update-slice(p0, p1, p2, p3)", ""),
+    (("f32[]", "f32[]"), "ROOT r = dynamic-update-slice(p0, p1)", ""),
     (("f32[2,3]",), "ROOT r = opt-barrier(p0)", ""),
     (("f32[2,3]",), "ROOT r = fusion(p0), kind=kLoop, calls=f", CALLEE),
     (("f32[2,3]",), 'ROOT r = domain(p0), domain={kind="sharding", entry={replicated}, exit={maximal device=0}}', ""),

@@ -522,3 +522,42 @@ def test_random_ops_share_one_generator_per_call() -> None:
     for got, want in zip(first, evaluate(parse(text), []), strict=True):
         np.testing.assert_array_equal(got, want)
     np.testing.assert_array_equal(made(), first)
+
+
+SCALARS = """
+loop_body {
+  s = (s32[], f32[], f32[4]) parameter(0)
+  i = s32[] get-tuple-element(s), index=0
+  a = f32[] get-tuple-element(s), index=1
+  b = f32[4] get-tuple-element(s), index=2
+  one = s32[] constant(1)
+  next = s32[] add(i, one)
+  read = f32[] dynamic-slice(a), dynamic_slice_sizes={}
+  twice = f32[] add(read, read)
+  written = f32[] dynamic-update-slice(a, twice)
+  row = f32[1] reshape(written)
+  rows = f32[4] dynamic-update-slice(b, row, i)
+  ROOT t = (s32[], f32[], f32[4]) tuple(next, written, rows)
+}
+loop_test {
+  s = (s32[], f32[], f32[4]) parameter(0)
+  i = s32[] get-tuple-element(s), index=0
+  n = s32[] constant(3)
+  ROOT go = pred[] compare(i, n), direction=LT
+}
+ENTRY main {
+  a = f32[] parameter(0)
+  b = f32[4] parameter(1)
+  zero = s32[] constant(0)
+  s = (s32[], f32[], f32[4]) tuple(zero, a, b)
+  w = (s32[], f32[], f32[4]) while(s), condition=loop_test, body=loop_body
+  ROOT r = f32[4] get-tuple-element(w), index=2
+}
+"""
+
+
+@pytest.mark.parametrize("backend", ["cpu", "interpreter"])
+@pytest.mark.parametrize("options", [None, PLAIN])
+def test_scalars_are_sliced_and_updated_without_indices(backend: str, options: CompileOptions | None) -> None:
+    (found,) = compile(SCALARS, backend, options=options)(np.float32(1), np.full(4, 9, np.float32))
+    np.testing.assert_array_equal(found, np.float32([2, 4, 8, 9]))

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
-from compiler.errors import OptionError, UnknownNameError
+from compiler.errors import ArgumentError, OptionError, UnknownNameError
 from compiler.passes.infrastructure.base import HloPass, Swept
 from compiler.support.options import options_text, read_options, split_specs
 from compiler.support.plugins import extension_names, find_extension, missing
@@ -111,6 +111,12 @@ def pass_texts(passes: str | Iterable[str]) -> tuple[str, ...]:
 
     Raises:
         UnknownNameError, OptionError: there is no such pass or option.
+        ArgumentError: neither a string nor a list of strings.
     """
-    found = make_passes(passes) if isinstance(passes, str) else map(make_pass, passes)
-    return tuple(map(pass_text, found))
+    if isinstance(passes, str):
+        return tuple(map(pass_text, make_passes(passes)))
+    listed = list(passes) if isinstance(passes, Iterable) else [passes]
+    for given in listed:
+        if not isinstance(given, str):
+            raise ArgumentError(f"passes are named in a list, or in text separated by commas, not {short_repr(given)}")
+    return tuple(pass_text(make_pass(p)) for p in listed)
