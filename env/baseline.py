@@ -36,15 +36,15 @@ class Baseline:
     Args:
         program: what to compile.
         backend: "cpu" or "cuda".
-        phases: what the environment decides. The baseline fuses by default unless fusion is among them. If the
-            environment decides only passes or only kernels, it is what `compile` does by default, with loops inside one
-            kernel where that is possible.
+        phases: what the environment decides. The baseline fuses by default unless fusion is among them. Loops are
+            kept if they are among them; if not, they run as in `compile`, inside one kernel where that is possible.
         automatic: whether the default passes run; if not, the baseline is the program as it is written, with loops
             kept and, unless the environment decides fusion, fused by the default policy.
 
     Attributes:
         start: session that episodes start from; before the passes if the environment decides those, else after the
-            default passes.
+            default passes. Loops have been decided in it if the environment decides nothing before and about them.
+        default_loops: whether episodes have to run the default loop policy once what comes before loops is decided.
         ops: number of instructions after the default passes, by `op_count`.
 
     Raises:
@@ -60,11 +60,16 @@ class Baseline:
             if automatic:
                 self._default.run_passes()
             self.ops = op_count(self._default.module)
-            if automatic and tuple(phases) in (("passes",), ("kernels",)):
+            decides_loops = not automatic or "loops" in phases
+            self.default_loops = not decides_loops and not {"passes", "expansions"}.isdisjoint(phases)
+            self.start = self._default
+            if automatic and "passes" in phases:
+                self.start = CompilationSession(module, backend=backend)
+            elif self.default_loops:
+                self.start = self._default.fork()
+            if not decides_loops:
                 self._default.run_loop_policy()
         self._fuses = "fusion" not in phases
-        passes_are_open = automatic and "passes" in phases
-        self.start = CompilationSession(module, backend=backend) if passes_are_open else self._default
 
     def complete(self) -> CompilationSession:
         """Return a session that has taken every decision of the baseline.

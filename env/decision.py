@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
 
-from compiler.default_fusion import Completion, default_completion
+from compiler.default_fusion import Completion
 from compiler.errors import OptionError, UnknownNameError
 from compiler.fusion.actions import FusionAction
 from compiler.ir import HloModule
@@ -76,7 +76,7 @@ class _SessionCompilation(Compilation):
             episode = self.episode
             # Once fusion has begun, the episode keeps account of the time.
             begun = Completion(episode.session.plan, self.state.seconds) if episode.is_fusing else None
-            notes["completion"] = begun or default_completion(episode.session)
+            notes["completion"] = begun or episode.default_completion()
         found: Completion = notes["completion"]
         return found
 
@@ -123,10 +123,10 @@ class DecisionEnv(CompilerEnv[Observation]):
 
     Rewards:
         See `env.rewards`. By default they are differences of log time: the return of an episode is the log of the
-        speedup over the baseline. The baseline is the default passes with loops kept as they are; without fusion if the
-        environment fuses, else fused by the default policy. "estimated-time" rewards each step with the log time it
-        saves by the cost model; "measured-time" rewards the end with the log of the measured speedup over what
-        `compile` does by default.
+        speedup over the baseline. The baseline is the default passes, with loops kept as they are if the environment
+        decides them; without fusion if it fuses, else fused by the default policy. "estimated-time" rewards each step
+        with the log time it saves by the cost model; "measured-time" rewards the end with the log of the measured
+        speedup over what `compile` does by default.
 
     Starting state:
         A program drawn from the suite, or the one that `reset(options={"program": name})` names.
@@ -234,8 +234,10 @@ class DecisionEnv(CompilerEnv[Observation]):
     def states(self, program: Program) -> DecisionStates:
         """Return the states of a program, which all episodes on it share."""
         if program.name not in self._states:
-            start = self.baseline(program).start
-            self._states[program.name] = DecisionStates(program.name, start, self.phases, self._memory, self.offers)
+            baseline = self.baseline(program)
+            self._states[program.name] = DecisionStates(
+                program.name, baseline.start, self.phases, self._memory, self.offers, baseline.default_loops
+            )
         return self._states[program.name]
 
     def _start(self, program: Program) -> Compilation:

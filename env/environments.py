@@ -45,7 +45,8 @@ class ExpansionsEnv(DecisionEnv):
     Description:
         An episode starts after the default passes. For each op that may be computed in several ways, such as a
         convolution (a library call, a product over patches) or a small product (a library call, loops), the agent takes
-        one of them; then the default policy fuses. The baseline is the same compilation with the default of every op.
+        one of them; then the default policies decide loops and fuse. The baseline is the same compilation with the
+        default of every op.
 
     `DecisionEnv` describes actions, observations, rewards, `info` and arguments.
     """

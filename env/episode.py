@@ -10,7 +10,7 @@ from typing import TypeAlias, overload
 
 from compiler.analysis.cost_model import CostModel, module_cost
 from compiler.codegen.schedules.kernel_choice import KernelChoice
-from compiler.default_fusion import fuse_by_default
+from compiler.default_fusion import Completion, default_completion, fuse_by_default
 from compiler.errors import HlogymError
 from compiler.expansions import ExpansionSite
 from compiler.fusion.actions import FusionAction
@@ -211,10 +211,17 @@ class Episode:
         session: takes the decisions; at its start if "passes" is among the phases, else after its passes.
         phases: what is decided, in the order of compilation.
         offers: what the moves are.
+        default_loops: whether the default policy decides loops, once what comes before them is decided.
     """
 
-    def __init__(self, session: CompilationSession, phases: Sequence[Phase], offers: Offers = ALL_PASSES) -> None:
-        self._offers = offers
+    def __init__(
+        self,
+        session: CompilationSession,
+        phases: Sequence[Phase],
+        offers: Offers = ALL_PASSES,
+        default_loops: bool = False,
+    ) -> None:
+        self._offers, self._default_loops = offers, default_loops
         self.session = session
         self._left: tuple[Phase, ...] = tuple(phases)
         self._fuses = "fusion" in phases
@@ -434,8 +441,15 @@ class Episode:
         moves = [LoopChoice(site, c) for c in site.choices]
         return self._offer(moves, loop_candidates(site, self.session.module), self._module_features())
 
+    def _run_default_loops(self) -> None:
+        """Decide the loops by the default policy, if this is what decides them and has not been done."""
+        if self._default_loops:
+            self.session.run_loop_policy()
+            self._default_loops = False
+
     def _begin_fusion(self) -> FusionFeatures:
         if self._features is None:
+            self._run_default_loops()
             self._features = FusionFeatures(self.session.fusion, self._offers.splits)
         return self._features
 
@@ -463,6 +477,7 @@ class Episode:
     def _kernel_sites(self) -> list[KernelSite]:
         """Return the kernels; fusion is completed first if it is not a phase."""
         if self._kernels is None:
+            self._run_default_loops()
             if not self._fuses:
                 self.session.run_fusion_policy()
             self._kernels = self.session.kernel_sites()
@@ -495,6 +510,15 @@ class Episode:
         """Return a session that continues from here with the defaults; once fusion has begun, that of the episode."""
         if self._features is not None or self._kernels is not None:
             return self.session
-        rest = self.session.fork()
+        rest = self._after_default_loops() if self._default_loops else self.session.fork()
         fuse_by_default(rest)
+        return rest
+
+    def default_completion(self) -> Completion:
+        """Return the plan that continues from here with the defaults, and its estimated time."""
+        return default_completion(self._after_default_loops() if self._default_loops else self.session)
+
+    def _after_default_loops(self) -> CompilationSession:
+        rest = self.session.fork()
+        rest.run_loop_policy()
         return rest

@@ -139,6 +139,7 @@ class DecisionStates:
         phases: what is decided.
         memory: where states are stored.
         offers: what the decisions are.
+        default_loops: whether the default policy decides loops, see `Episode`.
 
     Attributes:
         root: the state at the start.
@@ -153,9 +154,10 @@ class DecisionStates:
         phases: Sequence[Phase],
         memory: DecisionMemory,
         offers: Offers = ALL_PASSES,
+        default_loops: bool = False,
     ) -> None:
         self._name, self._memory = name, memory
-        self._start = Episode(start.fork(), phases, offers)
+        self._start = Episode(start.fork(), phases, offers, default_loops)
         self._episodes: LruDict[_Path | None, list[tuple[Episode, _Path | None]]] = LruDict(SESSIONS)
         self.met = self.remembered = 0
         root = self._start.fork()

@@ -110,17 +110,19 @@ def test_other_wrong_arguments_say_what_is_expected() -> None:
 
 def test_paths_are_strings_or_path_objects() -> None:
     executable = hlogym.compile(TEXT)
+    assert executable.plan is not None
     calls: list[Callable[[Any], object]] = [
         executable.save, executable.plan.save, hlogym.load, hlogym.CompilationPlan.load, hlogym.load_policy,
         hlogym.load_pass_order,
     ]  # fmt: skip
     for call in calls:
-        for wrong in (None, 3, [], np.zeros(2)):
+        others: list[Any] = [None, 3, [], np.zeros(2)]
+        for other in others:
             with pytest.raises(ArgumentError, match="given by its path, a string"):
-                call(wrong)
-        for wrong in ("", "a\0b", "\ud800"):
+                call(other)
+        for text in ("", "a\0b", "\ud800"):
             with pytest.raises(HlogymError, match="is not a valid path for a"):
-                call(wrong)
+                call(text)
     for name in ("x" * 5000, "no-policy"):
         with pytest.raises(HlogymError, match="unknown policy or folder of a policy"):
             hlogym.compile(TEXT, policy=name)

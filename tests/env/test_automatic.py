@@ -80,3 +80,15 @@ def test_a_program_of_one_phase_is_complete_with_the_default_fusion(suite: Path)
     plan = _played(env, ": kernel")
     assert [c.choice for c in plan.loop_choices] == ["kernel"]
     assert compile_hlo(CHAIN).kernels
+
+
+@pytest.mark.parametrize(
+    "phases", ["expansions", "passes", "passes+fusion", "expansions+fusion+kernels", "expansions+kernels", "fusion"]
+)
+def test_loops_that_are_not_decided_run_as_in_compile(suite: Path, phases: str) -> None:
+    env = CompileEnv(suite, phases=phases)
+    plan = _played(env)
+    assert [c.choice for c in plan.loop_choices] == ["kernel"]
+    assert env.compilation.speedup() == pytest.approx(1.0)
+    x = np.linspace(-1, 1, 256, dtype=np.float32)
+    np.testing.assert_allclose(compile_hlo(LOOP, plan=plan)(x)[0], compile_hlo(LOOP)(x)[0], rtol=1e-5)

@@ -560,4 +560,4 @@ ENTRY main {
 @pytest.mark.parametrize("options", [None, PLAIN])
 def test_scalars_are_sliced_and_updated_without_indices(backend: str, options: CompileOptions | None) -> None:
     (found,) = compile(SCALARS, backend, options=options)(np.float32(1), np.full(4, 9, np.float32))
-    np.testing.assert_array_equal(found, np.float32([2, 4, 8, 9]))
+    np.testing.assert_array_equal(found, np.array([2, 4, 8, 9], np.float32))
