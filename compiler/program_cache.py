@@ -63,7 +63,7 @@ def cached_program(module: HloModule, backend: str = "cpu", policy: Policy = Non
     key = _digest(
         _FORMAT, module.fingerprint(), repr(sorted((k, str(v)) for k, v in module.header.items())), target.name,
         target.machine_key(), _compiler_version(), _policy_key(folder) if folder else repr(policy),
-        os.environ.get("HLOGYM_ONEDNN", ""), os.environ.get("HLOGYM_NUM_THREADS", ""),
+        os.environ.get("HLOGYM_ONEDNN", ""),
     )  # fmt: skip
     with _lock:
         found = _programs.get(key)

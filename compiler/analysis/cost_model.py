@@ -7,7 +7,6 @@ two, as in XLA's GPU performance model (xla/service/gpu/model/gpu_performance_mo
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,6 +18,7 @@ from compiler.analysis.trip_count import trip_count_of
 from compiler.errors import UnknownNameError
 from compiler.ir import HloComputation, HloInstruction, HloModule, Opcode, Trait
 from compiler.ir.module import is_control_flow
+from compiler.support.threads import program_threads
 
 
 @dataclass(frozen=True)
@@ -92,8 +92,8 @@ class DeviceModel:
 
 
 def cpu(cores: int | None = None) -> DeviceModel:
-    """Return a CPU with this many cores (default: those available to the process): 8 GFlop/s and 10 GB/s per core."""
-    n = cores or len(os.sched_getaffinity(0))
+    """Return a CPU with this many cores (default: as many as programs have threads): 8 GFlop/s and 10 GB/s per core."""
+    n = cores or program_threads()
     return DeviceModel(
         name=f"cpu-{n}", units=n, flops_per_unit=8e9, loop_flops_per_unit=3.2e10, gemm_flops_per_unit=4e10,
         memory_bandwidth=1e10 * min(n, 8), cache_bandwidth=4e10, cache_bytes=1 << 20,

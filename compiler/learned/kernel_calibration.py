@@ -15,11 +15,11 @@ import numpy as np
 import numpy.typing as npt
 
 from compiler.backends.cpu import toolchain
-from compiler.backends.cpu.native_runtime import available_cores
 from compiler.errors import BackendError, PolicyError
 from compiler.learned.kernel_model import LearnedKernelCost, correction_terms
 from compiler.support.files import write_file
 from compiler.support.json_reading import read_object
+from compiler.support.threads import available_cores
 
 __all__ = ["Calibration", "calibrated", "calibration_file", "fit_calibration", "store_calibration"]
 

@@ -12,7 +12,6 @@ from typing import Any, Protocol, TypeVar
 from compiler.analysis.cost_model import CostModel
 from compiler.api import decide
 from compiler.backends.cpu import toolchain
-from compiler.backends.cpu.native_runtime import available_cores
 from compiler.codegen.kernel_spec import KernelSpec
 from compiler.codegen.schedules.kernel_choice import KernelChoice
 from compiler.errors import HlogymError
@@ -21,6 +20,7 @@ from compiler.fusion.policies.basic import RandomFusion
 from compiler.fusion.protocol import FusionPolicy
 from compiler.runtime.kernel_sites import KernelSite
 from compiler.session import CompilationSession
+from compiler.support.threads import available_cores
 from compiler.text import parse
 from env.suites import ManifestError, Program
 from experiments.kernel_times.dataset import FORMAT, KernelTimes, append_lines, read_dataset

@@ -17,9 +17,10 @@ import pytest
 
 from compiler import compile
 from compiler.backends.cpu.executable import CpuExecutable
-from compiler.backends.cpu.native_runtime import RUNTIME, default_threads
+from compiler.backends.cpu.native_runtime import RUNTIME
 from compiler.errors import BackendError
 from compiler.loops import KeepLoops, KernelLoops, LoopPolicy
+from compiler.support.threads import default_threads
 
 ROOT = Path(__file__).parent.parent.parent
 REDUCTIONS = """

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from compiler import compile
-from compiler.backends.cpu.native_runtime import available_cores
 from compiler.codegen.schedules.schedule import Schedule
 from compiler.ir import HloComputation
+from compiler.support.threads import program_threads
 from compiler.text import parse
 from tests.codegen import running
 
@@ -113,7 +113,7 @@ def test_what_is_not_finite_stays_in_its_channel(splits: int, dims: tuple[int, .
     assert running.problem(found, case) is None
 
 
-@pytest.mark.skipif(available_cores() < 2, reason="the cost model of one core prefers other fusions")
+@pytest.mark.skipif(program_threads() < 2, reason="the cost model of one thread prefers other fusions")
 def test_the_default_compilation_makes_one_kernel_of_batch_norms_whose_blocks_stay_in_a_cache() -> None:
     for dims, channel in (((256, 2048), 1), ((64, 256), 1), ((8, 16, 14, 14), 1)):
         text = f"HloModule m\n{adder('f32')}ENTRY main {{{batch_norm(dims, channel)}\n}}"

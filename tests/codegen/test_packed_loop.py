@@ -7,11 +7,11 @@ import pytest
 
 import compiler
 from compiler.api import compile as compile_hlo
-from compiler.backends.cpu.native_runtime import available_cores
 from compiler.interpreter import evaluate
 from compiler.ir import Opcode
 from compiler.loops import KernelLoops
 from compiler.session import CompilationSession
+from compiler.support.threads import program_threads
 from compiler.text import parse
 from env.suites import find_program
 
@@ -134,7 +134,7 @@ ENTRY main {
 """
 
 
-@pytest.mark.skipif(available_cores() < 2, reason="the cost model of one core prefers other fusions")
+@pytest.mark.skipif(program_threads() < 2, reason="the cost model of one thread prefers other fusions")
 def test_what_a_loop_only_reads_is_computed_once_in_its_kernel() -> None:
     module = parse(READ.replace("[N]", f"[{N}]"))
     arguments = [np.int32(7), np.random.default_rng(0).standard_normal(N).astype(np.float32)]

@@ -23,7 +23,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from compiler import CompilationSession, parse
-from compiler.backends.cpu.native_runtime import available_cores
 from compiler.backends.cuda.cubins import compile_cubins
 from compiler.backends.cuda.gpu_models import GpuModel
 from compiler.backends.cuda.nvrtc import source_of
@@ -33,6 +32,7 @@ from compiler.codegen.templates.loop_kernel import LoopKernel
 from compiler.errors import HlogymError
 from compiler.runtime.instruction_kernels import emit_kernel
 from compiler.runtime.kernel_sites import KernelSite
+from compiler.support.threads import available_cores
 from env.suites import Program, load_suite
 from experiments.provenance import provenance
 from tests.sweeps.cuda_traffic import ELSEWHERE, GPU, occupancy

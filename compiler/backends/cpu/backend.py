@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from compiler.plan import CompilationPlan
 from compiler.runtime.executable import CallOptions
 from compiler.runtime.program_files import ProgramFolder, SavedProgramError
 from compiler.runtime.thunk_emitter import ThunkEmitter
+from compiler.support.threads import program_threads
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class CpuBackend:
         return C.default_schedule
 
     def device_model(self) -> DeviceModel:
-        """Return the model of a CPU with the cores this process may use, and with oneDNN if it is available."""
+        """Return the model of a CPU with as many cores as programs have threads, and with oneDNN if it is available."""
         return cpu_device()
 
     def why_unavailable(self) -> str | None:
@@ -46,8 +46,8 @@ class CpuBackend:
         return toolchain.why_unavailable()
 
     def machine_key(self) -> str:
-        """Return the number of cores and the identity of compiler and processor."""
-        return f"{len(os.sched_getaffinity(0))}\n{toolchain.toolchain().identity}"
+        """Return the number of threads and the identity of compiler and processor."""
+        return f"{program_threads()}\n{toolchain.toolchain().identity}"
 
     def library_refusal(self, instruction: HloInstruction) -> str | None:
         """Return why oneDNN does not compute an instruction, or None if it does."""

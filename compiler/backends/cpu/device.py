@@ -11,5 +11,5 @@ __all__ = ["cpu_device"]
 
 
 def cpu_device() -> DeviceModel:
-    """Return the model of a CPU with the cores this process may use, and with oneDNN if that is installed."""
+    """Return the model of a CPU with as many cores as programs have threads, and with oneDNN if that is installed."""
     return replace(device_model("cpu"), has_epilogues=is_installed())

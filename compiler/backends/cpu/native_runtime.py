@@ -6,7 +6,6 @@ One copy is loaded per process and never unloaded. The dynamic linker binds kern
 from __future__ import annotations
 
 import ctypes
-import math
 import os
 import threading
 from collections.abc import Sequence
@@ -16,6 +15,7 @@ from pathlib import Path
 from compiler.backends.cpu.array_call import array_calls_work, connect
 from compiler.errors import BackendError
 from compiler.support.memory import bytes_of_variable, when_short
+from compiler.support.threads import available_cores, default_threads
 
 __all__ = ["OPENMP_FUNCTIONS", "RUNTIME", "RUNTIME_FLAGS", "Call", "NativeRuntime", "runtime_source"]
 
@@ -30,7 +30,6 @@ OTHER_RUNTIME = (
     "the program was saved by another version of hlogym than the one that this process uses: compile and save it "
     "again, or load it in a process of its own before any other program"
 )
-THREAD_VARIABLES = ("HLOGYM_NUM_THREADS", "OMP_NUM_THREADS")
 LARGE = 1 << 16
 """Bytes from which the memory of a result is kept when it is freed, as in result_memory.c."""
 KEPT_RESULTS = 256 << 20
@@ -178,21 +177,6 @@ def _share(library: ctypes.CDLL, functions: Sequence[int]) -> None:
     library.hlogym_share_openmp((ctypes.c_void_p * len(functions))(*functions) if functions else None)
 
 
-def default_threads() -> int:
-    """Return the default number of threads: HLOGYM_NUM_THREADS, OMP_NUM_THREADS, or one per available core.
-
-    Raises:
-        BackendError: HLOGYM_NUM_THREADS is not a positive integer.
-    """
-    for name in THREAD_VARIABLES:
-        text = os.environ.get(name, "").partition(",")[0].strip()
-        if text.isdecimal() and text.strip("0"):
-            return int(text.lstrip("0")[:9])  # the pool limits the number further
-        if text and name == THREAD_VARIABLES[0]:
-            raise BackendError(f"{name} must be a positive integer, not {text!r}")
-    return available_cores()
-
-
 def kept_results() -> int:
     """Return how many bytes of freed results are kept for later ones: HLOGYM_KEPT_RESULTS, or the default.
 
@@ -200,16 +184,6 @@ def kept_results() -> int:
         BackendError: HLOGYM_KEPT_RESULTS is not a number of bytes such as 500M or 4G.
     """
     return bytes_of_variable("HLOGYM_KEPT_RESULTS", KEPT_RESULTS)
-
-
-def available_cores() -> int:
-    """Return the number of cores that the affinity and the control group of this process permit."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-        return cores if quota == "max" else max(1, min(cores, math.ceil(int(quota) / int(period))))
-    except (OSError, ValueError):
-        return cores
 
 
 RUNTIME = NativeRuntime()

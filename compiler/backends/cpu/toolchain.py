@@ -14,7 +14,7 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from compiler.backends.cpu.native_runtime import RUNTIME_FLAGS, available_cores, runtime_source
+from compiler.backends.cpu.native_runtime import RUNTIME_FLAGS, runtime_source
 from compiler.backends.cpu.object_cache import DEFAULT_LIMIT, ObjectCache
 from compiler.backends.cpu.processes import Command, run_all_bounded
 from compiler.codegen.kernel_spec import KernelSpec
@@ -22,6 +22,7 @@ from compiler.codegen.printing import print_c
 from compiler.codegen.schedules.schedule import COMPILER_FLAGS
 from compiler.errors import BackendError, BuildKilledError, CodegenError
 from compiler.support.memory import bytes_of_variable
+from compiler.support.threads import available_cores
 
 FLAGS = (
     "-O3", "-march=native", "-std=gnu11", "-fPIC", "-shared", "-fopenmp-simd", "-fno-math-errno", "-fno-trapping-math",

@@ -14,12 +14,12 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 
-from compiler.backends.cpu.native_runtime import available_cores
 from compiler.backends.cpu.object_cache import ObjectCache
 from compiler.backends.cpu.toolchain import object_cache
 from compiler.backends.cuda import nvrtc
 from compiler.codegen.kernel_spec import KernelSpec
 from compiler.errors import ArgumentError, CodegenError
+from compiler.support.threads import available_cores
 from compiler.support.untrusted import short_repr
 
 __all__ = ["Cubin", "Resources", "architecture_name", "compile_cubins", "read_cubin", "stored_cubin"]

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
-from compiler.backends.cpu.native_runtime import available_cores
 from compiler.backends.cpu.object_cache import ObjectCache
 from compiler.backends.cpu.processes import Command, run_all_bounded
 from compiler.backends.cpu.toolchain import BUILD_SECONDS, balanced_groups, object_cache
 from compiler.codegen.kernel_spec import KernelSpec
 from compiler.codegen.printing import print_cuda
 from compiler.errors import BackendError, BuildKilledError, CodegenError
+from compiler.support.threads import available_cores
 
 FLAGS = ("-std=c++17", "-shared", "-fPIC", "-w", "-fvisibility=hidden", "-fno-gnu-unique", "-U_FORTIFY_SOURCE")
 KERNEL_FLAGS = (
