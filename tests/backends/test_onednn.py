@@ -18,7 +18,7 @@ from compiler.backends.cpu.onednn import convolution as onednn_convolution
 from compiler.backends.cpu.onednn import matcher, products
 from compiler.backends.cpu.onednn import pooling as onednn_pooling
 from compiler.backends.cpu.onednn.library import VARIABLE, why_unavailable
-from compiler.errors import BackendError
+from compiler.errors import BackendError, UnsupportedError
 from compiler.interpreter import evaluate
 from compiler.ir import Opcode
 from compiler.runtime.executable import CallOptions, Configurable, Executable
@@ -246,6 +246,22 @@ NARROW = [("bf16", "bf16"), ("bf16", "f32"), ("f16", "f16"), ("f16", "f32"), ("s
 @pytest.mark.parametrize("seed", range(4))
 def test_narrow_types(types: tuple[str, str], seed: int) -> None:
     check(forward(seed, *types), seed, calls=None)  # without a fast implementation it takes another route
+
+
+@pytest.mark.parametrize(
+    ("name", "exact"),
+    [("jit_uni_int8:avx2", False), ("brgconv:avx512_core_vnni", True), ("brgconv:avx512_core_amx", True)],
+)
+def test_bytes_are_left_to_implementations_that_lose_no_bits(
+    name: str, exact: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(matcher, "_created", lambda _, description: (0, name))
+    description = matcher.describe_convolution(parse(forward(0, "s8", "s32")).entry.root)
+    if exact:
+        assert matcher.implemented(description) == (description, 0)
+    else:
+        with pytest.raises(UnsupportedError, match=f"no fast implementation of this convolution, only {name}"):
+            matcher.implemented(description)
 
 
 def test_padding_is_skipped_beside_infinities_and_nan() -> None:

@@ -129,12 +129,17 @@ _DESCRIBE: Mapping[Opcode, Callable[[HloInstruction], Description]] = {
     Opcode.FUSION: describe_pooling,
 }
 
-_NARROW = frozenset({T.BF16, T.F16, T.S8, T.U8})
 _SLOW = ("ref", "simple")
 """Beginnings of the names of implementations without vector code."""
 
-_NATIVE = ("bf16", "fp16", "vnni", "int8", "amx")
-"""Parts of the names of implementations that use a processor's instructions for narrow types."""
+_NATIVE: Mapping[T, tuple[str, ...]] = {
+    T.BF16: ("bf16", "amx"),
+    T.F16: ("fp16", "amx"),
+    T.S8: ("vnni", "amx"),
+    T.U8: ("vnni", "amx"),
+}
+"""Parts of the names of implementations that use a processor's instructions for a narrow type. Those for bytes that do
+without them halve the weights or add pairs of products in 16 bits, which loses bits."""
 
 
 def implemented(description: Description) -> tuple[Description, int]:
@@ -151,8 +156,8 @@ def implemented(description: Description) -> tuple[Description, int]:
         if found is None:
             continue
         size, name = found
-        narrow = d.tensors[0].element_type in _NARROW
-        if not name.startswith(_SLOW) and (not narrow or any(part in name for part in _NATIVE)):
+        parts = _NATIVE.get(d.tensors[0].element_type, ("",))
+        if not name.startswith(_SLOW) and any(part in name for part in parts):
             return d, size
         reason = f"oneDNN has no fast implementation of this {description.operation}, only {name}"
     raise UnsupportedError(reason)
