@@ -52,14 +52,27 @@ def write_hyperparameters(file: Path, env: str, settings: Mapping[str, Any]) -> 
 
 def _read(file: Path) -> dict[str, Mapping[str, Any]]:
     try:
-        data = yaml.safe_load(file.read_text(encoding="utf-8"))
+        text = file.read_text(encoding="utf-8")
+        data = yaml.safe_load(text)
     except OSError as error:
         raise ConfigError(f"cannot read {file}: {error.strerror}") from error
     except (yaml.YAMLError, UnicodeError, RecursionError) as error:
         raise ConfigError(f"{file} is not YAML: {' '.join(str(error).split())}") from error
     if not isinstance(data, dict) or not all(isinstance(k, str) and isinstance(v, dict) for k, v in data.items()):
         raise ConfigError(f"{file} must map ids of environments to settings")
+    if (repeated := _repeated_key(yaml.compose(text, yaml.SafeLoader))) is not None:
+        raise ConfigError(f"{file} has {repeated!r:.80} twice")
     return data
+
+
+def _repeated_key(file: Any) -> str | None:
+    """Return a key that the node of a file, or of a section in it, has twice; YAML takes the last of its values."""
+    for mapping in (file, *(section for _, section in file.value)):
+        keys = [key.value for key, _ in mapping.value]
+        for n, key in enumerate(keys):
+            if key in keys[:n]:
+                return str(key)
+    return None
 
 
 def _short(env: str) -> str:

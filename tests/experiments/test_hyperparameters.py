@@ -40,6 +40,7 @@ def test_settings_of_an_environment_override_those_of_all(tmp_path: Path) -> Non
         ("hlogym/Fusion-v0: {policy_kwargs: {net_arch: 3}}", "policy_kwargs must be a number or a string"),
         ("- 1", "must map ids of environments to settings"),
         ("a: [", "is not YAML"),
+        ("hlogym/Fusion-v0: {n_envs: 1, n_envs: 2}", "has 'n_envs' twice"),
         ("hlogym/Fusion-v0: !!python/object/apply:os.system [echo]", "is not YAML"),
     ],
 )
