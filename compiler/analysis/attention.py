@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from compiler.ir.computation import HloComputation
@@ -25,6 +25,8 @@ class Attention:
         scores: what the softmax is taken of.
         axis: the dimension of `scores` along which the weights sum to 1.
         dot: the dot from which the scores are computed.
+        most: the reduction that yields the largest score of each row.
+        total: the sum of the exponentials of each row.
         zero_if_masked: whether a row whose scores are all -inf has weights of 0 instead of NaN.
         inside: all instructions of the softmax, `scores` and `output` excluded.
     """
@@ -35,8 +37,16 @@ class Attention:
     scores: HloInstruction
     axis: int
     dot: HloInstruction
+    most: HloInstruction
+    total: HloInstruction
     zero_if_masked: bool
     inside: frozenset[HloInstruction]
+
+    @property
+    def keeps_rows(self) -> bool:
+        """Whether `most` and `total` have the dimensions of `scores` without `axis`."""
+        sizes, rows = self.scores.shape.dimensions, (self.most, self.total)
+        return all(r.operands[0].shape.dimensions == sizes and tuple(r.dimensions) == (self.axis,) for r in rows)
 
     @property
     def values(self) -> HloInstruction:
@@ -68,6 +78,10 @@ def _keeps_order(i: HloInstruction) -> bool:
     return i.opcode in _RESHAPES or (i.opcode is Opcode.CONVERT and i.operands[0].shape.element_type.is_float)
 
 
+def _keeps_elements(i: HloInstruction) -> bool:
+    return i.opcode is Opcode.TRANSPOSE or _keeps_order(i)
+
+
 class _Matcher:
     """Matches the softmax of one operand, from its result upwards."""
 
@@ -77,7 +91,7 @@ class _Matcher:
         self.chain: list[HloInstruction] = []
 
     def match(self) -> Attention | None:
-        i, masked = self._down(self.weights, lambda x: x.opcode is Opcode.TRANSPOSE or _keeps_order(x)), None
+        i, masked = self._down(self.weights, _keeps_elements), None
         if i.opcode is Opcode.SELECT:  # a row without any score gets weights of 0
             masked, zero, rest = i.operands
             if _splat(zero) != 0:
@@ -87,9 +101,11 @@ class _Matcher:
         if i.opcode is not Opcode.DIVIDE:
             return None
         total = self._reduction(i.operands[1], i.shape.dimensions, "add")
-        exponential = self._down(self._push(i, i.operands[0]))
+        sums, start = i.operands[1], len(self.chain) + 1
+        exponential = self._down(self._push(i, i.operands[0]), _keeps_elements)
         if (
             total is None
+            or not self._repeats(sums, total, self.chain[start:])
             or exponential.opcode is not Opcode.EXPONENTIAL
             or not self._is(total.operands[0], exponential)
         ):
@@ -110,8 +126,21 @@ class _Matcher:
         self.chain.append(scores)
         inside = frozenset(self.inside - {scores})
         return Attention(
-            self.output, self.weights, tuple(self.chain), scores, axis, dot, masked is not None, inside
+            self.output, self.weights, tuple(self.chain), scores, axis, dot, most, total, masked is not None, inside
         )  # fmt: skip
+
+    @staticmethod
+    def _repeats(broadcast: HloInstruction, total: HloInstruction, between: Sequence[HloInstruction]) -> bool:
+        """Check that sums are repeated along the rows that they are sums of, if these are transposed `between`."""
+        if all(i.opcode is not Opcode.TRANSPOSE for i in between):
+            return True
+        if broadcast.operands[0] is not total or any(i.opcode in _RESHAPES for i in between):
+            return False
+        at = list(range(broadcast.shape.rank))
+        for i in between:
+            if i.opcode is Opcode.TRANSPOSE:
+                at = [i.dimensions[d] for d in at]
+        return [at[d] for d in broadcast.dimensions] == [d for d in range(len(at)) if d not in total.dimensions]
 
     def _note(self, i: HloInstruction) -> HloInstruction:
         self.inside.add(i)

@@ -15,6 +15,7 @@ from compiler.codegen.languages import C, PrintedKernel, default_schedule, find_
 from compiler.codegen.lowering.lower import SCHEDULED_KINDS, lower, roots_of
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.chains import chain_of
+from compiler.codegen.nest.work import tile_products
 from compiler.codegen.schedules.bind_c import DIVIDING_STAGES, divided_bytes_bound
 from compiler.codegen.schedules.local_memory import local_bytes_bound
 from compiler.codegen.schedules.observed import ObservedSchedule, StageMemo, bind_in_stages
@@ -51,6 +52,7 @@ class KernelSpec:
         shared_bytes: dynamic shared memory of a block of the CUDA launch.
         flags: position in COMPILER_FLAGS of the flags that the C compiler gets besides those of all kernels.
         chain: operations of a CUDA thread's longest chain, of which each needs the one before, at least; 0 for C.
+        tile_flops: those of `flops` that are multiplications and additions of tiles of products; 0 for C.
     """
 
     name: str
@@ -69,6 +71,7 @@ class KernelSpec:
     shared_bytes: int = 0
     flags: int = 0
     chain: int = 0
+    tile_flops: int = 0
 
     @cached_property
     def signature(self) -> str:
@@ -363,6 +366,7 @@ def _spec_of(
         shared_bytes=printed.shared_bytes,
         flags=kernel.flags,
         chain=chain_of(kernel.body, printed.block) if printed.block else 0,
+        tile_flops=min(flops, 2 * printed.grid * tile_products(kernel.body)) if printed.block else 0,
     )
 
 

@@ -38,7 +38,10 @@ def _attention(i: HloInstruction, backend: str) -> Attention | None:
     """Return the attention that a fusion is on a GPU, or None."""
     if backend != "cuda" or i.opcode is not Opcode.FUSION:
         return None
-    return attention_of(i.attributes["calls"])
+    found = attention_of(i.attributes["calls"])
+    if found is None or any(r in (found.most, found.total) for r in roots_of(i.attributes["calls"])):
+        return None  # results of rows are sums of all keys
+    return found
 
 
 def _default_parts(i: HloInstruction, backend: str) -> int:

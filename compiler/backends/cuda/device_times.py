@@ -93,7 +93,11 @@ def work_of(
     sectors = sum(a.load_sectors + a.store_sectors for a in arrays)
     tensor = counts.exchanges.get("tensor", 0.0)
     tensor_flops = tensor * TENSOR_FLOPS
-    flops = max(0.0, spec.flops - tensor_flops)
+    flops = float(spec.flops)
+    if tensor and spec.tile_flops:  # tiles that a mask excludes are skipped, with the work around their products
+        flops = (flops - spec.tile_flops) * min(1.0, tensor_flops / spec.tile_flops)
+    else:
+        flops = max(0.0, flops - tensor_flops)
     if spec.kind in _OF_PRODUCTS and not tensor:
         flops /= 2
     return KernelWork(

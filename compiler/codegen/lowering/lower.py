@@ -6,7 +6,8 @@ The loop nest has one of these forms, the kinds of `loop_ir.Kernel`:
     block: values of what is reduced are needed again afterwards, along rows (softmax, layer normalization) or along
         columns (batch normalization).
     column-reduction: the fastest-varying dimension is kept.
-    attention: there are two dots with a softmax between them, see `attention`.
+    attention: there are two dots with a softmax between them, see `attention`, or chained products as in its gradient,
+        see `tile_chains`.
     product: there is one dot or convolution, with elementwise ops before and after it, see `products` and
         `convolutions`.
     sort: there is a sort, see `sort`.
@@ -30,6 +31,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from compiler.analysis.attention import attention_of
+from compiler.analysis.chained_products import chained_products
 from compiler.analysis.element_work import MOST_JOINED, needs_loop
 from compiler.analysis.update_chains import updates_of
 from compiler.codegen.lowering.emission import STATEMENT_LIMIT
@@ -55,6 +57,7 @@ from compiler.codegen.templates.running import inner_running_of, lower_running, 
 from compiler.codegen.templates.scatter import lower_scatter
 from compiler.codegen.templates.sort import inner_sort_of, lower_sort, lower_top_k, sort_of, top_k_of
 from compiler.codegen.templates.tile_attention import lower_tile_attention
+from compiler.codegen.templates.tile_chains import lower_tile_chain
 from compiler.codegen.templates.tile_products import lower_tile_product
 from compiler.errors import UnsupportedError
 from compiler.ir.callgraph import CallGraph
@@ -156,6 +159,9 @@ class _Lowering:
             return lower_tile_attention(self.fused, self.roots, attention, self.schedule.tile_attention)
         if attention is not None:
             return lower_attention(self.fused, self.roots, attention, self.schedule.attention)
+        chain = chained_products(self.fused) if self.tiles else None
+        if chain is not None:
+            return lower_tile_chain(self.fused, self.roots, chain)
         convolution = convolution_of(self.fused)
         if convolution is not None:
             self._refuse_reductions(convolution)

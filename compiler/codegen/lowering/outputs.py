@@ -48,17 +48,21 @@ def set_source(
     e.sources[op] = element
 
 
-def store_outputs(e: Emitter, op: HloInstruction, at: Index, roots: Sequence[HloInstruction]) -> lir.Body:
+def store_outputs(
+    e: Emitter, op: HloInstruction, at: Index, roots: Sequence[HloInstruction], numbers: Sequence[int] | None = None
+) -> lir.Body:
     """Return the statements that compute the elements of the outputs `o0`, `o1`, ... from `op[at]` and store them.
 
-    All elements are computed before the first is stored, since an output may share its buffer with an input.
+    All elements are computed before the first is stored, since an output may share its buffer with an input. Only the
+    outputs with the given numbers are stored, if there are any.
 
     Raises:
         UnsupportedError: an output is not computed element by element from the instruction.
     """
     with e.guard() as body:
         stores = []
-        for n, r in enumerate(roots):
+        for n in range(len(roots)) if numbers is None else numbers:
+            r = roots[n]
             to = forward_index(op, r, at)
             stores.append(lir.Store(f"o{n}", ix.linearize(to, r.shape.dimensions), e.value(r, to)))
         for store in stores:

@@ -6,8 +6,8 @@ gives each loop the kind by which a device runs it, turns reductions into loops 
 arrays. Printers translate a bound nest to C or CUDA C++ and decide nothing.
 
 This module has the scalars, loops and kernels, and names the whole language; its other statements are defined in
-`memory`, `orders`, `teams`, `matrix_product`, `tiles` and `tile_attention`, its scalar expressions in `expressions`.
-`traversal` walks and rewrites statements, `work` estimates them.
+`memory`, `orders`, `teams`, `matrix_product`, `tiles`, `tile_attention` and `tile_chain`, its scalar expressions in
+`expressions`. `traversal` walks and rewrites statements, `work` estimates them.
 """
 
 from __future__ import annotations
@@ -62,6 +62,7 @@ from compiler.codegen.nest.teams import (
     Team,
 )
 from compiler.codegen.nest.tile_attention import TileAttention
+from compiler.codegen.nest.tile_chain import TileChain
 from compiler.codegen.nest.tiles import TileProduct
 from compiler.ir.opcodes import Opcode
 from compiler.ir.types import PrimitiveType
@@ -118,6 +119,7 @@ __all__ = [
     "StreamStore",
     "Team",
     "TileAttention",
+    "TileChain",
     "TileProduct",
     "TransposeTile",
     "Update",
@@ -297,6 +299,7 @@ Stmt = (
     | MatrixProduct
     | TileProduct
     | TileAttention
+    | TileChain
     | SortByKey
     | Scan
     | ForFlagged

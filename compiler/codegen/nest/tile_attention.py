@@ -62,13 +62,15 @@ class TileMask:
 
 @dataclass(frozen=True, slots=True)
 class KeyPart:
-    """What a block computes that takes a part of the keys: sums of weighted values, which are divided later.
+    """What a block computes that takes a part of the keys, or keeps what the weights of each query are computed from.
 
     Attributes:
         first_tile: the first tile of keys.
         tiles: number of tiles, fewer where the keys end.
         most, total: names of the maximum of the scores of a query and of the sum of its weights in `epilogue`.
         epilogue: statements that run for each query; they contain the stores.
+        divided: whether weighted values are divided by the sums of the weights, as the block takes all keys; otherwise
+            that is done later.
     """
 
     first_tile: IndexExpr
@@ -76,6 +78,7 @@ class KeyPart:
     most: str
     total: str
     epilogue: tuple[Any, ...]
+    divided: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +101,8 @@ class TileAttention:
         result: name of an element of the result in `epilogue`.
         epilogue: statements that run for each element of the result; they contain the stores.
         shape: sizes of the tiles.
-        part: the part of the keys that a block takes, or None if it takes all.
+        part: the part of the keys that a block takes, or what it keeps of its queries; None if it takes all and keeps
+            nothing.
     """
 
     query: Var

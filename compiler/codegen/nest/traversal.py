@@ -29,6 +29,7 @@ from compiler.codegen.nest.memory import (
 from compiler.codegen.nest.orders import ForFlagged, Scan, Sort, SortByKey
 from compiler.codegen.nest.teams import ForFound, OrderCompared, OrderRow, ScanWarp, ScanWarps
 from compiler.codegen.nest.tile_attention import TileAttention
+from compiler.codegen.nest.tile_chain import TileChain
 from compiler.codegen.nest.tiles import TileProduct
 
 
@@ -55,6 +56,7 @@ _BODIES: dict[type, Callable[[Any], tuple[Body, ...]]] = {
     **{t: _getter(names) for t, names in _BODY_FIELDS.items()},
     TileProduct: lambda s: s.bodies,
     TileAttention: lambda s: s.bodies,
+    TileChain: lambda s: s.bodies,
 }
 
 
@@ -69,7 +71,7 @@ def map_bodies(s: Stmt, f: Callable[[Body], Body]) -> Stmt:
     bodies = _BODIES.get(type(s))
     if bodies is None:  # most statements
         return s
-    if isinstance(s, TileProduct | TileAttention):
+    if isinstance(s, TileProduct | TileAttention | TileChain):
         return s.map_bodies(f)
     before = bodies(s)
     after = tuple(map(f, before))
@@ -141,7 +143,7 @@ def _map_one(s: Stmt, f: Callable[[IndexExpr], IndexExpr]) -> Stmt:
         return replace(s, offset=f(s.offset), span=s.span.map_base(f))
     if isinstance(s, For) and s.base is not None:
         s = replace(s, base=f(s.base))
-    if isinstance(s, TileProduct | TileAttention):
+    if isinstance(s, TileProduct | TileAttention | TileChain):
         s = s.map_indices(f)
     return map_bodies(s, lambda inner: map_indices(inner, f))
 
@@ -166,7 +168,7 @@ def _indices_of(s: Stmt) -> Iterator[IndexExpr]:
         yield from (x for x in (s.offset, s.rows, s.columns, s.to) if x is not None)
     elif isinstance(s, For) and s.base is not None:
         yield s.base
-    elif isinstance(s, MatrixProduct | TileProduct | TileAttention):
+    elif isinstance(s, MatrixProduct | TileProduct | TileAttention | TileChain):
         yield from s.indices
 
 
@@ -215,7 +217,7 @@ def names_of(s: Stmt) -> Iterator[str]:
         yield s.before
     elif isinstance(s, MatrixProduct):
         yield from (*(m.array for m in s.matrices), s.decay)
-    elif isinstance(s, TileProduct | TileAttention):
+    elif isinstance(s, TileProduct | TileAttention | TileChain):
         yield from s.names
     elif isinstance(s, SortByKey):
         yield s.key
@@ -249,7 +251,7 @@ def names_defined(body: Body) -> Iterator[str]:
         elif isinstance(s, Scan):
             yield from (v.name for v in (*s.rows, s.step))
             yield from (c.name for c in s.carries)
-        elif isinstance(s, TileProduct | TileAttention):
+        elif isinstance(s, TileProduct | TileAttention | TileChain):
             yield from s.defined
         elif isinstance(s, SortByKey):
             yield from (s.row.name, s.element.name, s.position.name)

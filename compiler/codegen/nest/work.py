@@ -19,10 +19,18 @@ from compiler.codegen.nest.memory import (
 )
 from compiler.codegen.nest.orders import ForFlagged, Scan, Sort, SortByKey
 from compiler.codegen.nest.tile_attention import TileAttention
+from compiler.codegen.nest.tile_chain import TileChain
 from compiler.codegen.nest.tiles import TileProduct
+from compiler.codegen.nest.traversal import walk
 
 UNKNOWN_TRIPS = 10
 """Iterations that are assumed for a loop whose number of iterations is known only at run time."""
+
+
+def tile_products(body: Body) -> int:
+    """Return the multiplications of the tiles of products that a block of threads computes."""
+    tiles = (s for s in walk(body) if isinstance(s, TileProduct | TileAttention | TileChain))
+    return sum(s.products for s in tiles)
 
 
 PRODUCTS_PER_STATEMENT = 1
@@ -68,7 +76,7 @@ def work_of(body: Body, expensive: int = EXPENSIVE_STATEMENTS) -> int:
             total += n * (max(1, n - 1).bit_length() * (2 + work_of(s.compare, expensive)) + work_of(s.body, expensive))
         elif isinstance(s, MatrixProduct):
             total += 1 + math.prod(span.extent for span in s.spans) // PRODUCTS_PER_STATEMENT
-        elif isinstance(s, TileProduct | TileAttention):
+        elif isinstance(s, TileProduct | TileAttention | TileChain):
             total += s.products // PRODUCTS_PER_STATEMENT + s.results * work_of(s.epilogue)
         elif isinstance(s, Scan):
             total += s.rows[0].extent * s.rows[1].extent * s.step.extent * (work_of(s.body, expensive) + len(s.carries))

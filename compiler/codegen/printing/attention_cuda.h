@@ -8,7 +8,8 @@
 // weights of its scores are 0 then. LIMIT is -infinity if the masked value is.
 //
 // A block takes at most TILES tiles of keys from `first` on. If the keys are PARTIAL, results are sums that are not
-// divided, and `keep(i, most, total)` takes the maximum of the scores of row i and the sum of its weights.
+// divided. If they are PARTIAL or rows are KEPT, `keep(i, most, total)` takes the maximum of the scores of row i and the
+// sum of its weights.
 
 // The next tile of keys that is needed from number b on; `settled` says that the maximum of each row is at least LIMIT.
 template <class Needed, class I> __device__ inline I next_tile(const Needed &needed, I b, I tiles, bool settled) {
@@ -29,7 +30,7 @@ __device__ inline void bring_tile(const O &operand, S &shared, int start, I firs
   end_copies();
 }
 
-template <class T, int BQ, int BK, int DK, int DV, int WARPS, bool EXACT, bool MASKED, bool DYNAMIC, bool ZERO, bool PARTIAL,
+template <class T, int BQ, int BK, int DK, int DV, int WARPS, bool EXACT, bool MASKED, bool DYNAMIC, bool ZERO, bool PARTIAL, bool KEPT,
           int64_t TILES, int64_t QUERIES, int64_t KEYS, int64_t DEPTH, int64_t FEATURES, class S, class Q, class K, class V,
           class Score, class Needed, class Keep, class Store, class I>
 __device__ inline void tensor_attention(S &shared, const Q &queries, const K &keys, const V &values, const Score &score,
@@ -169,11 +170,11 @@ __device__ inline void tensor_attention(S &shared, const Q &queries, const K &ke
     for (int h = 0; h < 2; h++) {
       total[m][h] += __shfl_xor_sync(0xffffffffu, total[m][h], 1);
       total[m][h] += __shfl_xor_sync(0xffffffffu, total[m][h], 2);
-      if constexpr (PARTIAL) {
+      if constexpr (PARTIAL || KEPT) {
         const I i = first_query + warp_row + m * 16 + h * 8 + (lane >> 2);
         if ((lane & 3) == 0 && i < QUERIES) keep(i, most[m][h], total[m][h]);
-        continue;
       }
+      if constexpr (PARTIAL) continue;
       const float inverse = ZERO && most[m][h] == -INFINITY ? 0.0f : 1.0f / total[m][h];
 #pragma unroll
       for (int f = 0; f < TILES_F; f++) sums[m][f][2 * h] *= inverse, sums[m][f][2 * h + 1] *= inverse;
@@ -213,7 +214,7 @@ __device__ inline void add_products(float (&sums)[Rows::EACH][Columns::EACH], S 
   }
 }
 
-template <int BQ, int BK, int DV, int PM, int PN, int SLAB, bool MASKED, bool DYNAMIC, bool ZERO, bool PARTIAL, int64_t TILES,
+template <int BQ, int BK, int DV, int PM, int PN, int SLAB, bool MASKED, bool DYNAMIC, bool ZERO, bool PARTIAL, bool KEPT, int64_t TILES,
           int64_t QUERIES, int64_t KEYS, int64_t DEPTH, int64_t FEATURES, class S, class Q, class K, class V, class Score,
           class Needed, class Keep, class Store, class I>
 __device__ inline void scalar_attention(S &shared, const Q &queries, const K &keys, const V &values, const Score &score,
@@ -303,11 +304,11 @@ __device__ inline void scalar_attention(S &shared, const Q &queries, const K &ke
   for (int r = 0; r < Rows::EACH; r++) {
 #pragma unroll
     for (int other = 1; other < PN; other *= 2) total[r] += __shfl_xor_sync(0xffffffffu, total[r], other);
-    if constexpr (PARTIAL) {
+    if constexpr (PARTIAL || KEPT) {
       const I i = first_query + Rows::position(row_part, r);
       if (column_part == 0 && i < QUERIES) keep(i, most[r], total[r]);
-      continue;
     }
+    if constexpr (PARTIAL) continue;
     const float inverse = ZERO && most[r] == -INFINITY ? 0.0f : 1.0f / total[r];
 #pragma unroll
     for (int f = 0; f < Features::EACH; f++) sums[r][f] *= inverse;

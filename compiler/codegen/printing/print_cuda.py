@@ -15,6 +15,7 @@ from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.loop_ir import LoopKind, Scope
 from compiler.codegen.nest.scalar_ops import SCALAR_BYTES, identity_of
 from compiler.codegen.nest.tile_attention import TileAttention
+from compiler.codegen.nest.tile_chain import TileChain
 from compiler.codegen.nest.tiles import TileProduct
 from compiler.codegen.nest.traversal import walk
 from compiler.codegen.printing import print_sorts, print_tiles
@@ -136,6 +137,10 @@ class _CudaPrinter(Printer):
         elif isinstance(s, TileAttention):
             before, self._in_lane = self._in_lane, True
             print_tiles.print_attention(s, self.emit, self.indented, self._dynamic)
+            self._in_lane = before
+        elif isinstance(s, TileChain):
+            before, self._in_lane = self._in_lane, True
+            print_tiles.print_chain(s, self.emit, self.indented, self._dynamic)
             self._in_lane = before
         elif isinstance(s, lir.CombineThreads):
             self._combine(s.combined, s.team)

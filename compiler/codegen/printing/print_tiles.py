@@ -7,13 +7,16 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from compiler.codegen.nest.index import Var
-from compiler.codegen.nest.tile_attention import SLAB, TileAttention
+from compiler.codegen.nest.tile_attention import SLAB, TileAttention, TileMask
+from compiler.codegen.nest.tile_chain import HELD_DEPTH, OuterProduct, TileChain
 from compiler.codegen.nest.tiles import GROUP, LEFT, RIGHT, TileOperand, TileProduct, group_number
 from compiler.codegen.printing.scalar import COMPUTE_TYPES, STORAGE_TYPES, constant_text
 from compiler.ir.types import PrimitiveType as T
 
-HEADERS = ("tensor_cuda.h", "products_cuda.h", "attention_cuda.h")
+HEADERS = ("tensor_cuda.h", "products_cuda.h", "attention_cuda.h", "chains_cuda.h")
 """The files with the templates, in order."""
+MOST_CHAINED = 2
+"""Inner products, and outer ones, that chained products may have."""
 STATIC_BYTES = 48 * 1024
 """Static shared memory that a block may use on any GPU; larger tiles are in dynamic shared memory."""
 PrintArray: TypeAlias = "Callable[[str, str, int, int], None]"
@@ -58,7 +61,9 @@ def print_product(s: TileProduct, emit: Callable[[str], None], body: PrintBody, 
     )
 
 
-def _tiles(s: TileProduct | TileAttention, word: str, emit: Callable[[str], None], dynamic: PrintArray) -> None:
+def _tiles(
+    s: TileProduct | TileAttention | TileChain, word: str, emit: Callable[[str], None], dynamic: PrintArray
+) -> None:
     """Print the array of the tiles in shared memory."""
     if s.shared_bytes > STATIC_BYTES:
         dynamic("shared_tiles", word, s.shared_elements, s.shared_bytes)
@@ -78,10 +83,7 @@ def print_attention(s: TileAttention, emit: Callable[[str], None], body: PrintBo
     emit(f"  return {s.score};")
     emit("};")
     mask = s.mask
-    if mask is None:
-        emit("const auto is_needed = [&](const index_t) { return true; };")
-    else:
-        emit(f"const auto is_needed = [&]({_parameters(mask.block)}) {{ return {mask.bound.to_c()} >= {mask.low}; }};")
+    _needed(mask, emit)
     emit(f"const auto store_result = [&]({_parameters(s.query, s.feature)}, const float {s.result}) {{")
     body(s.epilogue)
     emit("};")
@@ -92,7 +94,13 @@ def print_attention(s: TileAttention, emit: Callable[[str], None], body: PrintBo
     emit("};")
     t = s.shape
     low = -math.inf if mask is None else mask.limit
-    flags = (mask is not None, low != -math.inf, s.zero_if_masked, part is not None)
+    flags = (
+        mask is not None,
+        low != -math.inf,
+        s.zero_if_masked,
+        part is not None and not part.divided,
+        part is not None and part.divided,
+    )
     first, tiles = (0, s.tiles) if part is None else (part.first_tile.to_c(), part.tiles)
     sizes = f"{tiles}, {s.query.extent}, {s.key.extent}, {s.depth.extent}, {s.feature.extent}"
     if s.uses_tensor_cores:
@@ -105,6 +113,72 @@ def print_attention(s: TileAttention, emit: Callable[[str], None], body: PrintBo
         f"{template}(shared_tiles, query_operand, key_operand, value_operand, score_of, is_needed, "
         f"{constant_text(low, T.F32)}, keep_row, store_result, (index_t){s.first_query.to_c()}, (index_t){first});"
     )
+
+
+def print_chain(s: TileChain, emit: Callable[[str], None], body: PrintBody, dynamic: PrintArray) -> None:
+    """Print the chained products of a tile of rows; the arguments are those of `print_product`."""
+    _tiles(s, "uint32_t", emit, dynamic)
+    inner, outer = ["NoProduct()"] * MOST_CHAINED, ["NoProduct()"] * MOST_CHAINED
+    for n, (p, size) in enumerate(zip(s.inner, s.shape.depths, strict=True)):
+        _operand(f"left{n}", p.left, s.row, p.depth, emit, body)
+        _operand(f"right{n}", p.right, s.column, p.depth, emit, body)
+        inner[n] = f"inner_product<{size}, {p.depth.extent}>(left{n}, right{n})"
+    for n, (r, size) in enumerate(zip(s.outer, s.shape.features, strict=True)):
+        _operand(f"values{n}", r.values, r.feature, s.column, emit, body)
+        _stored_features(f"store{n}", s.row, r, emit, body)
+        flags = f"{_texts(r.exact)}, {r.source}, {r.group}"
+        outer[n] = f"outer_product<{size}, {r.feature.extent}, {flags}>(values{n}, store{n})"
+    names = [p.name for p in s.inner] + [""] * (MOST_CHAINED - len(s.inner))
+    products = ", ".join(f"const float {name}" for name in names)
+    weights = [f"weight{n}_" for n in range(MOST_CHAINED)]
+    kept = (("row", s.row, s.row_values), ("column", s.column, s.column_values))
+    for name, variable, values in kept:
+        emit(f"const auto {name}_values = [&]({_parameters(variable)}, float (&kept_)[{max(1, len(values.names))}]) {{")
+        body(values.body)
+        for n, value in enumerate(values.names):
+            emit(f"  kept_[{n}] = {value};")
+        emit("};")
+    given = ", ".join(f"const float (&{name}_kept_)[{max(1, len(values.names))}]" for name, _, values in kept)
+    made = ", ".join(f"float &{w}" for w in weights)
+    emit(f"const auto weigh = [&]({_parameters(s.row, s.column)}, {products}, {given}, {made}) {{")
+    for name, _, values in kept:
+        for n, value in enumerate(values.names):
+            emit(f"  const float {value} = {name}_kept_[{n}];")
+    body(s.weighing)
+    for w, r in zip(weights, s.outer, strict=False):
+        emit(f"  {w} = {r.weight};")
+    emit("};")
+    _needed(s.mask, emit)
+    emit(f"const auto reach = [&]({_parameters(s.row, s.column)}) {{")
+    body(s.reach)
+    emit(f"  return {s.reached or '0.0f'};")
+    emit("};")
+    low = -math.inf if s.mask is None else s.mask.limit
+    flags = _texts(s.mask is not None, low != -math.inf, s.by_row, sum(s.shape.depths) <= HELD_DEPTH)
+    counts = f"{len(s.row_values.names)}, {len(s.column_values.names)}"
+    tile = f"{s.shape.rows}, {s.shape.columns}, {flags}, {counts}, {s.row.extent}, {s.column.extent}"
+    emit(
+        f"tensor_chain<{STORAGE_TYPES[s.type]}, {tile}>(shared_tiles, {', '.join([*inner, *outer])}, row_values, "
+        f"column_values, weigh, is_needed, reach, {constant_text(low, T.F32)}, (index_t){s.first_row.to_c()});"
+    )
+
+
+def _stored_features(name: str, row: Var, r: OuterProduct, emit: Callable[[str], None], body: PrintBody) -> None:
+    """Print the function that stores results of an outer product."""
+    result = f"float (&{GROUP})[{r.group}]" if r.group else f"float {r.result}"
+    emit(f"const auto {name} = [&]({_parameters(row, r.feature)}, const {result}) {{")
+    if r.group:
+        emit(f"  const index_t {group_number(r.feature, r.group).name} = {r.feature.name} / {r.group};")
+    body(r.epilogue)
+    emit("};")
+
+
+def _needed(mask: TileMask | None, emit: Callable[[str], None]) -> None:
+    """Print the function that says whether a tile has other scores than masked ones."""
+    if mask is None:
+        emit("const auto is_needed = [&](const index_t) { return true; };")
+    else:
+        emit(f"const auto is_needed = [&]({_parameters(mask.block)}) {{ return {mask.bound.to_c()} >= {mask.low}; }};")
 
 
 def _texts(*flags: bool) -> str:

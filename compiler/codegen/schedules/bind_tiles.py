@@ -11,6 +11,7 @@ from compiler.codegen.nest.index import Var
 from compiler.codegen.nest.loop_ir import LoopKind
 from compiler.codegen.nest.scalar_ops import SCALAR_BYTES
 from compiler.codegen.nest.tile_attention import TileAttention
+from compiler.codegen.nest.tile_chain import OuterProduct, TileChain
 from compiler.codegen.nest.tiles import GROUP, TileOperand, TileProduct, group_number
 from compiler.codegen.nest.traversal import map_bodies, walk
 from compiler.codegen.schedules.cuda_shapes import ACCESS_BYTES, MAX_THREADS
@@ -26,7 +27,7 @@ LEAST_GROUPED, MOST_GROUPED = 4, 8
 
 def has_tiles(kernel: lir.Kernel) -> bool:
     """Check whether a nest consists of tiles."""
-    return any(isinstance(s, TileProduct | TileAttention) for s in walk(kernel.body))
+    return any(isinstance(s, TileProduct | TileAttention | TileChain) for s in walk(kernel.body))
 
 
 def bind_tiles(kernel: lir.Kernel, shared_bytes: int) -> lir.Kernel:
@@ -40,7 +41,7 @@ def bind_tiles(kernel: lir.Kernel, shared_bytes: int) -> lir.Kernel:
         UnsupportedError: a tile needs more threads or shared memory than a block has.
     """
     body = without_dead_code(kernel.body)
-    (tile,) = (s for s in walk(body) if isinstance(s, TileProduct | TileAttention))
+    (tile,) = (s for s in walk(body) if isinstance(s, TileProduct | TileAttention | TileChain))
     if tile.threads > MAX_THREADS:
         raise UnsupportedError(f"a tile needs {tile.threads} threads, more than {MAX_THREADS}")
     if tile.shared_bytes > shared_bytes:
@@ -60,6 +61,9 @@ def _with_groups(s: lir.Stmt, types: Mapping[str, PrimitiveType]) -> lir.Stmt:
     if isinstance(s, TileAttention) and s.uses_tensor_cores:
         keys, values = _grouped(s.keys, s.key, s.depth, types), _grouped(s.values, s.feature, s.key, types)
         return replace(s, queries=_grouped(s.queries, s.query, s.depth, types), keys=keys, values=values)
+    if isinstance(s, TileChain):
+        chain = s.map_operands(lambda o, free, depth: _grouped(o, free, depth, types))
+        return replace(chain, outer=tuple(_with_grouped_features(p, types) for p in chain.outer))
     return map_bodies(s, lambda inner: tuple(_with_groups(x, types) for x in inner))
 
 
@@ -79,12 +83,32 @@ def _grouped(o: TileOperand, free: Var, depth: Var, types: Mapping[str, Primitiv
 def _with_grouped_results(s: TileProduct, types: Mapping[str, PrimitiveType]) -> TileProduct:
     """Return a product that stores as many adjacent columns at a time as one access takes."""
     most = ACCESS_BYTES // SCALAR_BYTES[s.sums] * (2 if s.uses_tensor_cores else 1)
-    group = width_of([(s.column, s.epilogue)], types, Schedule(), most)
+    found = _grouped_results(s.column, s.epilogue, s.result, s.sums, most, types)
+    return s if found is None else replace(s, group=found[0], epilogue=found[1])
+
+
+def _with_grouped_features(p: OuterProduct, types: Mapping[str, PrimitiveType]) -> OuterProduct:
+    """Return a product of a chain that stores as many adjacent features at a time as one access of halves takes."""
+    most = ACCESS_BYTES // 2
+    found = _grouped_results(p.feature, p.epilogue, p.result, PrimitiveType.F32, most, types)
+    return p if found is None else replace(p, group=found[0], epilogue=found[1])
+
+
+def _grouped_results(
+    along: Var,
+    epilogue: lir.Body,
+    result: str,
+    sums: PrimitiveType,
+    most: int,
+    types: Mapping[str, PrimitiveType],
+) -> tuple[int, lir.Body] | None:
+    """Return how many results along a variable are stored at a time, and the statements that do; None for one."""
+    group = width_of([(along, epilogue)], types, Schedule(), most)
     if group < 2:
-        return s
-    lane = Lane.of(s.column, ix.of(group_number(s.column, group)), group)
-    body = (lir.Let(s.result, s.sums, lir.LocalLoad(GROUP, ix.of(lane.u))), *s.epilogue)
-    return replace(s, group=group, epilogue=in_lane(body, lane, types, {}))
+        return None
+    lane = Lane.of(along, ix.of(group_number(along, group)), group)
+    body = (lir.Let(result, sums, lir.LocalLoad(GROUP, ix.of(lane.u))), *epilogue)
+    return group, in_lane(body, lane, types, {})
 
 
 def _bound(s: lir.Stmt) -> lir.Stmt:

@@ -20,6 +20,7 @@ from compiler.codegen.lowering.outputs import kernel_arguments, set_source, stor
 from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import IndexExpr, IndexSymbol, Var
+from compiler.codegen.nest.scalar_ops import conversion
 from compiler.codegen.nest.tile_attention import SCALAR_THREADS, AttentionShape, KeyPart, TileAttention, TileMask
 from compiler.codegen.nest.tiles import HALF_TYPES
 from compiler.codegen.schedules.template_schedules import TileAttentionSchedule
@@ -113,7 +114,10 @@ class _Lowering(AttentionIndices):
         attention: Attention,
         schedule: TileAttentionSchedule,
     ) -> None:
-        super().__init__(fused, roots, attention, MERGED)
+        # The largest score and the sum of each row may be results, too.
+        rows = (attention.most, attention.total)
+        super().__init__(fused, [r for r in roots if r not in rows], attention, MERGED)
+        self.roots, self.row_results = roots, {n: r for n, r in enumerate(roots) if r in rows}
         self.schedule = schedule
         halves = {half_of(o) for o in (*attention.dot.operands, attention.values)}
         found = halves.pop() if len(halves) == 1 else None
@@ -124,7 +128,7 @@ class _Lowering(AttentionIndices):
     def kernel(self) -> lir.Kernel:
         """Return the kernel."""
         result = self.e.fresh("result")
-        return self._kernel(self._shape(), self.arguments(), result, self._epilogue(result))
+        return self._kernel(self._shape(), self.arguments(), result, self._epilogue(result), kept=self._kept())
 
     def parts(self, count: int) -> KeyParts:
         """Return the kernel whose blocks take one of `count` parts of the keys each."""
@@ -259,7 +263,26 @@ class _Lowering(AttentionIndices):
     def _epilogue(self, result: str) -> tuple[lir.Stmt, ...]:
         """Return the statements that compute the outputs from one element of the result."""
         set_source(self.e, self.a.output, self.output_index, T.F32, lambda: result)
-        return store_outputs(self.e, self.a.output, self.output_index, self.roots)
+        numbers = [n for n in range(len(self.roots)) if n not in self.row_results]
+        return store_outputs(self.e, self.a.output, self.output_index, self.roots, numbers)
+
+    def _kept(self) -> KeyPart | None:
+        """Return how the results of rows are stored, or None if there are none."""
+        if not self.row_results:
+            return None
+        if not self.a.keeps_rows:
+            raise UnsupportedError(f"%{self.a.output.name}: the results of rows are in another order than the scores")
+        most, total = self.e.fresh("most"), self.e.fresh("total")
+        index = self.score_index[: self.a.axis] + self.score_index[self.a.axis + 1 :]
+        row = ix.linearize(index, self.a.most.shape.dimensions)
+        stores: list[lir.Stmt] = []
+        with self.e.guard() as body:
+            for n, r in self.row_results.items():
+                name, t = most if r is self.a.most else total, r.shape.element_type
+                value = name if t is T.F32 else self.e.apply(conversion(T.F32, t), name)
+                stores.append(lir.Store(f"o{n}", row, value))
+        tiles = -(-self.key.extent // self._shape().keys)
+        return KeyPart(ix.const(0), tiles, most, total, (*body.stmts, *stores), divided=True)
 
 
 def _filling(outer: int, extent: int, most: int) -> int:

@@ -31,12 +31,14 @@ class AttentionFusion(ComputationPass):
         min_scores: minimum number of scores per head.
         few_queries: whether attention of fewer queries is fused, too, if there are many keys, of f32 or such that a
             library could not read them as they are: on a GPU, copies of them take longer than the attention.
+        row_results: whether the largest score and the sum of each row, which gradients need, may be results, too.
     """
 
     name: ClassVar[str] = "attention-fusion"
     min_queries: int = number_option(12, 1, 1 << 20)
     min_scores: int = number_option(512, 1, 1 << 40)
     few_queries: bool = False
+    row_results: bool = False
 
     def run_on(self, computation: HloComputation) -> bool:
         """Rewrite one computation; return whether it changed."""
@@ -47,7 +49,7 @@ class AttentionFusion(ComputationPass):
         for dot in [i for i in computation.post_order() if i.opcode is Opcode.DOT]:
             found = match_attention(dot) if dot.parent is computation else None
             if found is not None and self._pays(found):
-                changed |= _fuse(computation, found, fixed)
+                changed |= _fuse(computation, found, fixed, self.row_results and found.keeps_rows)
         return changed
 
     def _pays(self, a: Attention) -> bool:
@@ -86,7 +88,7 @@ def _is_computed(i: HloInstruction) -> bool:
     return bool(i.operands) and (i.opcode.is_elementwise or i.opcode in (Opcode.BROADCAST, Opcode.TRANSPOSE))
 
 
-def _fuse(computation: HloComputation, a: Attention, fixed: set[HloInstruction]) -> bool:
+def _fuse(computation: HloComputation, a: Attention, fixed: set[HloInstruction], row_results: bool) -> bool:
     """Make the fusion of an attention unless something else needs its scores or weights."""
     pointwise = set(upstream(a.scores))
     dependent = {a.dot}
@@ -95,14 +97,29 @@ def _fuse(computation: HloComputation, a: Attention, fixed: set[HloInstruction])
             dependent.add(i)
     needed = {*a.inside, *dependent, a.output}
     copied = (pointwise - dependent) | {i for i in needed if _is_shared(i)}
-    if needed & fixed or any(u not in needed for i in needed - copied - {a.output} for u in i.users):
+    results = {a.output, a.most, a.total} if row_results else {a.output}
+    if row_results:
+        _separate_conversions(computation, a, needed)
+    if needed & fixed or any(u not in needed for i in needed - copied - results for u in i.users):
         return False
     region = needed | pointwise
     for dot in (a.dot, a.output):
-        region.update(product_region(computation, dot, fixed, after_too=dot is a.output))
+        after_too = dot is a.output and all(u in needed for i in (a.most, a.total) for u in i.users)
+        region.update(product_region(computation, dot, fixed, after_too))
     inside = [i for i in computation.post_order() if i in region and not _is_table(i)]
     outline(computation, inside, "attention", copied)
     return True
+
+
+def _separate_conversions(computation: HloComputation, a: Attention, needed: set[HloInstruction]) -> None:
+    """Give others than the attention that use converted results of rows a conversion of their own."""
+    for row in (a.most, a.total):
+        for i in [u for u in row.users if u in needed and u.opcode is Opcode.CONVERT]:
+            others = [u for u in i.users if u not in needed]
+            if others:
+                alone = computation.clone_instruction(i, i.operands)
+                for u in others:
+                    u.replace_operands(i, alone)
 
 
 def _is_table(i: HloInstruction) -> bool:

@@ -7,6 +7,7 @@ from functools import cache
 from compiler.ir import HloModule
 from compiler.passes.algebra.compared_values import ComparedValues
 from compiler.passes.dots.attention_fusion import AttentionFusion
+from compiler.passes.dots.attention_gradients import AttentionGradients
 from compiler.passes.dots.boolean_dots import BooleanDots
 from compiler.passes.dots.convolution_reversal import ConvolutionReversal
 from compiler.passes.dots.deep_products import DeepProducts
@@ -246,7 +247,8 @@ def group_tile_products(module: HloModule, keeps: Keeps) -> bool:
     Returns:
         Whether the module changed.
     """
-    changed = AttentionFusion(few_queries=True).run(module)
+    changed = AttentionGradients().run(module)
+    changed |= AttentionFusion(few_queries=True, row_results=True).run(module)
     changed |= TileProductFusion().run(module)
     sums = sparing(VectorProductSums(), keeps).run(module)
     changed = _cleaned(module, changed or sums)
