@@ -3,10 +3,10 @@
 /* Fourier transforms of LANES lines at once: vector 2 j of `z` has the real parts of element j of all lines, and vector
    2 j + 1 the imaginary parts. `w` has the roots of unity exp(-2 pi i k / n), real and imaginary parts in turn; every
    `step`th of them belongs to a shorter transform. An inverse transform exchanges the parts. */
-typedef REAL fourier_TYPE __attribute__((vector_size(64)));
-typedef REAL fourier_row_TYPE __attribute__((vector_size(64), aligned(sizeof(REAL)), may_alias));
+typedef REAL fourier_TYPE __attribute__((vector_size(VECTOR_BYTES)));
+typedef REAL fourier_row_TYPE __attribute__((vector_size(VECTOR_BYTES), aligned(sizeof(REAL)), may_alias));
 typedef REAL fourier_item_TYPE __attribute__((may_alias));
-typedef INDEX fourier_index_TYPE __attribute__((vector_size(64)));
+typedef INDEX fourier_index_TYPE __attribute__((vector_size(VECTOR_BYTES)));
 #define FOURIER_ROTATED(to, re, im, wr, wi) \
   to[part] = (re) * (wr) - (im) * (wi); \
   to[1 - part] = (re) * (wi) + (im) * (wr);

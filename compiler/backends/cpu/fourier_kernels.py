@@ -33,8 +33,10 @@ LONGEST = 1024
 """Elements of the longest line of which a group has one per lane."""
 LONGEST_COLUMN = 4096
 """The same for lines that are not along the last dimension; they cannot be divided."""
-LONGEST_DIVIDED = 1 << 12
-"""Elements per lane of the longest divided line, a copy of which is kept on the stack: 512 KiB."""
+LONGEST_DIVIDED = 512 * 1024
+"""Bytes of the longest divided line, a copy of which is kept on the stack."""
+WIDTHS = {"#ifdef __AVX512F__": 64, "#else": 32}
+"""Bytes of a vector by the condition of the C preprocessor. If a processor has narrower ones, gcc makes scalar code."""
 _GRAIN = 20_000
 """Arithmetic operations of a parallel task."""
 
@@ -48,10 +50,6 @@ class _Number:
     index: str
     bits: int
 
-    @property
-    def lanes(self) -> int:
-        return 512 // self.bits
-
 
 _NUMBERS = {T.F32: _Number("f32", "float", "int32_t", 32), T.F64: _Number("f64", "double", "int64_t", 64)}
 _PARTS = {T.C64: T.F32, T.C128: T.F64, T.F32: T.F32, T.F64: T.F64}
@@ -63,6 +61,7 @@ class _Axis:
 
     Attributes:
         kind: FFT, IFFT, RFFT or IRFFT.
+        bits: size of a real number.
         length: elements of a line; of the real line where there is one.
         outer: number of blocks of lines.
         inner: number of adjacent lines in a block: 1 along the last dimension.
@@ -70,6 +69,7 @@ class _Axis:
     """
 
     kind: str
+    bits: int
     length: int
     outer: int
     inner: int
@@ -98,14 +98,15 @@ class _Axis:
         if n <= LONGEST and (self.outer > lanes // 2 or n < 4 * lanes):
             return None
         rows = next((f for f in range(math.isqrt(n), 1, -1) if n % f == 0), 1)
-        return (rows, n // rows) if rows >= 4 and n // rows <= LONGEST and n <= LONGEST_DIVIDED * lanes else None
+        is_possible = rows >= 4 and n // rows <= LONGEST and n * self.bits // 4 <= LONGEST_DIVIDED
+        return (rows, n // rows) if is_possible else None
 
-    def is_possible(self, lanes: int) -> bool:
+    def is_possible(self) -> bool:
         """Return whether there is code for the lines."""
         if max(_radices(self.points), default=1) > LARGEST_PRIME:
             return False
         limit = LONGEST if self.inner == 1 else LONGEST_COLUMN
-        return self.divided(lanes) is not None or self.points <= limit
+        return self.points <= limit or self.divided(1) is not None
 
 
 def fourier_of(backend: str) -> KernelImplementation:
@@ -164,51 +165,57 @@ def _axes(i: HloInstruction) -> list[_Axis]:
     halved = (*whole[:-1], whole[-1] // 2 + 1)
     complex_kind = {"RFFT": "FFT", "IRFFT": "IFFT"}.get(kind, kind)
     scale = 1 / math.prod(lengths) if kind in ("IFFT", "IRFFT") else 1.0
-    axes = [_Axis(kind, whole[-1], math.prod(whole[:-1]), 1, 1.0)]
+    bits = _PARTS[given.element_type].bits
+    axes = [_Axis(kind, bits, whole[-1], math.prod(whole[:-1]), 1, 1.0)]
     sizes = whole if kind == complex_kind else halved
     axes += [
-        _Axis(complex_kind, sizes[d], math.prod(sizes[:d]), math.prod(sizes[d + 1 :]), 1.0)
+        _Axis(complex_kind, bits, sizes[d], math.prod(sizes[:d]), math.prod(sizes[d + 1 :]), 1.0)
         for d in range(len(whole) - 2, first - 1, -1)
     ]
     if kind == "IRFFT":
         axes.reverse()
-    axes[-1] = _Axis(axes[-1].kind, axes[-1].length, axes[-1].outer, axes[-1].inner, scale)
-    lanes = _NUMBERS[_PARTS[given.element_type]].lanes
-    return axes if all(a.is_possible(lanes) for a in axes) else []
+    axes[-1] = replace(axes[-1], scale=scale)
+    return axes if all(a.is_possible() for a in axes) else []
 
 
 def _kernel(i: HloInstruction) -> KernelSpec:
     axes, given, made = _axes(i), i.operand(0).shape.without_layout(), i.shape.without_layout()
     number = _NUMBERS[_PARTS[given.element_type]]
     outputs = (made, given) if axes[-1].kind == "IRFFT" and len(axes) > 1 else (made,)
-    parts, calls, flops = [], [], 0
-    source, target = 0, len(outputs)
+    text = "\n".join(f"{test}\n{_text(axes, number, size, len(outputs))}" for test, size in WIDTHS.items())
+    flops = sum(groups * work for groups, work in (_groups(a, 512 // number.bits) for a in axes))
+    spec = spec_of_text(i, "fourier", C.name, f"{text}\n#endif\n", (given,), outputs, flops)
+    return replace(spec, bytes=given.byte_size + made.byte_size)
+
+
+def _text(axes: list[_Axis], number: _Number, vector: int, outputs: int) -> str:
+    """Return the code of a kernel with `outputs` arrays for results, for vectors of so many bytes."""
+    lanes = 8 * vector // number.bits
+    parts, calls = [], []
+    source = 0
     for n, axis in enumerate(axes):
-        target = 1 if n == len(axes) - 1 else len(outputs)
-        parts.append(_AxisCode(axis, number, n, source, target).text())
-        groups, work = _groups(axis, number.lanes)
+        target = 1 if n == len(axes) - 1 else outputs
+        parts.append(_AxisCode(axis, number, lanes, n, source, target).text())
+        groups, work = _groups(axis, lanes)
         run = f"HLOGYM_KERNEL_axis{n}((void *)arguments, 0, {groups});" if groups * work < 2 * _GRAIN else (
             f"hlogym_parallel(HLOGYM_KERNEL_axis{n}, (void *)arguments, {groups}, {max(1, _GRAIN // work)});"
         )  # fmt: skip
         calls.append(run)
-        flops += groups * work
         source = target
-    text = "\n".join(
-        [_header(number), *parts, f"void HLOGYM_KERNEL(void *const *arguments) {{ {' '.join(calls)} }}", ""]
-    )
-    spec = spec_of_text(i, "fourier", C.name, text, (given,), outputs, flops)
-    return replace(spec, bytes=given.byte_size + made.byte_size)
+    main = f"void HLOGYM_KERNEL(void *const *arguments) {{ {' '.join(calls)} }}"
+    return "\n".join([_header(number, vector), *parts, main])
 
 
 @functools.lru_cache(maxsize=4)
-def _header(number: _Number) -> str:
-    """Return `fourier.h` for a type of numbers, with the transposition that it needs."""
-    lanes = number.lanes
+def _header(number: _Number, vector: int) -> str:
+    """Return `fourier.h` for a type of numbers and vectors of so many bytes, with the transposition it needs."""
+    lanes = 8 * vector // number.bits
     text = resources.files("compiler.backends.cpu").joinpath("fourier.h").read_text()
     firsts = ", ".join(f"{k}, {k + lanes}" for k in range(lanes // 2))
     for name, value in {
         "EVENS": ", ".join(str(2 * k) for k in range(lanes)), "FIRSTS": firsts, "LANES": str(lanes),
-        "TYPE": number.name, "REAL": number.real, "INDEX": number.index, "BITS": str(number.bits),
+        "VECTOR_BYTES": str(vector), "TYPE": number.name, "REAL": number.real, "INDEX": number.index,
+        "BITS": str(number.bits),
     }.items():  # fmt: skip
         text = text.replace(name, value)
     return resources.files("compiler.codegen.printing").joinpath("transpose.h").read_text() + text
@@ -226,15 +233,15 @@ def _groups(axis: _Axis, lanes: int) -> tuple[int, int]:
 class _AxisCode:
     """Writes the function `HLOGYM_KERNEL_axisN(arguments, first, last)` that transforms the groups of one dimension."""
 
-    def __init__(self, axis: _Axis, number: _Number, n: int, source: int, target: int) -> None:
-        self.axis, self.number, self.prefix = axis, number, f"HLOGYM_KERNEL_{n}"
+    def __init__(self, axis: _Axis, number: _Number, lanes: int, n: int, source: int, target: int) -> None:
+        self.axis, self.number, self.lanes, self.prefix = axis, number, lanes, f"HLOGYM_KERNEL_{n}"
         self.name, self.source, self.target = f"HLOGYM_KERNEL_axis{n}", source, target
         self.part = int(axis.kind in ("IFFT", "IRFFT"))
 
     def text(self) -> str:
         """Return the text of the tables and the function."""
         a, t, real = self.axis, self.number.name, self.number.real
-        divided = a.divided(self.number.lanes)
+        divided = a.divided(self.lanes)
         body = self._divided(*divided) if divided else self._columns() if a.inner > 1 else self._rows()
         return (
             "\n".join(
@@ -301,7 +308,7 @@ class _AxisCode:
 
     def _columns(self) -> list[str]:
         """Return the work on a group of adjacent lines."""
-        a, lanes = self.axis, self.number.lanes
+        a, lanes = self.axis, self.lanes
         passes, result = self._passes(a.length, ("a", "b"))
         groups = -(-a.inner // lanes)
         at = f"2 * (item / {groups} * {a.length * a.inner} + column)"
@@ -317,7 +324,7 @@ class _AxisCode:
 
     def _rows(self) -> list[str]:
         """Return the work on a group of lines along the last dimension."""
-        a, lanes, n = self.axis, self.number.lanes, self.axis.length
+        a, lanes, n = self.axis, self.lanes, self.axis.length
         pitch, made = a.pitches
         count = made if a.kind == "RFFT" else pitch
         room = max(2 * n, pitch, made) + 2
@@ -355,7 +362,7 @@ class _AxisCode:
 
     def _divided(self, rows: int, columns: int) -> list[str]:
         """Return the work on one line, as a matrix: element (r, c) is number r columns + c."""
-        a, lanes, n = self.axis, self.number.lanes, self.axis.points
+        a, lanes, n = self.axis, self.lanes, self.axis.points
         pitch, made = a.pitches
         down, after_down = self._passes(rows, ("a", "b"))
         across, after_across = self._passes(columns, ("a", "b"))

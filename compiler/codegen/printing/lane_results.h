@@ -10,7 +10,7 @@ OF_2_LANES(maximum, float, f32, maximum_f32)
 OF_2_LANES(maximum, double, f64, maximum_f64)
 OF_2_LANES(minimum, float, f32, minimum_f32)
 OF_2_LANES(minimum, double, f64, minimum_f64)
-#if defined(__AVX512VL__) && !defined(__clang__) && __GNUC__ >= 12
+#if defined(__AVX__) && !defined(__clang__) && __GNUC__ >= 12
 /* Extremes propagate NaN, for which loops over halves combine masks, and take branches in the end. Here the instructions for
    extremes, which lose NaN, are followed by one test of all lanes. */
 typedef float lanes_4_f32 __attribute__((vector_size(16), aligned(4), may_alias));
@@ -21,9 +21,15 @@ typedef double lanes_4_f64 __attribute__((vector_size(32), aligned(8), may_alias
 #define HALF_OF_4(v, at) __builtin_shufflevector(v, v, at, at + 1)
 #define SWAPPED_4(v) __builtin_shufflevector(v, v, 2, 3, 0, 1)
 #define SWAPPED_2(v) __builtin_shufflevector(v, v, 1, 0, 3, 2)
+#ifdef __AVX512VL__
 #define IS_NAN_4_f32(v) __builtin_ia32_cmpps128_mask(v, v, 3, 15)
 #define IS_NAN_8_f32(v) __builtin_ia32_cmpps256_mask(v, v, 3, -1)
 #define IS_NAN_4_f64(v) __builtin_ia32_cmppd256_mask(v, v, 3, 15)
+#else
+#define IS_NAN_4_f32(v) __builtin_ia32_movmskps(__builtin_ia32_cmpps(v, v, 3))
+#define IS_NAN_8_f32(v) __builtin_ia32_movmskps256(__builtin_ia32_cmpps256(v, v, 3))
+#define IS_NAN_4_f64(v) __builtin_ia32_movmskpd256(__builtin_ia32_cmppd256(v, v, 3))
+#endif
 #define NUMBER(is_nan, x) (x)
 #define NUMBER_OR_NAN(is_nan, x) ((is_nan) ? NAN : (x))
 #define COMBINED_F32(name, f4, result) \

@@ -152,12 +152,25 @@ INLINE void narrow_halves(half_t *to, const float *from) {
   *(halves_in_f16 *)to = __builtin_ia32_vcvtps2ph512_mask(*(const halves_in_f32 *)from, 0, (halves_in_f16){0}, -1);
 }
 #else
-INLINE void widen_halves(float *to, const half_t *from) {
-  for (int k = 0; k < 16; k++) to[k] = BITS_TO_F16(from[k]);
+#if defined(__F16C__)
+typedef float halves_in_f32 __attribute__((vector_size(32), aligned(4), may_alias));
+typedef short halves_in_f16 __attribute__((vector_size(16), aligned(2), may_alias));
+INLINE void widen_8_halves(float *to, const half_t *from) {
+  *(halves_in_f32 *)to = __builtin_ia32_vcvtph2ps256(*(const halves_in_f16 *)from);
 }
-INLINE void narrow_halves(half_t *to, const float *from) {
-  for (int k = 0; k < 16; k++) to[k] = F16_TO_BITS(from[k]);
+INLINE void narrow_8_halves(half_t *to, const float *from) {
+  *(halves_in_f16 *)to = __builtin_ia32_vcvtps2ph256(*(const halves_in_f32 *)from, 0);
 }
+#else
+INLINE void widen_8_halves(float *to, const half_t *from) {
+  for (int k = 0; k < 8; k++) to[k] = BITS_TO_F16(from[k]);
+}
+INLINE void narrow_8_halves(half_t *to, const float *from) {
+  for (int k = 0; k < 8; k++) to[k] = F16_TO_BITS(from[k]);
+}
+#endif
+INLINE void widen_halves(float *to, const half_t *from) { widen_8_halves(to, from), widen_8_halves(to + 8, from + 8); }
+INLINE void narrow_halves(half_t *to, const float *from) { narrow_8_halves(to, from), narrow_8_halves(to + 8, from + 8); }
 #endif
 INLINE float ROUND_F64_TO_F16(double x) {
   const uint64_t bits = F64_TO_BITS(x), size = bits & 0x7fffffffffffffffULL, power = size & 0x7ff0000000000000ULL;

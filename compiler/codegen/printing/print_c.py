@@ -340,7 +340,8 @@ class _CPrinter(Printer):
 
     def lane_result(self, value: lir.LaneResult, t: T) -> str:
         self.helpers["lane_results.h"] = None
-        return f"{_LANE_RESULTS[value.combiner]}_of_{value.lanes}_{t.text}({value.array})"
+        name = T.F32.text if t.is_half else t.text
+        return f"{_LANE_RESULTS[value.combiner]}_of_{value.lanes}_{name}({value.array})"
 
     def transpose_tile(self, s: lir.TransposeTile) -> None:
         t = self._local_types.get(s.buffer) or self.types[s.buffer]

@@ -18,8 +18,10 @@ from compiler.ir.types import PrimitiveType as T
 MAX_ACCUMULATORS = 16
 """Maximum number of vectors of all accumulators of a loop, half of the registers of AVX-512."""
 
-_IN_REGISTERS = frozenset({Opcode.ADD, Opcode.MAXIMUM, Opcode.MINIMUM})
-"""Combiners of floats for which the printer of C has functions that combine the lanes of a vector."""
+_EXTREMES = frozenset({Opcode.MAXIMUM, Opcode.MINIMUM})
+_IN_REGISTERS = {t: _EXTREMES | {Opcode.ADD} for t in (T.F32, T.F64)} | {T.F16: _EXTREMES, T.BF16: _EXTREMES}
+"""Combiners by the type of floats, for which the printer of C has functions that combine lanes. Sums of 16 bits are
+rounded."""
 
 
 def lane_bytes_bound(reductions: int, schedule: Schedule) -> int:
@@ -133,8 +135,8 @@ def _combined_lanes(s: lir.Reduce, arrays: dict[str, str], lanes: int, vector: i
     if lanes <= vector:
         out += _moved_lanes(s, arrays, lanes, lanes)
     of_integers = all(r.type.is_integer or r.type is T.PRED for r in s.reductions)
-    of_floats = all(r.type in (T.F32, T.F64) and r.combiner in _IN_REGISTERS for r in s.reductions)
-    least = vector if of_integers else vector // 2 if of_floats else 1
+    of_floats = all(r.combiner in _IN_REGISTERS.get(r.type, ()) for r in s.reductions)
+    least = vector if of_integers else min(vector // 2, 8) if of_floats else 1
     while lanes > max(1, least):
         out += _moved_lanes(s, arrays, lanes, lanes // 2)
         lanes //= 2
