@@ -67,3 +67,29 @@ def test_counted_indices_that_are_in_range_need_no_clamp(dtype: str, n: int, cla
     assert running.problem(running.run_c([case])[0], case) is None
     lets = [s for s in walk(lower(f).body) if isinstance(s, lir.Let) and isinstance(s.value, lir.Apply)]
     assert any(s.value.op.opcode is Opcode.CLAMP for s in lets if isinstance(s.value, lir.Apply)) == clamped
+
+
+@pytest.mark.parametrize(
+    ("steps", "clamped"),
+    [
+        ("j = s32[40] subtract(seven, i)\n k = s32[40] subtract(i, j)\n l = s32[40] add(k, seven)", False),
+        ("l = s32[40] multiply(i, seven)", False),
+        ("j = s32[40] divide(i, seven)\n k = s32[40] remainder(i, seven)\n l = s32[40] add(j, k)", False),
+        ("l = s32[40] shift-right-arithmetic(i, seven)", False),
+        ("j = s8[40] convert(i)\n l = s32[40] convert(j)", False),
+        ("l = s32[40] subtract(seven, i)", True),
+        ("j = s32[40] subtract(i, seven)\n l = s32[40] divide(j, seven)", True),
+        ("j = s32[40] multiply(i, seven)\n k = s8[40] convert(j)\n l = s32[40] convert(k)", True),
+    ],
+)
+def test_indices_computed_from_counters_need_no_clamp_in_range(steps: str, clamped: bool) -> None:
+    f = running.fused(
+        "x = f32[300] parameter(0)\n i = s32[40] iota(), iota_dimension=0\n s = s32[] constant(7)\n"
+        f"seven = s32[40] broadcast(s), dimensions={{}}\n {steps}\n m = s32[40,1] reshape(l)\n"
+        "ROOT r = f32[40] gather(x, m), offset_dims={}, collapsed_slice_dims={0}, start_index_map={0}, "
+        "index_vector_dim=1, slice_sizes={1}"
+    )
+    case = running.case_of(f, [np.arange(300, dtype=np.float32)], "c")
+    assert running.problem(running.run_c([case])[0], case) is None
+    lets = [s for s in walk(lower(f).body) if isinstance(s, lir.Let) and isinstance(s.value, lir.Apply)]
+    assert any(s.value.op.opcode is Opcode.CLAMP for s in lets if isinstance(s.value, lir.Apply)) == clamped

@@ -204,7 +204,26 @@ class EmissionState(ABC):
             op, args = scalar_ops.conversion(T.S32, op.result), (self._wide[args[0]],)
         name = self.let(op.result, lir.Apply(self._known_in_range(op, args[0]), args))
         self._bounds.set_result(name, op, args)
+        count = self._count_of(op, args)
+        if count is not None:
+            self._counts[name] = count
         return name
+
+    def _count_of(self, op: ScalarOp, args: Sequence[str]) -> IndexExpr | None:
+        """Return the index that an op on integers computes from indices and literals, or None if it may wrap around."""
+        if not op.type.is_integer or not op.result.is_integer or self._counts.keys().isdisjoint(args):
+            return None
+        known = [self._counts[a] for a in args if a in self._counts]
+        if len(args) == 2 and len(known) == 1:
+            literal = next((self._literals[a] for a in args if a in self._literals), None)
+            if literal is None:
+                return None
+            known.insert(int(args[0] in self._counts), ix.const(int(literal)))
+        count = _calculated(op.opcode, known)
+        low = -(1 << op.result.bits - 1) if op.result.is_signed else 0
+        if count is None or count.range[0] < low or count.range[1] >= low + (1 << op.result.bits):
+            return None
+        return count
 
     def _known_in_range(self, op: ScalarOp, value: str) -> ScalarOp:
         """Return a conversion of a float to an integer without tests if the value needs none; other ops as they are."""
@@ -360,3 +379,21 @@ class EmissionState(ABC):
         """Return a scalar defined in the innermost open frame as a symbol for index expressions."""
         self._runtime_frame.setdefault(name, len(self.frames) - 1)
         return Runtime(name, low, high)
+
+
+def _calculated(opcode: Opcode, values: Sequence[IndexExpr]) -> IndexExpr | None:
+    """Return the result of an op on index expressions, or None if it is none."""
+    first, second = values[0], values[-1]
+    if opcode is Opcode.CONVERT:
+        return first
+    if opcode is Opcode.ADD:
+        return first + second
+    if opcode is Opcode.SUBTRACT:
+        return first - second
+    if opcode is Opcode.MULTIPLY and (first.is_const or second.is_const):
+        return second * first.const if first.is_const else first * second.const
+    if opcode in (Opcode.SHIFT_RIGHT_ARITHMETIC, Opcode.SHIFT_RIGHT_LOGICAL) and second.is_const:
+        return first.floordiv(1 << second.const) if 0 <= second.const < 64 and first.range[0] >= 0 else None
+    if opcode in (Opcode.DIVIDE, Opcode.REMAINDER) and second.is_const and second.const > 0 and first.range[0] >= 0:
+        return first.floordiv(second.const) if opcode is Opcode.DIVIDE else first.mod(second.const)
+    return None

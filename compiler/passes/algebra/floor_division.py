@@ -29,22 +29,60 @@ class FloorDivision(RewritePass):
     rules: ClassVar[RuleSet] = RULES
 
 
+@dataclass(frozen=True)
+class _Rounded:
+    """A select that rounds down.
+
+    Attributes:
+        truncated: the quotient or remainder that is rounded towards zero.
+        corrected: the operand of the select for negative remainders.
+        remainder: the remainder that is rounded towards zero.
+        divisor: a positive number.
+    """
+
+    truncated: HloInstruction
+    corrected: HloInstruction
+    remainder: HloInstruction
+    divisor: int
+
+
+def truncated(i: HloInstruction) -> HloInstruction | None:
+    """Return the quotient or remainder that a select rounds down, to which it is equal if the dividend is not negative.
+
+    Of other instructions, the result is None.
+    """
+    rounded = _rounded(i)
+    return rounded.truncated if rounded is not None else None
+
+
 @RULES.on(Opcode.SELECT)
 def _round_down(i: HloInstruction, b: Builder) -> HloInstruction | None:
     """Rewrite r < 0 ? q - 1 : q and r < 0 ? r + c : r, where q is x / c and r is x rem c, in the forms of frontends."""
+    rounded = _rounded(i)
+    if rounded is None:
+        return None
+    test, found, c = i.operand(0), rounded.truncated, rounded.divisor
+    if c & (c - 1) != 0:
+        if is_op(test, Opcode.COMPARE):
+            return None
+        return b.add(Opcode.SELECT, _is_negative(rounded.remainder, b), rounded.corrected, found)
+    if found.opcode is Opcode.DIVIDE:
+        return b.add(Opcode.SHIFT_RIGHT_ARITHMETIC, found.operands[0], b.splat(c.bit_length() - 1, i.shape))
+    return b.add(Opcode.AND, found.operands[0], b.splat(c - 1, i.shape))
+
+
+def _rounded(i: HloInstruction) -> _Rounded | None:
+    """Return the parts of a select that rounds a quotient or remainder down, or None if it does not."""
+    if i.opcode is not Opcode.SELECT:
+        return None
     test, corrected, found = i.operands
     c = _positive_divisor(found)
     if c is None or not is_op(corrected, Opcode.ADD):
         return None
-    divides = found.opcode is Opcode.DIVIDE
-    r = _negative_remainder(test, found.operands[0], c) if _adds(corrected, found, -1 if divides else c) else None
-    if r is None:
+    if not _adds(corrected, found, -1 if found.opcode is Opcode.DIVIDE else c):
         return None
-    if c & (c - 1) != 0:
-        return None if is_op(test, Opcode.COMPARE) else b.add(Opcode.SELECT, _is_negative(r, b), corrected, found)
-    if divides:
-        return b.add(Opcode.SHIFT_RIGHT_ARITHMETIC, found.operands[0], b.splat(c.bit_length() - 1, i.shape))
-    return b.add(Opcode.AND, found.operands[0], b.splat(c - 1, i.shape))
+    r = _negative_remainder(test, found.operands[0], c)
+    return None if r is None else _Rounded(found, corrected, r, c)
 
 
 def _positive_divisor(i: HloInstruction) -> int | None:

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from compiler.analysis.value_range import Range, module_ranges
 from compiler.ir import HloInstruction, HloModule, Opcode
+from compiler.passes.algebra.floor_division import truncated
 from compiler.passes.infrastructure.builder import Builder
 from compiler.passes.infrastructure.registry import register
 from compiler.passes.infrastructure.rewrite_limits import pinned
@@ -18,7 +19,8 @@ class RangeSimplifier:
     """Use the value ranges of iotas, constants, loop counters and loop invariants.
 
     A result with a single possible value becomes a constant (the high half of a small counter, a counter compared with
-    0). Masks, remainders, clamps, minima and maxima without effect are removed.
+    0). Masks, remainders, clamps, minima and maxima without effect are removed, and corrections of quotients that are
+    rounded down, if the dividend is not negative.
     """
 
     name: ClassVar[str] = "range-simplifier"
@@ -64,8 +66,7 @@ def _unchanged(i: HloInstruction, ranges: dict[HloInstruction, Range]) -> HloIns
     if i.opcode is Opcode.CLAMP:
         return _clamped(i, r)
     if i.opcode is Opcode.SELECT:
-        which = r[0]
-        return None if which is None or not which.is_point else i.operand(1 if which.low else 2)
+        return _chosen(i, ranges)
     if len(r) != 2:
         return i.operand(0) if i.opcode is Opcode.ABS and r[0] is not None and r[0].low >= 0 else None
     a, b = r
@@ -80,6 +81,16 @@ def _unchanged(i: HloInstruction, ranges: dict[HloInstruction, Range]) -> HloIns
     if i.opcode is Opcode.AND:
         return _masked(i, a, b)
     return None
+
+
+def _chosen(i: HloInstruction, ranges: dict[HloInstruction, Range]) -> HloInstruction | None:
+    """Return the operand that a select always chooses, or a quotient that needs no correction to be rounded down."""
+    which = ranges.get(i.operand(0))
+    if which is not None and which.is_point:
+        return i.operand(1 if which.low else 2)
+    quotient = truncated(i)
+    dividend = ranges.get(quotient.operand(0)) if quotient is not None else None
+    return quotient if dividend is not None and dividend.low >= 0 else None
 
 
 def _shifted(i: HloInstruction, ranges: dict[HloInstruction, Range], b: Builder) -> HloInstruction | None:

@@ -31,6 +31,7 @@ from compiler.passes.loops.loop_weights import LoopWeightTranspose
 from compiler.passes.loops.stack_allocation import LoopStackAllocation
 from compiler.passes.movement.scatter_select import ScatterSelect
 from compiler.passes.movement.short_rows import ShortRows
+from compiler.passes.movement.spaced_constants import SpacedConstants
 
 STRUCTURE = (
     "async-expander",
@@ -163,7 +164,7 @@ def lower(module: HloModule, keeps: Keeps | None = None, features_last: Features
     changed |= LoopStackAllocation().run(module)
     if changed:
         run.run(tidying, module)
-    return changed
+    return SpacedConstants().run(module) | changed
 
 
 def expand_transforms(module: HloModule, keeps: Keeps) -> bool:
