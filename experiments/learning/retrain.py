@@ -46,11 +46,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add("-o", "--output", type=Path, default=SHIPPED, help="folder to write (default: that of the policy that ships)")
     add("--version", default=None, help="version (default: one more than that of the folder)")
     add("--keep-sites", action="store_true", help="train fusion only; take the other parts over from the folder")
+    add("--sites-only", action="store_true", help="train no part for fusion")
     add("--no-collect", action="store_true", help="train on the measurements there are")
     add("--no-validate", action="store_true", help="write the policy without validation; the rules stay the default")
     add("--default", action="store_true", help="let the policy decide when none is named, if validation allows it")
     add("--page", type=Path, default=FOLDER / "learned.md", help="page of the validation (default: %(default)s)")
     o = parser.parse_args(arguments)
+    if o.sites_only and o.keep_sites:
+        parser.error("--sites-only and --keep-sites leave nothing to train")
     settings = given_settings(o)
     version = o.version or next_version(o.output)
     extra = {} if o.kernels is None else {"kernels": o.kernels}
@@ -62,9 +65,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         extra = {**{phase: o.output / phase for phase in whole.parts if phase != "fusion"}, **extra}
     else:
         trained = train_policy(read_rows(o.data) if o.no_collect else collect_samples(settings, o.data), settings)
-    rows = read_fusion_rows(o.data) if o.no_collect else collect_fusions(settings, o.data)
-    fusion = train_fusion(rows, settings, former)
-    trained = fusion if trained is None else trained.joined(fusion)
+    if trained is None or not o.sites_only:
+        rows = read_fusion_rows(o.data) if o.no_collect else collect_fusions(settings, o.data)
+        fusion = train_fusion(rows, settings, former)
+        trained = fusion if trained is None else trained.joined(fusion)
     write_policy(o.output, trained, version, extra)
     if o.output == SHIPPED and "fusion" in read_whole(SHIPPED).parts:
         shutil.copytree(SHIPPED / "fusion", SEARCHED, dirs_exist_ok=True)
