@@ -9,11 +9,11 @@ nothing reads the old value of the target from the definition of the source on.
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from compiler.runtime.buffers import Buffer, BufferKind, Interval
-from compiler.runtime.thunks import CopyThunk, KernelThunk, Thunk, WhileThunk
+from compiler.runtime.thunks import ConditionalThunk, CopyThunk, KernelThunk, Thunk, WhileThunk
 
 
 @dataclass
@@ -129,8 +129,8 @@ def _run_round(thunks: list[Thunk], t: Timeline) -> bool:
     merged: set[Buffer] = set()
     removed: set[Thunk] = set()
     sequences = list(_sequences(thunks))
+    around = {id(c.branches[0]): (s, c) for s in sequences for c in s if isinstance(c, ConditionalThunk) and c.branches}
     for sequence in sequences:
-        steps = [t.step[s] for s in sequence]
         for thunk in sequence:
             if not isinstance(thunk, CopyThunk):
                 continue
@@ -143,7 +143,7 @@ def _run_round(thunks: list[Thunk], t: Timeline) -> bool:
                 continue
             here = t.step[thunk]
             forward = _can_merge_forward(here, source, target, t)
-            if forward or _can_merge_backward(here, source, target, t, sequence, steps):
+            if forward or _can_merge_backward(here, source, target, t, _producer(source, t, sequence, around, target)):
                 merged |= {source, target}
                 source.merge(target)
                 removed.add(thunk)
@@ -157,21 +157,48 @@ def _can_merge_forward(here: int, source: Buffer, target: Buffer, t: Timeline) -
     return t.interval(source).end <= here and t.interval(target).start >= here
 
 
-def _can_merge_backward(
-    here: int, source: Buffer, target: Buffer, t: Timeline, sequence: list[Thunk], steps: list[int]
-) -> bool:
+def _producer(
+    source: Buffer,
+    t: Timeline,
+    sequence: list[Thunk],
+    around: Mapping[int, tuple[list[Thunk], ConditionalThunk]],
+    target: Buffer,
+) -> Thunk | None:
+    """Return the thunk that computes the source of a copy to a target before each execution of the copy.
+
+    It is in the sequence of the copy; or in that of a conditional whose first branch the copy is in, if every other
+    branch, which then finds the source in the target's buffer, overwrites it.
+    """
+    writes = t.writes.get(source)
+    found = _at(writes[0], t, sequence) if writes else None
+    if found is None and writes and id(sequence) in around:
+        outer, conditional = around[id(sequence)]
+        if all(_replaces(branch, target, t) for branch in conditional.branches[1:]):
+            found = _at(writes[0], t, outer)
+    return found
+
+
+def _at(step: int, t: Timeline, sequence: list[Thunk]) -> Thunk | None:
+    """Return the thunk of a sequence with a step of its own; None: another sequence has it."""
+    at = bisect.bisect_right(sequence, step, key=t.step.__getitem__) - 1
+    return sequence[at] if at >= 0 and t.step[sequence[at]] == step else None
+
+
+def _replaces(branch: Sequence[Thunk], target: Buffer, t: Timeline) -> bool:
+    """Check whether a branch copies to a target before it reads it."""
+    copies = [t.step[c] for c in branch if isinstance(c, CopyThunk) and c.target.resolve() is target]
+    return bool(copies) and not _any_between(t.reads.get(target, []), t.step[branch[0]], copies[0])
+
+
+def _can_merge_backward(here: int, source: Buffer, target: Buffer, t: Timeline, producer: Thunk | None) -> bool:
     """Check whether the source can be computed in the target's buffer: nothing reads the old value from there on.
 
-    The definition of the source must be in the sequence of the copy, so that each execution of the copy follows one of
-    the definition.
+    Its producer must run before each execution of the copy.
     """
     writes, reads = t.writes.get(source, []), t.reads.get(source, [])
-    if not writes or writes[-1] >= here:
+    if producer is None or writes[-1] >= here:
         return False
     defined, last_read = writes[0], reads[-1]
-    at = bisect.bisect_right(steps, defined) - 1
-    if at < 0 or steps[at] != defined:
-        return False
     changes, old_reads = t.writes.get(target, []), t.reads.get(target, [])
     # While the source is live, no other value may be written to the target.
     if reads[0] < defined or _any_between(changes, defined, here) or _any_between(changes, here + 1, last_read + 1):
@@ -181,7 +208,7 @@ def _can_merge_backward(
         return False
     if _any_between(old_reads, defined + 1, here):
         return False
-    return not _any_between(old_reads, defined, defined + 1) or _can_run_in_place(sequence[at], source, target)
+    return not _any_between(old_reads, defined, defined + 1) or _can_run_in_place(producer, source, target)
 
 
 def _can_run_in_place(producer: Thunk, source: Buffer, target: Buffer) -> bool:

@@ -15,25 +15,26 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from compiler.analysis.allocations import is_allocation
-from compiler.analysis.loop_marks import assumed_trips
+from compiler.analysis.loop_marks import assumed_trips, is_kernel_loop
 from compiler.analysis.trip_count import trip_count_of
 from compiler.codegen.kernel_spec import KernelSpec, distinct_operands, make_kernel
-from compiler.codegen.languages import default_schedule
+from compiler.codegen.languages import C, default_schedule
 from compiler.codegen.schedules.kernel_choice import GENERATED, BoundKernel, KernelBindings
 from compiler.codegen.schedules.schedule import Schedule
 from compiler.codegen.templates.loop_kernel import LoopKernel
 from compiler.errors import UnbuildableFusionError, UnsupportedError
 from compiler.interpreter.custom_calls import custom_call_refusal
 from compiler.ir.callgraph import check_call_graph
-from compiler.ir.computation import HloComputation
+from compiler.ir.computation import HloComputation, has_side_effect
 from compiler.ir.instruction import HloInstruction
 from compiler.ir.literal import Literal
-from compiler.ir.module import HloModule
+from compiler.ir.module import HloModule, is_control_flow
 from compiler.ir.opcodes import Opcode
 from compiler.ir.shape import Shape, tuple_shape
 from compiler.ir.types import PrimitiveType as T
 from compiler.runtime import gemm
 from compiler.runtime.buffers import Buffer, BufferKind
+from compiler.runtime.coalesce import coalesce
 from compiler.runtime.donation import donations
 from compiler.runtime.implementations import KernelImplementation, find_implementation, preferred_implementation
 from compiler.runtime.instruction_kernels import default_kernel_schedule, emit_kernel, is_alias
@@ -55,6 +56,16 @@ Tree = Buffer | tuple["Tree", ...]
 
 UNKNOWN_TRIPS = 10.0
 """Assumed number of iterations of a loop whose trip count is unknown, before it was unrolled."""
+MIN_PAIRED_TRIPS = 4
+"""Iterations from which it is worthwhile to look whether two of them at once need fewer copies."""
+LEAST_SAVED = 0.03
+"""Share of the time of an iteration that its copies must take for this."""
+STEP_BYTES, BYTES_PER_FLOP = 600, 0.5
+"""Bytes that could be accessed in the time to begin a step, and to compute an operation."""
+SLICED = 8
+"""Bytes accessed for each operation and each byte of new arrays, at most: what is more belongs to other iterations."""
+MAX_PAIRED_BODY = 200
+"""Instructions up to which a body is emitted twice."""
 
 
 @dataclass
@@ -130,7 +141,7 @@ class ThunkEmitter:
         values = leaves(root)
         taken = {b.index: b for b in donated}
         out = [taken.get(n) or Buffer(v.shape, BufferKind.OUTPUT, n) for n, v in enumerate(values)]
-        self._carry("result", values, out, thunks, 1.0)
+        self._carry("result", root, tuple(out), thunks, 1.0)
         return out
 
     # ---- sequences
@@ -343,7 +354,10 @@ class ThunkEmitter:
         if kernel is not None:
             return self._launch_loop_kernel(i, kernel, init, thunks, runs)
         trips = trip_count_of(i)
-        inner_runs = runs * (assumed_trips(i, UNKNOWN_TRIPS) if trips is None else trips)
+        copies = self._copies_of_body(i, trips)
+        if trips is not None and trips % copies:  # the first iteration, so that whole rounds are left
+            init, trips = self._sequence(body, [init], thunks, runs), trips - 1
+        inner_runs = runs * (assumed_trips(i, UNKNOWN_TRIPS) if trips is None else trips) / copies
         state = _new_tree(i.shape)
         # Values that the body passes through unchanged stay where they are; the others are copied to state buffers.
         invariant = _invariant_leaves(body, i.shape)
@@ -354,11 +368,63 @@ class ThunkEmitter:
                 thunks.append(CopyThunk(i.name, source, target, executions=runs))
         test: list[Thunk] = []
         predicate = _leaf(self._sequence(condition, [state], test, inner_runs + runs))
-        steps: list[Thunk] = []
-        result = self._sequence(body, [state], steps, inner_runs)
-        self._carry(i.name, list(leaves(result)), list(leaves(state)), steps, inner_runs)
-        thunks.append(WhileThunk(i.name, predicate, test, steps, trips, executions=runs))
+        steps = self._iterations(i, state, copies, trips, inner_runs)
+        rounds = None if trips is None else trips // copies
+        thunks.append(WhileThunk(i.name, predicate, test, steps, rounds, executions=runs))
         return state
+
+    def _iterations(self, i: HloInstruction, state: Tree, copies: int, trips: int | None, runs: float) -> list[Thunk]:
+        """Return the thunks of one or two iterations of a loop, which find its state in its buffers and leave it there.
+
+        If the trip count is unknown, the second iteration runs only if the condition holds after the first.
+        """
+        steps: list[Thunk] = []
+        result = self._sequence(i.attributes["body"], [state], steps, runs)
+        if copies == 1:
+            self._carry(i.name, result, state, steps, runs)
+            return steps
+        second = steps
+        if trips is None:
+            last: list[Thunk] = []
+            second = []
+            predicate = _leaf(self._sequence(i.attributes["condition"], [result], steps, runs))
+            self._carry(i.name, result, state, last, runs / UNKNOWN_TRIPS)
+            steps.append(ConditionalThunk(i.name, predicate, [second, last], executions=runs))
+        self._carry(i.name, self._sequence(i.attributes["body"], [result], second, runs), state, second, runs)
+        return steps
+
+    def _copies_of_body(self, i: HloInstruction, trips: int | None) -> int:
+        """Return 2 if two iterations of a loop copy so much less than twice one that it shows, else 1.
+
+        A value that cannot be computed where the old one is, as by a stencil, or that moves on, as the state before the
+        last one, is copied in each iteration; the second of two finds it in one buffer and leaves it in the other.
+        """
+        body, condition = i.attributes["body"], i.attributes["condition"]
+        if trips is None and (self.language != C.name or any(map(has_side_effect, condition.instructions))):
+            return 1  # a GPU waits for each condition
+        if (trips or MIN_PAIRED_TRIPS) < MIN_PAIRED_TRIPS or len(body.instructions) > MAX_PAIRED_BODY:
+            return 1
+        if any(is_control_flow(o) and not is_kernel_loop(o) for o in body.instructions):
+            return 1  # each level would double the thunks
+        one, two = (self._work(i, n, trips) for n in (1, 2))
+        return 2 if two < 2 * (1 - LEAST_SAVED) * one else 1
+
+    def _work(self, i: HloInstruction, copies: int, trips: int | None) -> float:
+        """Return about how many bytes could be accessed in the time of some iterations of a loop, once coalesced."""
+        init, state = _new_tree(i.shape, BufferKind.PARAMETER), _new_tree(i.shape)
+        pairs = zip(leaves(init), leaves(state), _invariant_leaves(i.attributes["body"], i.shape), strict=True)
+        thunks: list[Thunk] = []
+        for source, target, fixed in pairs:
+            if fixed:
+                target.merge(source)
+            else:
+                thunks.append(CopyThunk(i.name, source, target))
+        test: list[Thunk] = []
+        predicate = _leaf(self._sequence(i.attributes["condition"], [state], test, 1.0))
+        steps = self._iterations(i, state, copies, trips, 1.0)
+        thunks.append(WhileThunk(i.name, predicate, test, steps))
+        coalesce(thunks, leaves(state))
+        return sum(map(_work_of, [*test, *steps]))
 
     def _launch_loop_kernel(
         self, i: HloInstruction, kernel: LoopKernel, init: Tree, thunks: list[Thunk], runs: float
@@ -374,22 +440,24 @@ class ThunkEmitter:
         return tuple(result)
 
     @staticmethod
-    def _carry(name: str, new: list[Buffer], state: list[Buffer], steps: list[Thunk], runs: float) -> None:
+    def _carry(name: str, new: Tree, state: Tree, steps: list[Thunk], runs: float) -> None:
         """Copy new values to the buffers of a loop's state at the end of its body, or to those of the results.
 
         The copies are a parallel assignment, as in out-of-SSA translation: a value in a state buffer that another copy
         overwrites is saved first.
         """
-        moves = [(n.resolve(), s.resolve()) for n, s in zip(new, state, strict=True) if n.resolve() is not s.resolve()]
+        pairs = zip(leaves(new), leaves(state), strict=True)
+        moves = [(n.resolve(), s.resolve()) for n, s in pairs if n.resolve() is not s.resolve()]
         written = {s for _, s in moves}
-        finals = []
+        finals, saved = [], []
         for source, target in moves:
             if source in written:
-                saved = Buffer(source.shape)
-                steps.append(CopyThunk(name, source, saved, executions=runs))
-                source = saved
-            finals.append((source, target))
-        for source, target in finals:
+                kept = Buffer(source.shape)
+                steps.append(CopyThunk(name, source, kept, executions=runs))
+                saved.append((kept, target))
+            else:
+                finals.append((source, target))
+        for source, target in (*finals, *saved):  # the order in which new values may be in the buffers of old ones
             steps.append(CopyThunk(name, source, target, executions=runs))
 
     def _conditional(self, i: HloInstruction, operands: list[Tree], thunks: list[Thunk], runs: float) -> Tree:
@@ -407,6 +475,15 @@ class ThunkEmitter:
             branches.append(steps)
         thunks.append(ConditionalThunk(i.name, _leaf(operands[0]), branches, executions=runs))
         return out
+
+
+def _work_of(t: Thunk) -> float:
+    """Return the same for one thunk; of arrays with many times more elements than it computes, it accesses slices."""
+    if isinstance(t, ConditionalThunk):
+        return STEP_BYTES + sum(map(_work_of, t.branches[0]))
+    (accessed, flops), read = t.traffic(), {b.resolve() for b in t.reads()}
+    computed = flops + sum(b.size for b in t.writes() if b.resolve() not in read)
+    return STEP_BYTES + min(accessed, SLICED * computed) + BYTES_PER_FLOP * flops
 
 
 # ---- trees

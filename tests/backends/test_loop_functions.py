@@ -199,7 +199,7 @@ def test_a_timed_run_makes_the_steps() -> None:
     exe = compiled(table(10, 30))
     arguments = [np.zeros(30, np.float32), np.ones(10, np.float32)]
     samples = exe.time_thunks(arguments, repeats=2)
-    assert max(s.executions for s in samples) >= 300
+    assert sum(s.executions for s in samples) >= 300
     np.testing.assert_array_equal(exe(*arguments)[0], evaluate(parse(table(10, 30)), arguments)[0])
 
 

@@ -128,12 +128,27 @@ BODIES = {
 
 
 @pytest.mark.parametrize("options", [PLAIN, None], ids=["plain", "optimized"])
-@pytest.mark.parametrize("trips", [0, 1, 2, 5])
+@pytest.mark.parametrize("trips", [0, 1, 2, 4, 5])
 @pytest.mark.parametrize("name", BODIES)
 def test_two_carried_arrays_match_the_interpreter(name: str, trips: int, options: CompileOptions | None) -> None:
     module = parse(LOOP.format(state=TWO, body=BODIES[name], trips=trips, entry=ENTRY))
     rng = np.random.default_rng(5)
     _compare(module, [rng.normal(size=8).astype(np.float32) for _ in range(2)], options)
+
+
+@pytest.mark.parametrize("trips", [0, 1, 2, 3, 4, 5])
+@pytest.mark.parametrize("name", BODIES)
+def test_a_loop_whose_end_is_known_at_run_time_matches_the_interpreter(name: str, trips: int) -> None:
+    state = f"{TWO}, s32[]"
+    body = BODIES[name].replace(TWO, state).replace(READ, f"{READ} end = s32[] get-tuple-element(s), index=3\n")
+    text = LOOP.replace("limit = s32[] constant({trips})", "limit = s32[] get-tuple-element(s), index=3")
+    entry = ENTRY.replace(TWO, state).replace("tuple(zero, a, b)", "tuple(zero, a, b, end)")
+    module = parse(
+        text.format(state=state, body=f"{body.rstrip()[:-1]}, end)", entry=f"end = s32[] parameter(2) {entry}")
+    )
+    rng = np.random.default_rng(9)
+    arrays = [rng.normal(size=8).astype(np.float32) for _ in range(2)]
+    _compare(module, [*arrays, np.array(trips, np.int32)], PLAIN)
 
 
 def test_two_carried_arrays_may_start_from_one_parameter() -> None:
@@ -178,5 +193,28 @@ def test_a_loop_that_updates_one_row_per_iteration_copies_no_array() -> None:
     module = parse(LOOP.format(state=state, body=body, trips=50, entry=entry))
     args = [np.arange(8, dtype=np.float32), np.zeros(8, np.float32)]
     _compare(module, args, PLAIN)
+    copies = [t for t in compile(module, options=PLAIN).thunks if isinstance(t, CopyThunk)]
+    assert [t for t in copies if t.executions > 1 and t.source.size > 4] == []
+
+
+@pytest.mark.parametrize("trips", [4, 7, None])
+@pytest.mark.parametrize(
+    "body",
+    [
+        f"{READ} z = f32[8] reverse(x), dimensions={{0}} ROOT r = ({TWO}) tuple(n, z, y)",
+        f"{READ} z = f32[8] reverse(y), dimensions={{0}} u = f32[8] add(x, z) ROOT r = ({TWO}) tuple(n, y, u)",
+    ],
+    ids=["out of place", "the state before the last one"],
+)
+def test_two_iterations_at_once_copy_no_array(body: str, trips: int | None) -> None:
+    text = LOOP.format(state=TWO, body=body, trips=trips or 5, entry=ENTRY)
+    if trips is None:  # the condition also depends on an array, so that the trip count is unknown
+        first = "x = f32[8] get-tuple-element(s), index=1 e = f32[1] slice(x), slice={[0:1]} f = f32[] reshape(e)"
+        small = f"{first} c = f32[] constant(100) small = pred[] compare(f, c), direction=LT"
+        end = "pred[] compare(i, limit), direction=LT"
+        text = text.replace(f"ROOT r = {end}", f"{small} before = {end} ROOT r = pred[] and(small, before)")
+    module = parse(text)
+    rng = np.random.default_rng(8)
+    _compare(module, [rng.normal(size=8).astype(np.float32) for _ in range(2)], PLAIN)
     copies = [t for t in compile(module, options=PLAIN).thunks if isinstance(t, CopyThunk)]
     assert [t for t in copies if t.executions > 1 and t.source.size > 4] == []
