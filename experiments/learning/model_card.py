@@ -65,6 +65,7 @@ def model_card(version: str, parts: Mapping[str, Path], facts: Mapping[str, Any]
         "- The gain that is predicted for expansions and loops is that of the whole program in which a site was "
         "measured; how large a share of it the site is varies. For fusion it is that of the kernels that change.",
         *_former_lines(facts.get("former", {})),
+        *_unknown_lines(parts),
         "- Test programs were not used.",
         "",
         "## Rules",
@@ -124,3 +125,13 @@ def _rules(part: Path) -> RuleList | None:
     if kind == SITE_FORMAT:
         return load_bandit(part)[1].rules
     return read_changes(part)[0].rules if kind == CHANGES_FORMAT else None
+
+
+def _unknown_lines(parts: Mapping[str, Path]) -> list[str]:
+    """Return what parts say of the ops that they leave to the rules."""
+    described = {phase: describe_policy(folder).get("provenance", {}) for phase, folder in sorted(parts.items())}
+    return [
+        f"- The part for {phase} leaves {p['unknown']} to the rules."
+        for phase, p in described.items()
+        if "unknown" in p
+    ]
