@@ -163,21 +163,22 @@ def test_a_fusion_of_another_compiler_runs_op_by_op_and_is_named() -> None:
     assert len({k.name for k in executable.kernels}) == 1  # equal sums have one kernel
 
 
-class _Unbuildable:
+class _Unbuildable(Measurer):
     """A measurer of which every plan has a fusion that cannot be built."""
 
-    def measure_reference(self, program: Program) -> None:
-        del program
+    def measure_reference(self, program: Program, remeasure: bool = False) -> Measurement:
+        del program, remeasure
+        return Measurement(None)
 
-    def measure(self, program: Program, plan: CompilationPlan) -> Measurement:
-        del program, plan
+    def measure(self, program: Program, plan: CompilationPlan | None, remeasure: bool = False) -> Measurement:
+        del program, plan, remeasure
         reply = _failure("compile", UnbuildableFusionError("the fusion %f was legal, but cpu has no kernel for it"))
         return Measurement(None, cast(Failure, reply["error"]), reply["message"])
 
 
 def test_environments_raise_what_cannot_be_built() -> None:
     program = load_suite("quickstart").find("softmax")
-    speedups = SpeedupMeasurer("cpu", cast(Measurer, _Unbuildable()), None)
+    speedups = SpeedupMeasurer("cpu", _Unbuildable(), None)
     plan = CompilationSession(parse(program.text())).plan
     with pytest.raises(UnbuildableFusionError, match=r"softmax.*: the fusion %f was legal"):
         speedups.measure(program, plan)
