@@ -349,25 +349,30 @@ class ThunkEmitter:
     # ---- control flow
 
     def _while(self, i: HloInstruction, init: Tree, thunks: list[Thunk], runs: float) -> Tree:
-        condition, body = i.attributes["condition"], i.attributes["body"]
         kernel = self._loop_kernel(i)
         if kernel is not None:
             return self._launch_loop_kernel(i, kernel, init, thunks, runs)
         trips = trip_count_of(i)
         copies = self._copies_of_body(i, trips)
         if trips is not None and trips % copies:  # the first iteration, so that whole rounds are left
-            init, trips = self._sequence(body, [init], thunks, runs), trips - 1
+            init, trips = self._sequence(i.attributes["body"], [init], thunks, runs), trips - 1
+        return self._steps(i, init, copies, trips, thunks, runs)
+
+    def _steps(
+        self, i: HloInstruction, init: Tree, copies: int, trips: int | None, thunks: list[Thunk], runs: float
+    ) -> Tree:
+        """Emit a loop with one or two iterations in each round, and return its final state."""
         inner_runs = runs * (assumed_trips(i, UNKNOWN_TRIPS) if trips is None else trips) / copies
         state = _new_tree(i.shape)
         # Values that the body passes through unchanged stay where they are; the others are copied to state buffers.
-        invariant = _invariant_leaves(body, i.shape)
+        invariant = _invariant_leaves(i.attributes["body"], i.shape)
         for source, target, fixed in zip(leaves(init), leaves(state), invariant, strict=True):
             if fixed:
                 target.merge(source)
             elif source.resolve() not in self._undefined:
                 thunks.append(CopyThunk(i.name, source, target, executions=runs))
         test: list[Thunk] = []
-        predicate = _leaf(self._sequence(condition, [state], test, inner_runs + runs))
+        predicate = _leaf(self._sequence(i.attributes["condition"], [state], test, inner_runs + runs))
         steps = self._iterations(i, state, copies, trips, inner_runs)
         rounds = None if trips is None else trips // copies
         thunks.append(WhileThunk(i.name, predicate, test, steps, rounds, executions=runs))
@@ -411,20 +416,10 @@ class ThunkEmitter:
 
     def _work(self, i: HloInstruction, copies: int, trips: int | None) -> float:
         """Return about how many bytes could be accessed in the time of some iterations of a loop, once coalesced."""
-        init, state = _new_tree(i.shape, BufferKind.PARAMETER), _new_tree(i.shape)
-        pairs = zip(leaves(init), leaves(state), _invariant_leaves(i.attributes["body"], i.shape), strict=True)
         thunks: list[Thunk] = []
-        for source, target, fixed in pairs:
-            if fixed:
-                target.merge(source)
-            else:
-                thunks.append(CopyThunk(i.name, source, target))
-        test: list[Thunk] = []
-        predicate = _leaf(self._sequence(i.attributes["condition"], [state], test, 1.0))
-        steps = self._iterations(i, state, copies, trips, 1.0)
-        thunks.append(WhileThunk(i.name, predicate, test, steps))
+        state = self._steps(i, _new_tree(i.shape, BufferKind.PARAMETER), copies, trips, thunks, 1.0)
         coalesce(thunks, leaves(state))
-        return sum(map(_work_of, [*test, *steps]))
+        return sum(_work_of(t) for block in thunks[-1].blocks() for t in block)
 
     def _launch_loop_kernel(
         self, i: HloInstruction, kernel: LoopKernel, init: Tree, thunks: list[Thunk], runs: float

@@ -30,6 +30,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from compiler.analysis.ancestors import ancestors
 from compiler.analysis.attention import attention_of
 from compiler.analysis.chained_products import chained_products
 from compiler.analysis.element_work import MOST_JOINED, needs_loop
@@ -481,14 +482,8 @@ def _pieces(operands: Sequence[tuple[HloInstruction, int]], dim: int) -> list[li
 
 def _arrays(i: HloInstruction) -> set[HloInstruction]:
     """Return the parameters of which an instruction reads many elements."""
-    work, seen = [i], {i}
-    while work:
-        x = work.pop()
-        for o in x.operands:
-            if o not in seen:
-                seen.add(o)
-                work.append(o)
-    return {x for x in seen if x.opcode is Opcode.PARAMETER and 2 * x.shape.num_elements >= i.shape.num_elements}
+    size = i.shape.num_elements
+    return {x for x in ancestors((i,)) if x.opcode is Opcode.PARAMETER and 2 * x.shape.num_elements >= size}
 
 
 def _needs(root: HloInstruction, i: HloInstruction) -> bool:
@@ -496,16 +491,7 @@ def _needs(root: HloInstruction, i: HloInstruction) -> bool:
 
 
 def _depends_on(i: HloInstruction, targets: set[HloInstruction]) -> bool:
-    work, seen = list(i.operands), set(i.operands)
-    while work:
-        x = work.pop()
-        if x in targets:
-            return True
-        for o in x.operands:
-            if o not in seen:
-                seen.add(o)
-                work.append(o)
-    return False
+    return not targets.isdisjoint(ancestors(i.operands))
 
 
 def _phases(

@@ -41,11 +41,7 @@ def print_product(s: TileProduct, emit: Callable[[str], None], body: PrintBody, 
     _operand("right_operand", s.rhs, s.column, s.depth, emit, body)
     held = "float" if s.uses_tensor_cores else element
     result = f"{held} (&{GROUP})[{s.group}]" if s.group else f"{COMPUTE_TYPES[s.sums]} {s.result}"
-    emit(f"const auto store_result = [&]({_parameters(s.row, s.column)}, const {result}) {{")
-    if s.group:
-        emit(f"  const index_t {group_number(s.column, s.group).name} = {s.column.name} / {s.group};")
-    body(s.epilogue)
-    emit("};")
+    _storing("store_result", (s.row, s.column), result, s, emit, body)
     if s.term_value:
         emit(f"const auto term_of = [&](const {element} {LEFT}, const {element} {RIGHT}) {{")
         body(s.term)
@@ -125,7 +121,8 @@ def print_chain(s: TileChain, emit: Callable[[str], None], body: PrintBody, dyna
         inner[n] = f"inner_product<{size}, {p.depth.extent}>(left{n}, right{n})"
     for n, (r, size) in enumerate(zip(s.outer, s.shape.features, strict=True)):
         _operand(f"values{n}", r.values, r.feature, s.column, emit, body)
-        _stored_features(f"store{n}", s.row, r, emit, body)
+        result = f"float (&{GROUP})[{r.group}]" if r.group else f"float {r.result}"
+        _storing(f"store{n}", (s.row, r.feature), result, r, emit, body)
         flags = f"{_texts(r.exact)}, {r.source}, {r.group}"
         outer[n] = f"outer_product<{size}, {r.feature.extent}, {flags}>(values{n}, store{n})"
     names = [p.name for p in s.inner] + [""] * (MOST_CHAINED - len(s.inner))
@@ -163,13 +160,19 @@ def print_chain(s: TileChain, emit: Callable[[str], None], body: PrintBody, dyna
     )
 
 
-def _stored_features(name: str, row: Var, r: OuterProduct, emit: Callable[[str], None], body: PrintBody) -> None:
-    """Print the function that stores results of an outer product."""
-    result = f"float (&{GROUP})[{r.group}]" if r.group else f"float {r.result}"
-    emit(f"const auto {name} = [&]({_parameters(row, r.feature)}, const {result}) {{")
-    if r.group:
-        emit(f"  const index_t {group_number(r.feature, r.group).name} = {r.feature.name} / {r.group};")
-    body(r.epilogue)
+def _storing(
+    name: str,
+    at: tuple[Var, Var],
+    result: str,
+    s: TileProduct | OuterProduct,
+    emit: Callable[[str], None],
+    body: PrintBody,
+) -> None:
+    """Print the function that stores results, single ones or groups of neighbours, at a row and a column."""
+    emit(f"const auto {name} = [&]({_parameters(*at)}, const {result}) {{")
+    if s.group:
+        emit(f"  const index_t {group_number(at[1], s.group).name} = {at[1].name} / {s.group};")
+    body(s.epilogue)
     emit("};")
 
 

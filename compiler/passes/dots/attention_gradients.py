@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
+from compiler.analysis.ancestors import ancestors
 from compiler.analysis.attention import upstream
 from compiler.ir import HloComputation, HloInstruction, Opcode
 from compiler.ir.types import PrimitiveType as T
@@ -365,7 +365,7 @@ class _Gradient:
         """Make a fusion of outer products, or one of each if one depends on the others."""
         region, ends = self._region(dots)
         outside = [o for i in region for o in i.operands if o not in region]
-        if len(dots) > 1 and _depends(outside, ends):
+        if len(dots) > 1 and not ends.isdisjoint(ancestors(outside)):
             for dot in dots:
                 self._fuse([dot])
             return
@@ -461,30 +461,5 @@ def _is_index(i: HloInstruction) -> bool:
         x.opcode in (Opcode.IOTA, Opcode.BROADCAST) or x.opcode.is_elementwise or (
             x.opcode is Opcode.CONSTANT and x.shape.is_scalar
         )
-        for x in _sources(i)
+        for x in ancestors((i,))
     )  # fmt: skip
-
-
-def _sources(i: HloInstruction) -> Iterator[HloInstruction]:
-    seen, work = {i}, [i]
-    while work:
-        i = work.pop()
-        yield i
-        for o in i.operands:
-            if o not in seen:
-                seen.add(o)
-                work.append(o)
-
-
-def _depends(outside: list[HloInstruction], ends: set[HloInstruction]) -> bool:
-    """Check whether instructions depend on others."""
-    seen, work = set(outside), list(outside)
-    while work:
-        i = work.pop()
-        if i in ends:
-            return True
-        for o in i.operands:
-            if o not in seen:
-                seen.add(o)
-                work.append(o)
-    return False
