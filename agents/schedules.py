@@ -14,6 +14,7 @@ def schedule(value: float, kind: str) -> Callable[[float], float]:
 
     Args:
         value: at the start.
-        kind: "constant", or "linear": in proportion to what remains, down to 0.
+        kind: "constant", or "linear": in proportion to what remains, down to 0, where it stays, because the last
+            rollout may end after the last step.
     """
-    return (lambda remaining: value * remaining) if kind == "linear" else (lambda _: value)
+    return (lambda remaining: value * max(0.0, remaining)) if kind == "linear" else (lambda _: value)

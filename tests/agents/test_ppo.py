@@ -47,6 +47,20 @@ def test_the_same_seed_learns_the_same(suite: Path) -> None:
     assert same(*found)
 
 
+def test_linear_schedules_end_at_zero_however_long_the_last_rollout(suite: Path) -> None:
+    """Stable-Baselines3 rounds the steps up to whole rollouts; a negative learning rate would unlearn."""
+    settings = PointerSettings(
+        **{**SMALL.__dict__, "learning_rate_schedule": "linear", "clip_range_schedule": "linear"}
+    )
+    model = make_ppo(FusionEnv(suite), settings)
+    model.learn(40)
+    assert model.num_timesteps == 64
+    rates = [group["lr"] for group in model.policy.optimizer.param_groups]
+    assert rates == [0.0]
+    assert settings.clip_ranges()(-0.6) == 0.0
+    assert settings.learning_rates()(0.5) == pytest.approx(settings.learning_rate / 2)
+
+
 def test_the_untrained_policy_follows_the_cost_model(suite: Path) -> None:
     env = FusionEnv(suite)
     model = make_ppo(env, SMALL)
