@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,8 @@ WIDTH, HEIGHT = 1120, 630
 """Size of a picture in pixels."""
 _DPI = 100
 MAX_BOXES = 120
-"""A larger computation is drawn up to this many instructions, those nearest to its result."""
+MAX_ROWS = 48
+"""A larger computation is drawn up to this many instructions and rows of them, those nearest to its result."""
 _LABELLED = 40
 _LINES = 13
 _HIDDEN = frozenset({Opcode.CONSTANT, Opcode.TUPLE, Opcode.GET_TUPLE_ELEMENT})
@@ -44,10 +45,12 @@ def draw_episode(compilation: Compilation, speedups: Sequence[float], summary: s
     canvas = FigureCanvasAgg(figure)
     module = compilation.module
     shown = _largest(module)
-    _text(figure, 0.02, 0.955, f"{compilation.program.name}", size=13, weight="bold")
-    last = f", the last {MAX_BOXES} shown" if len(shown) > MAX_BOXES else ""
+    _text(figure, 0.02, 0.955, _cut(compilation.program.name, 60), size=13, weight="bold")
+    instructions = [i for i in shown.post_order() if i.opcode not in _HIDDEN]
+    level = _levels(instructions[-MAX_BOXES:])
+    last = f", the last {len(level)} shown" if len(level) < len(instructions) else ""
     _text(figure, 0.02, 0.92, f"%{_cut(shown.name, 60)}: {len(shown)} instructions{last}", size=9, color=_SOFT)
-    _draw_graph(figure.add_axes((0.01, 0.07, 0.61, 0.83)), shown)
+    _draw_graph(figure.add_axes((0.01, 0.07, 0.61, 0.83)), shown, level)
     _draw_legend(figure)
     _draw_decisions(figure, compilation, summary)
     _draw_speedups(figure.add_axes((0.69, 0.09, 0.29, 0.24)), speedups)
@@ -64,14 +67,24 @@ def _largest(module: HloModule) -> HloComputation:
 # ---- the graph
 
 
-def _draw_graph(axes: Axes, computation: HloComputation) -> None:
-    nodes = [i for i in computation.post_order() if i.opcode not in _HIDDEN][-MAX_BOXES:]
-    sources = {i: _shown_operands(i) for i in nodes}
+def _levels(instructions: Sequence[HloInstruction]) -> dict[HloInstruction, int]:
+    """Return the rows of instructions, each below its operands; those more than MAX_ROWS above the last are left out.
+
+    Args:
+        instructions: in post-order.
+    """
     level: dict[HloInstruction, int] = {}
-    for i in nodes:
-        level[i] = 1 + max((level[s] for s in sources[i] if s in level), default=-1)
+    for i in instructions:
+        level[i] = 1 + max((level[s] for s in _shown_operands(i) if s in level), default=-1)
+    first = max(0, max(level.values(), default=0) + 1 - MAX_ROWS)
+    return {i: n - first for i, n in level.items() if n >= first}
+
+
+def _draw_graph(axes: Axes, computation: HloComputation, level: Mapping[HloInstruction, int]) -> None:
+    nodes = list(level)
+    sources = {i: _shown_operands(i) for i in nodes}
     rows: dict[int, list[HloInstruction]] = {}
-    for i in nodes:
+    for i in sorted(nodes, key=level.__getitem__):
         rows.setdefault(level[i], []).append(i)
     place: dict[HloInstruction, tuple[float, float]] = {}
     for row_number, row in rows.items():
@@ -86,15 +99,17 @@ def _draw_graph(axes: Axes, computation: HloComputation) -> None:
             if s in place:
                 (x0, y0), (x1, y1) = place[s], place[i]
                 axes.plot([x0, x1], [y0 + height / 2, y1 - height / 2], color="#b6bec6", linewidth=0.8, zorder=1)
+    root = computation.root
+    results = set(_shown_operands(root)) if root.opcode in _HIDDEN else {root}
     for i, (x, y) in place.items():
-        edge = "#1f7a4d" if i.is_root else "#8a949d"
+        edge, line = ("#1f7a4d", 1.6) if i in results else ("#8a949d", 0.8)
         box = FancyBboxPatch(
             (x - width / 2, y - height / 2), width, height, boxstyle="round,pad=0,rounding_size=0.01",
-            facecolor=_LEGEND[_kind(i)], edgecolor=edge, linewidth=1.6 if i.is_root else 0.8, zorder=2,
+            facecolor=_LEGEND[_kind(i)], edgecolor=edge, linewidth=line, zorder=2,
         )  # fmt: skip
         axes.add_patch(box)
         if len(nodes) <= _LABELLED and widest <= 8:
-            label = _cut(_label(i), max(5, int(88 * width)))
+            label = _cut(_label(i), max(5, int(105 * width)))
             axes.text(x, y, label, ha="center", va="center", fontsize=7, color=_INK, zorder=3, parse_math=False)
     axes.set_xlim(0, 1)
     axes.set_ylim(max(len(rows), 4) - 0.4, -0.6)
@@ -168,7 +183,7 @@ def _draw_decisions(figure: Figure, compilation: Compilation, summary: str) -> N
     _text(figure, 0.98, 0.955, f"{phase}; {summary}", size=9, color=_SOFT, ha="right")
     first = max(0, len(taken) - _LINES)
     lines = [f"... {first} earlier"] if first else []
-    lines += [f"{first + n + 1}. {_cut(text, 56)}" for n, text in enumerate(taken[first:])]
+    lines += [f"{first + n + 1}. {_cut(text, 60)}" for n, text in enumerate(taken[first:])]
     for n, line in enumerate(lines or ["none yet"]):
         last = n == len(lines) - 1
         color = _INK if last else _SOFT
@@ -181,6 +196,8 @@ def _draw_speedups(axes: Axes, speedups: Sequence[float]) -> None:
     axes.axhline(1.0, color="#b6bec6", linewidth=0.8, linestyle="--")
     axes.set_title(f"speedup over the baseline: {speedups[-1]:.2f}x", fontsize=9, loc="left", color=_INK)
     axes.set_xlabel("decisions", fontsize=8, color=_SOFT)
+    margin = 0.03 * max(1, len(speedups) - 1)
+    axes.set_xlim(-margin, max(1, len(speedups) - 1) + margin)  # Matplotlib's limits for one point are of no use
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.tick_params(labelsize=7, colors=_SOFT)
     for side in ("top", "right"):
