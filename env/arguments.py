@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from compiler.errors import OptionError
+from compiler.errors import OptionError, UnknownNameError
 from compiler.support.untrusted import as_integer, short_repr
 
-__all__ = ["checked_cost", "checked_flag", "checked_steps"]
+__all__ = ["checked_cost", "checked_count", "checked_flag", "checked_render_mode"]
 
 
-def checked_steps(max_steps: object) -> int:
-    """Return the greatest number of steps of an episode; OptionError unless it is a positive integer."""
-    steps = as_integer(max_steps)
-    if steps is None or steps < 1:
-        raise OptionError(f"max_steps must be a positive integer, not {short_repr(max_steps)}")
-    return steps
+def checked_count(name: str, value: object) -> int:
+    """Return an argument that is a positive integer; OptionError for others."""
+    count = as_integer(value)
+    if count is None or count < 1:
+        raise OptionError(f"{name} must be a positive integer, not {short_repr(value)}")
+    return count
 
 
 def checked_flag(name: str, value: object) -> bool:
@@ -26,6 +27,13 @@ def checked_flag(name: str, value: object) -> bool:
     if not isinstance(value, bool):
         raise OptionError(f"{name} must be True or False, not {short_repr(value)}")
     return value
+
+
+def checked_render_mode(mode: object, known: Sequence[str]) -> str | None:
+    """Return a render mode; UnknownNameError unless it is None or one of those that there are."""
+    if mode is None or (isinstance(mode, str) and mode in known):
+        return mode
+    raise UnknownNameError("render mode", mode if isinstance(mode, str) else short_repr(mode), known)
 
 
 def checked_cost(step_cost: Any) -> float:

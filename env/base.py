@@ -15,11 +15,11 @@ import numpy as np
 import numpy.typing as npt
 
 from compiler.backends.registry import find_backend
-from compiler.errors import UnknownNameError
+from compiler.errors import OptionError, UnknownNameError
 from compiler.plan import CompilationPlan, Phase
 from compiler.support.gc_pause import gc_less_often, gc_paused
 from compiler.support.untrusted import short_repr
-from env.arguments import checked_flag
+from env.arguments import checked_flag, checked_render_mode
 from env.baseline import Baseline, ProgramError
 from env.compilation import Compilation, PlanFailedError
 from env.measurement import Measurement, Measurer, ReferenceFailedError
@@ -87,8 +87,9 @@ class CompilerEnv(gym.Env[ObsType, np.int64], ABC):
         reward: what the agent is rewarded for.
 
     Raises:
-        UnknownNameError: no such suite, backend or reward.
+        UnknownNameError: no such suite, backend, reward or render mode.
         WorkersError: `workers` cannot be read.
+        OptionError: `shared` is of another kind, backend or suite.
     """
 
     metadata: dict[str, Any] = {"render_modes": ["ansi", "rgb_array"], "render_fps": 4}  # noqa: RUF012 - Gymnasium declares it so
@@ -132,11 +133,15 @@ class CompilerEnv(gym.Env[ObsType, np.int64], ABC):
         if not isinstance(suite, str | Path | Suite):
             raise TypeError(f"suite must be a name, a folder or a Suite, got {short_repr(suite)}")
         self.suite = suite if isinstance(suite, Suite) else load_suite(suite)
-        self.backend, self.render_mode = backend, render_mode
+        self.backend, self.render_mode = backend, checked_render_mode(render_mode, self.metadata["render_modes"])
+        if shared is not None:
+            self._check_alike(shared)
         own = SpeedupMeasurer(backend, measurer, store, parse_workers(workers))
         self._measurer: SpeedupMeasurer = own if shared is None else shared._measurer
         self._owns_measurer = shared is None
-        self._baselines: dict[str, Baseline] = {} if shared is None else shared._baselines
+        self._baselines: dict[tuple[str, tuple[Phase, ...], bool], Baseline] = (
+            {} if shared is None else shared._baselines
+        )
         self._compilation: Compilation | None = None
         self._speedup = math.nan
         self._speedups: list[float] = []
@@ -268,9 +273,10 @@ class CompilerEnv(gym.Env[ObsType, np.int64], ABC):
         Raises:
             ProgramError: the program cannot be read or compiled.
         """
-        if program.name not in self._baselines:
-            self._baselines[program.name] = Baseline(program, self.backend, self.phases, self.automatic)
-        return self._baselines[program.name]
+        key = program.name, self.phases, self.automatic
+        if key not in self._baselines:
+            self._baselines[key] = Baseline(program, self.backend, self.phases, self.automatic)
+        return self._baselines[key]
 
     def check_programs(self, step: Callable[[Program], None] = lambda _: None) -> None:
         """Check before training that each program compiles and, if measured, that its baseline can be measured.
@@ -299,6 +305,17 @@ class CompilerEnv(gym.Env[ObsType, np.int64], ABC):
             raise ProgramError(f"no program of {self.suite.name} has a kernel, so there is nothing to measure")
 
     # ---- inside
+
+    def _check_alike(self, other: CompilerEnv[Any]) -> None:
+        """Raise OptionError if what another environment has compiled is of no use here."""
+        for what, own, its in (
+            ("class", type(self).__name__, type(other).__name__),
+            ("backend", self.backend, other.backend),
+            ("suite", self.suite, other.suite),
+        ):
+            if own != its:
+                names = (x.name if isinstance(x, Suite) else x for x in (its, own))
+                raise OptionError("shared has another {}: {}, not {}".format(what, *names))
 
     def _draw(self, options: dict[str, Any] | None) -> Program:
         """Return the program that `options` names, or one drawn from the suite."""

@@ -19,7 +19,7 @@ from compiler.passes.infrastructure.registry import pass_texts
 from compiler.plan import PHASES, CompilationPlan, Phase
 from compiler.session import CompilationSession
 from compiler.support.untrusted import short_repr
-from env.arguments import checked_flag, checked_steps
+from env.arguments import checked_count, checked_flag
 from env.base import CompilerEnv, EnvOptions
 from env.baseline import LEAST_ESTIMATE, Baseline
 from env.compilation import Compilation
@@ -176,7 +176,7 @@ class DecisionEnv(CompilerEnv[Observation]):
         super().__init__(suite, shared=shared, **options)
         if phases is not None:
             self.phases = _phases(phases)  # type: ignore[misc]
-        self.max_steps, self.automatic = checked_steps(max_steps), checked_flag("automatic", automatic)
+        self.max_steps, self.automatic = checked_count("max_steps", max_steps), checked_flag("automatic", automatic)
         self.offers = Offers(checked_flag("splits", splits), None if passes is None else pass_texts(passes))
         self.observation_space = cast("spaces.Space[Observation]", observation_space())
         self.action_space = spaces.Discrete(MAX_CANDIDATES)

@@ -22,7 +22,7 @@ from compiler.passes.infrastructure.registry import pass_texts
 from compiler.plan import CompilationPlan, Phase
 from compiler.session import CompilationSession
 from compiler.support.lru_dict import LruDict
-from env.arguments import checked_cost, checked_flag, checked_steps
+from env.arguments import checked_cost, checked_count, checked_flag
 from env.base import CompilerEnv, EnvOptions
 from env.baseline import LEAST_ESTIMATE, Baseline
 from env.compilation import Compilation
@@ -178,7 +178,8 @@ class PassOrderEnv(CompilerEnv[Vector]):
         max_steps: applications per episode.
         step_cost: subtracted from the reward of each step.
         verified: check the module after each pass that changed it.
-        shared: another environment with the same passes and backend, whose explored states this one uses too.
+        shared: another environment, whose compiled programs, measurer and, with the same passes, explored states this
+            one uses too.
         options: see `CompilerEnv`.
 
     Raises:
@@ -200,14 +201,15 @@ class PassOrderEnv(CompilerEnv[Vector]):
     ) -> None:
         super().__init__(suite, shared=shared, **options)
         self.actions = default_pass_actions() if passes is None else pass_texts(passes)
-        self.max_steps, self.step_cost = checked_steps(max_steps), checked_cost(step_cost)
+        self.max_steps, self.step_cost = checked_count("max_steps", max_steps), checked_cost(step_cost)
         self.verified = checked_flag("verified", verified)
         size = observation_size(len(self.actions))
         self.observation_space = cast("spaces.Space[Vector]", spaces.Box(-LIMIT, LIMIT, (size,), np.float32))
         self.action_space = spaces.Discrete(len(self.actions) + 1)
         self._memory: StateMemory = StateMemory(0) if shared is None else shared._memory
         self._memory.limit += STATE_BYTES
-        self._graphs: dict[str, PassGraph] = {} if shared is None else shared._graphs
+        alike = shared is not None and (shared.actions, shared.verified) == (self.actions, verified)
+        self._graphs: dict[str, PassGraph] = shared._graphs if shared is not None and alike else {}
         self._shared: tuple[CostModel, HloPass] | None = None
         self._finished: LruDict[tuple[str, str], _Finished] = LruDict(FINISHED)
 

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, cast
 
+import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.wrappers import TimeLimit
 
+from env.arguments import checked_count
 from env.base import CompilerEnv
 from env.environments import CompileEnv, ExpansionsEnv, FusionEnv, KernelsEnv, PassOrderEnv, UnrollEnv
 
@@ -33,28 +36,43 @@ class CompilerVectorEnv(SyncVectorEnv):
     Args:
         num_envs: number of environments.
         autoreset_mode: when an environment whose episode has ended is reset; see `gymnasium.vector.AutoresetMode`.
+        max_episode_steps: after which an episode is truncated, as by `gymnasium.make`; None or -1: no limit.
         options: keyword arguments of each environment.
+
+    Raises:
+        OptionError: `num_envs` or `max_episode_steps` is no positive integer.
     """
 
     single: ClassVar[type[CompilerEnv[Any]]]
     """The class of each environment."""
 
     def __init__(
-        self, num_envs: int = 1, *, autoreset_mode: AutoresetMode = AutoresetMode.NEXT_STEP, **options: Any
+        self,
+        num_envs: int = 1,
+        *,
+        autoreset_mode: str | AutoresetMode = AutoresetMode.NEXT_STEP,
+        max_episode_steps: int | None = None,
+        **options: Any,
     ) -> None:
+        count = checked_count("num_envs", num_envs)
         first = self.single(**options)
-        made = [first, *(self.single(**{**options, "shared": first}) for _ in range(num_envs - 1))]
+        made: list[gym.Env[Any, Any]] = [
+            first,
+            *(self.single(**{**options, "shared": first}) for _ in range(count - 1)),
+        ]
+        if max_episode_steps not in (None, -1):
+            limit = checked_count("max_episode_steps", max_episode_steps)
+            made = [TimeLimit(env, limit) for env in made]
         super().__init__([lambda env=env: env for env in made], autoreset_mode=autoreset_mode)  # type: ignore[misc]
 
     def action_masks(self) -> npt.NDArray[np.bool_]:
         """Return which actions are legal now, [num_envs, actions].
 
-        The next step resets an environment whose episode has ended, whatever its action (`AutoresetMode.NEXT_STEP`), so
-        all actions are legal for it.
+        All actions are legal for an environment whose episode has ended: it is reset next, whatever its action.
         """
-        masks = np.stack([cast("CompilerEnv[Any]", env).action_masks() for env in self.envs])
-        if self.autoreset_mode == AutoresetMode.NEXT_STEP:
-            masks[self._autoreset_envs] = True
+        masks = np.stack([cast("CompilerEnv[Any]", env.unwrapped).action_masks() for env in self.envs])
+        if self.autoreset_mode != AutoresetMode.SAME_STEP:  # which has reset it already
+            masks[self._terminations | self._truncations] = True
         return masks
 
 

@@ -1,6 +1,7 @@
 """What users of Gymnasium do with environments: vectors of them, wrappers, pictures."""
 
 import pickle
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -8,11 +9,12 @@ import numpy as np
 import pytest
 from gymnasium import wrappers
 from gymnasium.spaces.utils import flatdim, flatten
+from gymnasium.vector import AutoresetMode
 
-from compiler.errors import UnknownNameError
+from compiler.errors import OptionError, UnknownNameError
 from env import ENVIRONMENTS
 from env.base import CompilerEnv
-from env.environments import FusionEnv, PassOrderEnv
+from env.environments import FusionEnv, PassOrderEnv, UnrollEnv
 from env.vector import CompilerVectorEnv
 from tests.env.small_programs import write_suite
 
@@ -107,6 +109,71 @@ def test_environments_of_a_vector_compile_a_program_once_and_share_one_measurer(
         env.close()
 
 
+@pytest.mark.parametrize("mode", [None, "sync", "async"])
+def test_a_time_limit_holds_in_every_vector(mode: str | None, suite: str) -> None:
+    env = gym.make_vec("hlogym/Fusion-v0", num_envs=2, vectorization_mode=mode, max_episode_steps=2, suite=suite)
+    try:
+        env.reset(seed=0, options={"program": "chain"})
+        ends = [env.step(np.full(2, -1))[2:4] for _ in range(2)]
+        assert [truncated.tolist() for _, truncated in ends] == [[False, False], [True, True]]
+        assert not any(terminated.any() for terminated, _ in ends)
+    finally:
+        env.close()
+
+
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+def test_an_ended_episode_leaves_a_masked_agent_an_action_in_every_autoreset_mode(
+    mode: AutoresetMode, suite: str
+) -> None:
+    env = gym.make_vec("hlogym/Unroll-v0", num_envs=2, suite=suite, autoreset_mode=mode.value)
+    assert isinstance(env, CompilerVectorEnv)
+    env.reset(seed=0, options={"program": "chain"})
+    _, _, terminated, *_ = env.step(np.zeros(2, np.int64))
+    assert terminated.all()
+    assert env.action_masks().any(axis=1).all()
+    if mode == AutoresetMode.DISABLED:
+        env.reset(options={"program": "loop", "reset_mask": np.array([True, False])})
+        kept, ended = env.action_masks()
+        assert not kept.all()
+        assert ended.all()
+    env.close()
+
+
+@pytest.mark.parametrize("wrong", [0, -1, 1.5, "2", None, True])
+def test_a_vector_of_no_environments_is_refused(wrong: Any, suite: str) -> None:
+    with pytest.raises(OptionError, match="num_envs must be a positive integer"):
+        gym.make_vec("hlogym/Fusion-v0", num_envs=wrong, suite=suite)
+
+
+def test_environments_share_only_what_both_can_use(suite: str) -> None:
+    fusion = FusionEnv(suite)
+    with pytest.raises(OptionError, match="another class: FusionEnv, not UnrollEnv"):
+        UnrollEnv(suite, shared=fusion)
+    with pytest.raises(OptionError, match="another backend: cpu, not cuda"):
+        FusionEnv(suite, backend="cuda", shared=fusion)
+    with pytest.raises(OptionError, match="another suite: small, not quickstart"):
+        FusionEnv("quickstart", shared=fusion)
+
+
+def test_environments_that_differ_in_their_decisions_have_baselines_of_their_own(suite: str) -> None:
+    first = FusionEnv(suite)
+    program = first.suite.find("loop")
+    first.baseline(program)
+    others: list[Any] = [{"automatic": False}, {"phases": "fusion"}]
+    for differing in others:
+        alone, sharing = FusionEnv(suite, **differing), FusionEnv(suite, **differing, shared=first)
+        assert sharing.baseline(program) is not first.baseline(program)
+        assert sharing.baseline(program).plan == alone.baseline(program).plan
+
+
+def test_environments_with_other_passes_share_no_states(suite: str) -> None:
+    first = PassOrderEnv(suite)
+    second = PassOrderEnv(suite, passes="dce", shared=first)
+    for env in (first, second):
+        env.reset(options={"program": "chain"})
+        assert env.action_masks().shape == (len(env.actions) + 1,)
+
+
 def test_an_error_in_a_process_of_its_own_keeps_its_type(suite: str) -> None:
     env = gym.make_vec("hlogym/Fusion-v0", num_envs=2, vectorization_mode="async", suite=suite, backend="cpu")
     try:
@@ -175,6 +242,25 @@ def test_rendering_before_a_reset_says_what_to_do(suite: str) -> None:
         env = PassOrderEnv(suite, render_mode=mode)
         with pytest.raises(gym.error.ResetNeeded, match="reset"):
             env.render()
+
+
+def test_an_unknown_render_mode_is_refused(suite: str) -> None:
+    with pytest.raises(UnknownNameError, match="did you mean 'rgb_array'"):
+        FusionEnv(suite, render_mode="rgb-array")
+
+
+def test_a_picture_of_a_long_chain_has_rows_that_can_be_told_apart(tmp_path: Path) -> None:
+    folder = tmp_path / "long"
+    folder.mkdir()
+    ops = "\n".join(f"  a{n} = f32[8] sine(f32[8] a{n - 1})" for n in range(1, 150))
+    root = "  ROOT t = (f32[8], f32[8]) tuple(f32[8] a3, f32[8] a149)"
+    text = f"HloModule m\n\nENTRY main {{\n  a0 = f32[8] parameter(0)\n{ops}\n{root}\n}}\n"
+    (folder / "chain.hlo").write_text(text)
+    env = FusionEnv(folder, render_mode="rgb_array")
+    env.reset(seed=0)
+    picture: Any = env.render()
+    inside = picture[60:570, 300]  # through the boxes, which are white with edges
+    assert 0.3 < (inside == 255).all(axis=1).mean() < 0.9
 
 
 def test_without_a_mode_nothing_is_rendered(suite: str) -> None:
