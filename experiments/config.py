@@ -14,7 +14,7 @@ from compiler.learned.pass_order import MOST_APPLICATIONS
 from compiler.learned.pointer_network import MAX_SIZE
 from env.workers import parse_workers
 
-__all__ = ["ConfigError", "TrainConfig"]
+__all__ = ["FORMER_NAMES", "ConfigError", "TrainConfig"]
 
 
 class ConfigError(HlogymError, ValueError):
@@ -114,7 +114,7 @@ class TrainConfig(PointerSettings):
             name, equals, value = text.partition("=")
             if not equals:
                 raise ConfigError(f"cannot read {text!r} as a setting; write name=value")
-            name = _FORMER_NAMES.get(name, name)
+            name = FORMER_NAMES.get(name, name)
             if name not in kinds:
                 raise UnknownNameError("setting", name, kinds)
             try:
@@ -135,7 +135,7 @@ class TrainConfig(PointerSettings):
         known = {f.name: type(getattr(_DEFAULTS, f.name)) for f in fields(TrainConfig)}
         values: dict[str, Any] = {}
         for given, value in data.items():
-            name = _FORMER_NAMES.get(given, given)
+            name = FORMER_NAMES.get(given, given)
             if name != given and name in data:
                 continue
             kind = known.get(name)
@@ -149,7 +149,7 @@ class TrainConfig(PointerSettings):
 
 
 _KINDS: Mapping[type, str] = {int: "an integer", float: "a number", str: "text"}
-_FORMER_NAMES: Mapping[str, str] = {
+FORMER_NAMES: Mapping[str, str] = {
     "rollout": "n_steps", "batch": "batch_size", "epochs": "n_epochs", "clip": "clip_range", "entropy": "ent_coef",
     "value": "vf_coef", "exploration": "exploration_fraction", "timesteps": "total_timesteps",
     "n_timesteps": "total_timesteps", "n_envs": "environments",

@@ -14,12 +14,12 @@ from compiler.backends.registry import find_backend
 from compiler.errors import HlogymError, UnknownNameError
 from compiler.support.safe_names import shell_command
 from experiments.answer import give_answer, print_fields
-from experiments.config import ConfigError, TrainConfig
+from experiments.config import FORMER_NAMES, ConfigError, TrainConfig
 from experiments.console import error_console, progress
 from experiments.hyperparameters import write_hyperparameters
 from experiments.interruption import keeping
 from experiments.learners import AGENTS, make_learner
-from experiments.mlflow_store import check_store
+from experiments.mlflow_store import check_store, reason_of
 from experiments.provenance import provenance
 from experiments.results import check_output, check_writable
 from experiments.tracking import TrackedRun
@@ -30,6 +30,11 @@ if TYPE_CHECKING:
     from optuna import Study, Trial
 
 __all__ = ["SearchError", "sampled", "search_hyperparameters"]
+
+_RUN_ID, _SETTINGS = "mlflow_run", "settings"
+"""Attributes of a study: the id of its run in MLflow, and the settings with which it was begun."""
+_OF_A_COMMAND = frozenset({"seed", "workers"})
+"""Settings that may differ between the commands that add trials to a study."""
 
 
 class SearchError(HlogymError, RuntimeError):
@@ -59,7 +64,7 @@ def search_hyperparameters(
         as_json: print JSON instead of text.
 
     Raises:
-        SearchError: Optuna is not installed, or no training was completed.
+        SearchError: Optuna is not installed, the study cannot be continued, or no training was completed.
         ProgramError, UnknownNameError: the programs cannot be used, or the agent does not play the environment.
     """
     optuna = _optuna()
@@ -73,14 +78,27 @@ def search_hyperparameters(
     learner = make_learner(config)  # before there is a study
     with closing(learner):
         check_programs(learner, config)
-    runs.mkdir(parents=True, exist_ok=True)
-    study: Study = optuna.create_study(
-        study_name=name or time.strftime("tune-agent-%Y%m%d-%H%M%S"), direction="maximize", load_if_exists=True,
-        storage=f"sqlite:///{runs.resolve() / 'optuna.db'}", sampler=optuna.samplers.TPESampler(seed=config.seed),
-        pruner=optuna.pruners.MedianPruner(n_startup_trials=5),
-    )  # fmt: skip
-    again = f"the study is in {runs / 'optuna.db'}; continue it with {shell_command('--name', study.study_name)}"
-    with keeping(lambda: again), progress() as bar, TrackedRun(runs, study.study_name) as tracked:
+    study = _study(optuna, runs, name, config, fixed, evaluations)
+
+    def write_best() -> dict[str, Any]:
+        best = {k: v for k, v in study.best_params.items() if k not in _values(config, fixed)}
+        found = {"agent": config.agent, **best, **_values(config, fixed)}
+        write_hyperparameters(output, config.env, found)
+        return found
+
+    def keep() -> str:
+        kept = f"the study is in {_database(runs)}; "
+        if _completed(study):
+            write_best()
+            kept += f"the best settings so far are in {output}; "
+        return kept + f"to continue it, repeat the command with {shell_command('--name', study.study_name)}"
+
+    with (
+        keeping(keep),
+        progress() as bar,
+        TrackedRun(runs, study.study_name, study.user_attrs.get(_RUN_ID)) as tracked,
+    ):
+        study.set_user_attr(_RUN_ID, tracked.run_id)
         tracked.params(config.to_json())
         tracked.tags({**provenance(), "kind": "tune-agent"})
         task = bar.add_task("searching", total=trials)
@@ -101,12 +119,9 @@ def search_hyperparameters(
 
         # A setting that another one excludes is a failed trial, and the search continues.
         study.optimize(objective, n_trials=trials, catch=(ConfigError,))
-        done = [t for t in study.trials if t.state is optuna.trial.TrialState.COMPLETE]
-        if not done:
+        if not _completed(study):
             raise SearchError(f"none of {len(study.trials)} trials was completed; try more --trials or --timesteps")
-        best = {k: v for k, v in study.best_params.items() if k not in {f.partition("=")[0] for f in fixed}}
-        found = {"agent": config.agent, **best, **_given(config, fixed)}
-        write_hyperparameters(output, config.env, found)
+        found = write_best()
         tracked.artifacts(output)
         tracked.metrics({"best": study.best_value}, len(study.trials))
     number = study.best_trial.number
@@ -133,10 +148,56 @@ def _optuna() -> Any:
     return optuna
 
 
-def _given(config: TrainConfig, fixed: Sequence[str]) -> dict[str, Any]:
-    """Return the values of the settings that are not searched."""
-    values = asdict(config)
-    return {name: values[name] for name in (f.partition("=")[0] for f in fixed) if name in values}
+def _values(config: TrainConfig, fixed: Sequence[str]) -> dict[str, Any]:
+    """Return the values of the settings that are not searched, by their present names."""
+    names = {FORMER_NAMES.get(n, n) for n in (f.partition("=")[0] for f in fixed)}
+    return {name: value for name, value in asdict(config).items() if name in names}
+
+
+def _database(runs: Path) -> Path:
+    return runs / "optuna.db"
+
+
+def _completed(study: Study) -> bool:
+    return any(t.state.name == "COMPLETE" for t in study.trials)
+
+
+def _study(
+    optuna: Any, runs: Path, name: str | None, config: TrainConfig, fixed: Sequence[str], evaluations: int
+) -> Study:
+    """Return a new study, or the one of a name, to which trials can be added.
+
+    Raises:
+        SearchError: the file of studies cannot be used, or the study was begun with other settings, so that its values
+            cannot be compared.
+    """
+    runs.mkdir(parents=True, exist_ok=True)
+    file = _database(runs)
+    try:
+        study: Study = optuna.create_study(
+            study_name=name or time.strftime("tune-agent-%Y%m%d-%H%M%S"), direction="maximize", load_if_exists=True,
+            storage=f"sqlite:///{file.resolve()}", pruner=optuna.pruners.MedianPruner(n_startup_trials=5),
+        )  # fmt: skip
+    except Exception as error:  # of SQLAlchemy and of Optuna
+        raise SearchError(
+            f"cannot use the studies in {file}: {reason_of(error, '')}; if the file is damaged, move it away"
+        ) from error
+    # Another sequence of random numbers, or the trials of a continued study would be those that it has already.
+    study.sampler = optuna.samplers.TPESampler(seed=(config.seed + len(study.trials)) % 2**32)
+    own = config.to_json() | {"evaluations": evaluations, "fixed": _values(config, fixed)}
+    begun: dict[str, Any] = study.user_attrs.get(_SETTINGS, own)
+    differing = [
+        f"{key}={own[key]} (it has {begun[key]})"
+        for key in own.keys() & begun.keys() - _OF_A_COMMAND
+        if own[key] != begun[key]
+    ]
+    if differing:
+        raise SearchError(
+            f"study {study.study_name!r} was begun with other settings, so that results cannot be compared: "
+            f"{', '.join(sorted(differing))}; repeat its settings, or choose another --name"
+        )
+    study.set_user_attr(_SETTINGS, begun)
+    return study
 
 
 def _train(trial: Trial, base: TrainConfig, fixed: Sequence[str], evaluations: int, parent: str, runs: Path) -> float:
@@ -164,12 +225,13 @@ def _train(trial: Trial, base: TrainConfig, fixed: Sequence[str], evaluations: i
                 learner.model.learn(config.total_timesteps, callback=callback)
             finally:
                 env.close()
-            if pruned:
-                tracked.tags({"pruned": True})
-                raise optuna.TrialPruned
             if not math.isfinite(callback.last_mean_reward):
                 raise ConfigError("the training ended before its first evaluation")
-            return float(callback.last_mean_reward)
+            if pruned:
+                tracked.tags({"pruned": True})
+        if pruned:
+            raise optuna.TrialPruned
+        return float(callback.last_mean_reward)
     finally:
         learner.close()
 
