@@ -7,6 +7,7 @@ import logging
 import os
 import re
 import secrets
+import shlex
 import shutil
 import sqlite3
 import threading
@@ -74,7 +75,7 @@ def check_store(folder: Path) -> None:
         TrackingError: the store cannot be used.
     """
     uri = tracking_uri(folder)
-    answered(uri, lambda: open_client(folder, uri).get_experiment_by_name(EXPERIMENT))
+    answered(uri, lambda: _find_experiment(open_client(folder, uri), uri))
 
 
 def store_of(track: bool | None, runs: Path) -> Path | None:
@@ -231,11 +232,28 @@ def is_missing(error: Exception) -> bool:
 
 
 def _experiment(client: MlflowClient, folder: Path, uri: str) -> str:
-    found = client.get_experiment_by_name(EXPERIMENT)
+    found = _find_experiment(client, uri)
     if found is not None:
-        return str(found.experiment_id)
+        return found
     place = (folder.resolve() / "mlartifacts").as_uri() if _is_local(uri) else None
     return str(client.create_experiment(EXPERIMENT, artifact_location=place))
+
+
+def _find_experiment(client: MlflowClient, uri: str) -> str | None:
+    """Return the id of the experiment of hlogym, or None if there is none yet.
+
+    Raises:
+        TrackingError: it was deleted; MLflow keeps it until it is restored or removed.
+    """
+    found = client.get_experiment_by_name(EXPERIMENT)
+    if found is not None and found.lifecycle_stage == "deleted":
+        shown = without_password(uri)
+        command = f"MLFLOW_TRACKING_URI={shlex.quote(shown)} mlflow experiments restore --experiment-id"
+        raise TrackingError(
+            f"the experiment {EXPERIMENT!r} of the MLflow store {shown} was deleted; restore it with "
+            f"{command} {found.experiment_id}, or use another store"
+        )
+    return None if found is None else str(found.experiment_id)
 
 
 def answered(uri: str, question: Callable[[], T]) -> T:
@@ -248,15 +266,25 @@ def answered(uri: str, question: Callable[[], T]) -> T:
     try:
         with short_requests():
             return question() if _is_local(uri) else _within(patience, question)
+    except TrackingError:
+        raise
     except Exception as error:  # the client propagates errors of its transport, its database and its migrations
         if _is_local(uri):
             raise TrackingError(
-                f"cannot use the MLflow store {shown}: {reason_of(error, uri)}; if it is damaged, move it away, and a "
-                "new one will be created"
+                f"cannot use the MLflow store {shown}: {reason_of(error, uri)}; {_local_remedy(uri, error)}"
             ) from error
         raise TrackingError(
             f"cannot use the MLflow server {shown}: {reason_of(error, uri)}; {_remedy(error)}"
         ) from error
+
+
+def _local_remedy(uri: str, error: Exception) -> str:
+    """Return what a user can do about a local store that cannot be used."""
+    if _file_of(uri) is None:
+        return "set MLFLOW_TRACKING_URI to sqlite:///FILE or to the URL of a server, or unset it"
+    if isinstance(_causes(error)[-1], sqlite3.OperationalError | OSError):
+        return "it must be possible to write it: check its permissions, its disk, and who else uses it"
+    return "if it is damaged, move it away, and a new one will be created"
 
 
 def _remedy(error: Exception) -> str:
@@ -330,10 +358,7 @@ def without_password(text: str, uri: str | None = None) -> str:
 
 def reason_of(error: Exception, uri: str) -> str:
     """Return a short one-line description of an error; for a network error, that of its root cause."""
-    chain: list[BaseException] = [error]
-    while (cause := chain[-1].__cause__ or chain[-1].__context__) is not None and cause not in chain:
-        chain.append(cause)
-    root = chain[-1]
+    root = _causes(error)[-1]
     if isinstance(root, TimeoutError):
         return "it does not answer" if root is not error else f"it does not answer: {error}"
     text = (root.strerror if isinstance(root, OSError) else None) or str(error)
@@ -341,3 +366,11 @@ def reason_of(error: Exception, uri: str) -> str:
     lines = [line for line in text.strip().splitlines() if not line.startswith("(raised as a result of")]
     line = one_line(without_password((lines or [type(error).__name__])[0], uri))
     return line if len(line) <= 300 else f"{line[:297]}..."
+
+
+def _causes(error: BaseException) -> list[BaseException]:
+    """Return an error and what caused it, the first cause last."""
+    chain = [error]
+    while (cause := chain[-1].__cause__ or chain[-1].__context__) is not None and cause not in chain:
+        chain.append(cause)
+    return chain

@@ -205,6 +205,42 @@ def test_an_unusable_local_store_raises_one_error_within_seconds(
     assert time.monotonic() - start < 30
 
 
+@pytest.mark.parametrize(
+    ("uri", "advice"),
+    [
+        ("mlruns", "set MLFLOW_TRACKING_URI to sqlite:///FILE or"),
+        ("file:///nowhere/mlruns", "set MLFLOW_TRACKING_URI to sqlite:///FILE or"),
+        ("sqlite:////dev/full", "check its permissions, its disk"),
+    ],
+)
+def test_a_store_that_cannot_be_used_is_not_called_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uri: str, advice: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    with pytest.raises(TrackingError) as caught:
+        check_store(tmp_path)
+    assert advice in str(caught.value)
+    assert "damaged" not in str(caught.value)
+
+
+def test_a_deleted_experiment_is_named_before_training_with_the_command_that_restores_it(tmp_path: Path) -> None:
+    with TrackedRun(tmp_path, "r"):
+        pass
+    client = client_of(tmp_path)
+    experiment = client.get_experiment_by_name("hlogym")
+    assert experiment is not None
+    client.delete_experiment(experiment.experiment_id)
+    begin: list[Callable[[], object]] = [lambda: check_store(tmp_path), lambda: TrackedRun(tmp_path, "s")]
+    for use in begin:
+        with pytest.raises(TrackingError, match=r"was deleted; restore it with .*mlflow experiments restore") as caught:
+            use()
+        assert f"--experiment-id {experiment.experiment_id}" in str(caught.value)
+        assert "damaged" not in str(caught.value)
+    client.restore_experiment(experiment.experiment_id)
+    check_store(tmp_path)
+
+
 def test_a_store_that_another_run_has_created_is_kept(tmp_path: Path) -> None:
     (tmp_path / "draft").write_text("ours")
     (tmp_path / "mlflow.db").write_text("theirs")
