@@ -16,7 +16,7 @@ from compiler.support.safe_names import file_name
 from env.suites import Program
 from experiments.console import error_console
 from experiments.mlflow_store import TrackingError
-from experiments.pass_orders.evaluation import OrderEvaluation
+from experiments.pass_orders.evaluation import DEFAULT, OrderEvaluation
 from experiments.plots import profile_lines, save_figure, speedup_bars
 from experiments.results import Evaluation, ProgramResult
 from experiments.system_metrics import SystemMetrics
@@ -73,12 +73,14 @@ def track_orders(evaluation: OrderEvaluation, file: Path, policy: str, programs:
             parent.params({"budget": evaluation.budget, "search_budget": evaluation.search_budget, "policy": policy})
             parent.tags({**evaluation.provenance, "kind": "evaluation"})
             parent.dataset(programs, _suites(programs), "evaluation")
+            parent.metrics(_order_summary(evaluation), 0)
             _log_files(parent, file)
             for row in evaluation.rows:
                 with TrackedRun(runs, row.program, parent=parent.run_id) as child:
                     child.params({"suite": row.suite, "split": row.split, "seen": row.seen})
                     child.metrics({"ops.written": row.written}, 0)
                     child.metrics({f"ops.{name}": c.ops for name, c in row.contenders.items()}, 0)
+                    child.metrics({f"{name}.speedup": s.value for name, s in row.speedups.items()}, 0)
                     _log_json(child, "passes.json", {name: list(c.passes) for name, c in row.contenders.items()})
     except TrackingError as error:
         _warn(error)
@@ -104,6 +106,13 @@ def _summary(evaluation: Evaluation) -> dict[str, float]:
             if logs:
                 found[f"{kind}.{strategy}.speedup"] = math.exp(sum(logs) / len(logs))
     return found
+
+
+def _order_summary(evaluation: OrderEvaluation) -> dict[str, float]:
+    """Return the geometric means that the table of an evaluation of pass orders has, by contender."""
+    found = {f"ops_over_default.{name}": evaluation.ratio(name, DEFAULT).value for name in evaluation.names}
+    speedups = {f"{name}.speedup": evaluation.speedup(name) for name in evaluation.names}
+    return found | {name: s.value for name, s in speedups.items() if s is not None}
 
 
 def _log_files(run: TrackedRun, file: Path) -> None:

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from compiler.api import decide_all
-from compiler.errors import ArgumentError
+from compiler.backends.registry import find_backend
+from compiler.errors import ArgumentError, HlogymError
 from compiler.policy import load_whole
 from compiler.session import CompilationSession
 from compiler.text import parse
@@ -44,17 +45,22 @@ class PolicyModel:
             params: `backend`, "cpu" or "cuda".
 
         Raises:
-            HloSyntaxError: a value is not HLO text.
-            ArgumentError: a value is not a string, as in the one row that MLflow makes of a dict of lists.
+            UnknownNameError: there is no such backend.
+            ArgumentError: a value cannot be compiled, or is not a string, as in the one row that MLflow makes of a dict
+                of lists; the message has the row.
         """
         from pandas import DataFrame
 
-        backend = str((params or {}).get("backend", "cpu"))
-        return DataFrame({OUTPUT: [self._plan(_text(n, v), backend) for n, v in enumerate(model_input[INPUT])]})
+        backend = find_backend(str((params or {}).get("backend", "cpu"))).name
+        return DataFrame({OUTPUT: [self._plan(n, v, backend) for n, v in enumerate(model_input[INPUT])]})
 
-    def _plan(self, text: str, backend: str) -> str:
-        session = CompilationSession(parse(text), backend=backend)
-        decide_all(session, self.policy.for_backend(session.backend))
+    def _plan(self, row: int, value: Any, backend: str) -> str:
+        text = _text(row, value)
+        try:
+            session = CompilationSession(parse(text), backend=backend)
+            decide_all(session, self.policy.for_backend(session.backend))
+        except HlogymError as error:
+            raise ArgumentError(f"row {row} of the column {INPUT!r}: {error}") from error
         return session.plan.to_json()
 
 

@@ -1,6 +1,7 @@
 """Policies in MLflow's model registry, evaluations as nested runs, data sets and system metrics."""
 
 import json
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,10 +16,12 @@ from typer.testing import CliRunner
 from compiler.api import compile as compile_hlo
 from compiler.errors import ArgumentError
 from compiler.plan import CompilationPlan
+from compiler.support.safe_names import metric_name
 from env.suites import load_suite
 from experiments.cli import app
 from experiments.config import TrainConfig
 from experiments.mlflow_store import TrackingError
+from experiments.pass_orders.evaluation import DEFAULT
 from experiments.policy_model import PolicyModel
 from experiments.program_dataset import describe_programs
 from experiments.registry import local_policy, registered_name
@@ -90,6 +93,8 @@ def test_the_model_makes_plans_that_compile(folder: Path, name: str) -> None:
     assert compile_hlo(CHAIN, backend="cpu", plan=plan).plan == plan
     with pytest.raises(mlflow.exceptions.MlflowException, match="schema"):
         model.predict(pandas.DataFrame({"text": [CHAIN]}))
+    with pytest.raises(ArgumentError, match=r"row 1 of the column 'hlo': .*expected"):
+        model.predict(pandas.DataFrame({"hlo": [CHAIN, "no HLO"]}))
     with pytest.raises(ArgumentError, match="row 0 of the column 'hlo' is a list"):
         model.predict({"hlo": [CHAIN]})
     with pytest.raises(ArgumentError, match="row 1 of the column 'hlo' is missing"):
@@ -170,6 +175,10 @@ def test_an_evaluation_of_a_pass_order_is_tracked_too(folder: Path) -> None:
     children = store.search_runs([experiment.experiment_id], f"tags.mlflow.parentRunId = '{parent.info.run_id}'")
     assert {c.info.run_name for c in children} == {"chain", "loop"}
     assert all(c.data.metrics["ops.learned"] <= c.data.metrics["ops.written"] for c in children)
+    default = metric_name(f"ops.{DEFAULT}")
+    logs = [math.log(c.data.metrics["ops.learned"] / c.data.metrics[default]) for c in children]
+    mean = math.exp(sum(logs) / len(logs))
+    assert parent.data.metrics["ops_over_default.learned"] == pytest.approx(mean)
 
 
 def test_equal_programs_have_equal_digests(tmp_path: Path) -> None:
