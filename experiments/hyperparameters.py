@@ -9,7 +9,8 @@ from typing import Any
 
 import yaml
 
-from experiments.config import ConfigError, TrainConfig
+from compiler.errors import UnknownNameError
+from experiments.config import FORMER_NAMES, ConfigError, TrainConfig
 from experiments.results import write_text
 
 __all__ = ["read_hyperparameters", "write_hyperparameters"]
@@ -28,12 +29,17 @@ def read_hyperparameters(file: Path, config: TrainConfig) -> TrainConfig:
     of the section `default` hold for all environments; those of an environment's own section override them.
 
     Raises:
-        ConfigError: the file cannot be read, has no section for the environment, or a value has another type.
+        ConfigError: the file cannot be read, has no section for the environment, has a setting twice, or a value has
+            another type.
         UnknownNameError: there is no setting of that name.
     """
     sections = _read(file)
     wanted = _short(config.env)
-    found = {_short(name): settings for name, settings in sections.items()}
+    found: dict[str, Mapping[str, Any]] = {}
+    for name, settings in sections.items():
+        if _short(name) in found:
+            raise ConfigError(f"{file} has settings for {_short(name)} twice, with and without its namespace")
+        found[_short(name)] = settings
     if wanted not in found and _EVERY not in found:
         raise ConfigError(f"{file} has no settings for {config.env}, only for {', '.join(sections) or 'nothing'}")
     for name in (_EVERY, wanted):
@@ -80,20 +86,30 @@ def _short(env: str) -> str:
 
 
 def _changed(config: TrainConfig, settings: Mapping[str, Any], where: str) -> TrainConfig:
-    given: list[str] = []
-    for name, value in settings.items():
+    given: dict[str, str] = {}
+    for key, value in settings.items():
+        name = FORMER_NAMES.get(str(key), str(key))
+        if name in given:
+            raise ConfigError(f"{where}: {name} is set twice, under two names")
+        if name == "env":
+            raise ConfigError(f"{where}: the environment is the name of the section, so it cannot be a setting")
         if not isinstance(value, str | int | float) or isinstance(value, bool):
             raise ConfigError(f"{where}: {name} must be a number or a string, not {value!r:.80}")
-        text = str(value)
-        if name in _SCHEDULED:
-            linear = text.startswith(_LINEAR)
-            text = text.removeprefix(_LINEAR)
-            given.append(f"{name}_schedule={'linear' if linear else 'constant'}")
-        given.append(f"{name}={_plain(text)}")
+        given[name] = str(value)
+    for name in _SCHEDULED:
+        if name in given:
+            kind = "linear" if given[name].startswith(_LINEAR) else "constant"
+            asked = given.setdefault(f"{name}_schedule", kind)
+            if kind == "linear" and asked != kind:
+                raise ConfigError(f"{where}: {name}={given[name]} and {name}_schedule={asked} contradict each other")
+            given[name] = given[name].removeprefix(_LINEAR)
     try:
-        return config.changed(given)
+        return config.changed([f"{name}={_plain(text)}" for name, text in given.items()])
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from error
+    except UnknownNameError as error:
+        error.add_note(f"It is in {where}.")
+        raise
 
 
 def _plain(text: str) -> str:

@@ -32,6 +32,14 @@ def test_settings_of_an_environment_override_those_of_all(tmp_path: Path) -> Non
     assert read_hyperparameters(file, TrainConfig(env="hlogym/PassOrder-v0")).hidden == 99
 
 
+@pytest.mark.parametrize("order", [("clip_range", "clip_range_schedule"), ("clip_range_schedule", "clip_range")])
+def test_a_schedule_and_its_value_may_be_in_any_order(tmp_path: Path, order: tuple[str, str]) -> None:
+    values = {"clip_range": "0.1", "clip_range_schedule": "linear"}
+    text = "hlogym/Fusion-v0:\n" + "".join(f"  {name}: {values[name]}\n" for name in order)
+    config = read_hyperparameters(written(tmp_path, text), FUSION)
+    assert (config.clip_range, config.clip_range_schedule) == (0.1, "linear")
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -41,6 +49,13 @@ def test_settings_of_an_environment_override_those_of_all(tmp_path: Path) -> Non
         ("- 1", "must map ids of environments to settings"),
         ("a: [", "is not YAML"),
         ("hlogym/Fusion-v0: {n_envs: 1, n_envs: 2}", "has 'n_envs' twice"),
+        ("hlogym/Fusion-v0: {n_envs: 1, environments: 2}", "environments is set twice, under two names"),
+        ("hlogym/Fusion-v0: {n_envs: 1}\nFusion-v0: {n_envs: 2}", "has settings for Fusion-v0 twice"),
+        ("hlogym/Fusion-v0: {env: hlogym/Unroll-v0}", "the environment is the name of the section"),
+        (
+            "hlogym/Fusion-v0: {learning_rate: lin_1e-3, learning_rate_schedule: constant}",
+            "learning_rate=lin_1e-3 and learning_rate_schedule=constant contradict each other",
+        ),
         ("hlogym/Fusion-v0: !!python/object/apply:os.system [echo]", "is not YAML"),
     ],
 )
@@ -51,8 +66,9 @@ def test_faults_of_a_file_are_one_message(tmp_path: Path, text: str, message: st
 
 
 def test_an_unknown_setting_is_named_with_the_one_that_was_meant(tmp_path: Path) -> None:
-    with pytest.raises(UnknownNameError, match="learning_rate"):
+    with pytest.raises(UnknownNameError, match="learning_rate") as caught:
         read_hyperparameters(written(tmp_path, "default: {lerning_rate: 1}"), FUSION)
+    assert caught.value.__notes__ == [f"It is in {tmp_path / 'h.yaml'}: default."]
     with pytest.raises(ConfigError, match="cannot read"):
         read_hyperparameters(tmp_path / "none.yaml", FUSION)
 
