@@ -274,7 +274,7 @@ def answered(uri: str, question: Callable[[], T]) -> T:
                 f"cannot use the MLflow store {shown}: {reason_of(error, uri)}; {_local_remedy(uri, error)}"
             ) from error
         raise TrackingError(
-            f"cannot use the MLflow server {shown}: {reason_of(error, uri)}; {_remedy(error)}"
+            f"cannot use the MLflow server {shown}: {reason_of(error, uri)}; {_remedy(uri, error)}"
         ) from error
 
 
@@ -287,9 +287,11 @@ def _local_remedy(uri: str, error: Exception) -> str:
     return "if it is damaged, move it away, and a new one will be created"
 
 
-def _remedy(error: Exception) -> str:
+def _remedy(uri: str, error: Exception) -> str:
     """Return what a user can do about a server that cannot be used."""
     first = "install it" if isinstance(error, ImportError) else "start it"  # the driver of a database, or the server
+    if uri.startswith("http") and isinstance(_causes(error)[-1], TimeoutError):
+        first += ", or allow more time with MLFLOW_HTTP_REQUEST_TIMEOUT=60"
     return f"{first}, or set MLFLOW_TRACKING_URI to another one, or unset it to keep runs in a local file"
 
 

@@ -80,6 +80,7 @@ def test_a_server_that_does_not_answer_raises_one_error_within_seconds(
             attempt()
         assert silent in str(caught.value)
         assert "MLFLOW_TRACKING_URI" in str(caught.value)
+        assert "MLFLOW_HTTP_REQUEST_TIMEOUT" in str(caught.value)
     assert time.monotonic() - start < 60  # without the limits, MLflow takes 200 s for one of them
     assert dict(os.environ) == before
     assert list(tmp_path.iterdir()) == []
