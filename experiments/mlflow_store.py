@@ -329,11 +329,15 @@ def _patience(uri: str) -> float | None:
 
 @contextlib.contextmanager
 def short_requests() -> Iterator[None]:
-    """Limit MLflow's requests to a few seconds instead of minutes, unless the user has set the limits."""
+    """Limit MLflow's requests to a few seconds instead of minutes, unless the user has set the limits.
+
+    MLflow does not print either: what commands print to standard output may be JSON.
+    """
     limits = {
         "MLFLOW_HTTP_REQUEST_TIMEOUT": str(REQUEST_SECONDS),
         "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
         "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+        "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
     }
     unset = {name: value for name, value in limits.items() if not os.environ.get(name)}
     before = {name: os.environ.get(name) for name in unset}

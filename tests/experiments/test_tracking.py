@@ -9,10 +9,12 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from mlflow.exceptions import MlflowException
+from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
 from mlflow.tracking import MlflowClient
 
 import experiments.mlflow_store
@@ -204,6 +206,21 @@ def test_an_unusable_local_store_raises_one_error_within_seconds(
         with pytest.raises(TrackingError, match="locked"):
             check_store(tmp_path)
     assert time.monotonic() - start < 30
+
+
+def test_a_run_on_a_server_prints_nothing(
+    store: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """MLflow prints links to a run on a server when it ends, among the JSON that a command has printed."""
+    monkeypatch.setattr("mlflow.tracking._tracking_service.client.RestStore", SqlAlchemyStore)
+    monkeypatch.setattr(
+        SqlAlchemyStore, "get_host_creds", lambda _: SimpleNamespace(host="http://server"), raising=False
+    )
+    with TrackedRun(store, "r") as tracked:
+        pass
+    with TrackedRun(store, "r", tracked.run_id):
+        pass
+    assert capfd.readouterr().out == ""
 
 
 @pytest.mark.parametrize(
