@@ -80,7 +80,10 @@ def _pack(computation: HloComputation, loop: HloInstruction, target: BuildTarget
     constants = [o for k, o in enumerate(start.operands) if k in state.per_position and o.opcode in _COPIED]
     if not more and not after and not constants:
         return changed
-    target = replace(target, schedule=default_loop_schedule(loop, target.language))
+    try:
+        target = replace(target, schedule=default_loop_schedule(loop, target.language))
+    except UnsupportedError:  # blocks of threads run it, which compute nothing before and after
+        return changed
     for around in ({*more, *after}, {*before, *after}, before, after):
         region = {start, loop, *loop.users, *around}
         outline = Outline.of([i for i in computation.post_order() if i in region], "loop")

@@ -11,7 +11,7 @@ from compiler.analysis.loop_marks import mark_kernel_loop, unroll_factor
 from compiler.analysis.structure import shape_key
 from compiler.analysis.trip_count import trip_count_of
 from compiler.analysis.while_loop import Induction, LoopView, induction, view_loop
-from compiler.codegen.build_target import C_TARGET, BuildTarget
+from compiler.codegen.build_target import C_TARGET, CUDA_TARGET, BuildTarget
 from compiler.codegen.languages import C
 from compiler.codegen.templates import loop_kernel, loop_state
 from compiler.errors import PlanError
@@ -82,7 +82,9 @@ class KernelLoops:
 
 def _is_better_kept(loop: HloInstruction) -> bool:
     """Check whether kernels of the body are at least as fast as a kernel of the loop."""
-    return loop_state.computes_functions(loop) if _needs_joining(loop) else loop_state.is_crowded(loop)
+    if _needs_joining(loop):
+        return loop_state.computes_functions(loop)
+    return loop_state.has_axis(loop) and loop_state.is_crowded(loop)
 
 
 def _is_better_unrolled(site: LoopSite, module: HloModule) -> bool:
@@ -117,7 +119,7 @@ class KernelOrUnrolledLoops:
 
     def choose_loop(self, site: LoopSite, module: HloModule) -> str:
         """Return the choice for one loop."""
-        if KERNEL in site.choices and not _is_better_unrolled(site, module):
+        if KERNEL in site.choices and not _is_better_unrolled(site, module) and not _is_slow_in_blocks(site, module):
             return KERNEL
         most = min(self.factor, self.instructions // max(1, site.size))
         if site.trip_count is None:
@@ -125,6 +127,15 @@ class KernelOrUnrolledLoops:
             most = 0 if loop is None else min(most, GUARDED, int(GUARDED_SECONDS / max(_work_seconds(loop), 1e-9)))
             return KEEP if most < min(FACTORS) else UnrollLoops(most).choose_loop(site, module)
         return UnrollLoops(most).choose_loop(site, module)
+
+
+def _is_slow_in_blocks(site: LoopSite, module: HloModule) -> bool:
+    """Check for a loop that only blocks of threads can run, but slower than the kernels of its body."""
+    loop = find_loop(module, site)
+    view = None if loop is None else view_loop(loop)
+    if loop is None or view is None or not loop_kernel.is_slow_in_blocks(loop, device_model("gpu").launch):
+        return False
+    return not _has_kernel(view, _JOINED, CUDA_TARGET)
 
 
 def _work_seconds(loop: HloInstruction) -> float:
@@ -210,28 +221,36 @@ class _Kernels:
 
         If the trip count is known only at run time, it also depends on the condition and on which results are read.
         """
-        return self._known(view, counter, is_flat=False) or self._known(view, counter, is_flat=True)
+        return any(self._known(view, counter, form) for form in _FORMS)
 
     def joins(self, view: LoopView, counter: Induction | None) -> bool:
         """Check whether the dimensions of a loop are to be joined for its kernel; see `WhileLoopFlattening`.
 
-        On a GPU that is only done if it has no kernel otherwise: threads run positions that carry several elements, and
-        compute what packs them, as fast.
+        On a GPU that is only done if positions have no kernel otherwise: threads run positions that carry several
+        elements, and compute what packs them, as fast.
         """
-        is_wanted = self.target.language == C.name or not self._known(view, counter, is_flat=False)
-        return is_wanted and self._known(view, counter, is_flat=True)
+        is_wanted = self.target.language == C.name or not self._known(view, counter, _AS_IT_IS)
+        return is_wanted and self._known(view, counter, _JOINED)
 
-    def _known(self, view: LoopView, counter: Induction | None, *, is_flat: bool) -> bool:
+    def _known(self, view: LoopView, counter: Induction | None, form: str) -> bool:
         loop, digests = view.instruction, Digests()
         trips = None if counter is None else counter.trip_count
         end = None if counter is not None else (digests.computation(view.condition), tuple(map(bool, view.results)))
         what = digests.computation(view.body), shape_key(loop.shape), trip_count_of(loop), trips, end
-        key = what, self.target, is_flat
+        key = what, self.target, form
         found = self.known.get(key)
         if found is None:
-            form = flattened_copy(view) if is_flat else loop
-            found = self.known[key] = form is not None and loop_kernel.loop_refusal(form, self.target) is None
+            found = self.known[key] = _has_kernel(view, form, self.target)
         return found
+
+
+_AS_IT_IS, _JOINED, _BLOCKS = _FORMS = ("as it is", "joined dimensions", "blocks")
+"""How a loop becomes a kernel: by positions, by positions of joined dimensions, or run by blocks of threads."""
+
+
+def _has_kernel(view: LoopView, form: str, target: BuildTarget) -> bool:
+    loop = flattened_copy(view) if form == _JOINED else view.instruction
+    return loop is not None and loop_kernel.loop_refusal(loop, target, in_blocks=form == _BLOCKS) is None
 
 
 def _site(position: int, view: LoopView, counter: Induction | None, kernels: _Kernels) -> LoopSite:

@@ -68,6 +68,9 @@ def lower_for(module: HloModule, backend: Backend, target: BuildTarget, known: K
         # A window that was decided to stay is computed by a library that can, also where that is not the default.
         return is_kept(i) and not has_scan(i) and bool(implementations_of(i, backend.name))
 
+    def stays(i: HloInstruction) -> bool:
+        return is_kept(i) or i.parent in inside
+
     WindowPadding(sums_windows).run(module)
     if backend.language == C.name:
         LongFilterPadding(library_computes).run(module)
@@ -75,13 +78,10 @@ def lower_for(module: HloModule, backend: Backend, target: BuildTarget, known: K
         expand_transforms(module, keeps)
         select_updates(module)
     if language.tiles:
-        expand_products(module, is_kept)
+        expand_products(module, stays)
     # Patches of activations whose features are last are rows of memory: no kernel transposes them.
     gathered = FeaturesLast(lambda i: keeps(i) or is_gathered(i), LAUNCH_BYTES)
     lower(module, keeps, gathered if language.tiles else FeaturesLast(lambda i: keeps(i) and not sums_windows(i)))
-
-    def stays(i: HloInstruction) -> bool:
-        return is_kept(i) or i.parent in inside
 
     if language.tiles:
         halve_products(module, stays)
@@ -91,5 +91,5 @@ def lower_for(module: HloModule, backend: Backend, target: BuildTarget, known: K
     if backend.language == C.name:
         group_products(module, library_computes)
     elif language.tiles:
-        group_tile_products(module, stays)
+        group_tile_products(module, stays, inside)
     pack_loops(module, target, known)

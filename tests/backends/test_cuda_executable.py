@@ -15,6 +15,7 @@ from compiler.backends.cuda import nvrtc, planning
 from compiler.backends.cuda.control import PinnedValue
 from compiler.backends.cuda.emulation import available, stand_in
 from compiler.interpreter import evaluate
+from compiler.loops import UnrollLoops
 from compiler.text import parse
 from tests.codegen.running import random_args
 
@@ -259,7 +260,7 @@ def test_the_host_asks_after_several_iterations_whether_there_are_more(monkeypat
         return wait(self, stream)
 
     monkeypatch.setattr(PinnedValue, "wait", counted)
-    executable = compile(module, backend="cuda")
+    executable = compile(module, backend="cuda", loop_policy=UnrollLoops(4))
     a = np.full((200, 200), 1 / 400, np.float32)  # halves the vector
     with stand_in.installed():
         for iterations in (0, 1, 4, 9):

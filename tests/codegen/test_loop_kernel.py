@@ -490,7 +490,9 @@ def test_an_iteration_of_much_work_is_for_many_threads() -> None:
     body = f"""{N} o = f32[] constant(0) p = f32[500] multiply(x2, x2)
     t = f32[] reduce(p, o), dimensions={{0}}, to_apply=add
     y = f32[] add(x1, t) ROOT r = STATE tuple(n, y, x2)"""
-    assert loop_kernel.loop_refusal(loop("f32[]; f32[500]", body, 9), CUDA_TARGET) is not None
+    i = loop("f32[]; f32[500]", body, 9)
+    assert loop_kernel.loop_refusal(i, CUDA_TARGET, in_blocks=False) is not None
+    assert loop_kernel.make_loop_kernel(i, "cuda").spec.kind == "block-loop"
 
 
 NEWTON = """

@@ -59,6 +59,8 @@ class EmissionState(ABC):
         sources: functions that read the elements of instructions defined outside the kernel's computation, such as
             the carried state of a loop.
         hoist_limit: number of the outermost frame into which code may be hoisted.
+        runs_from: number of the outermost frame whose loops repeat a reduction that is emitted inside; it cannot be
+            hoisted out of those before.
         loops_once: whether short reductions that are computed once may be loops.
     """
 
@@ -71,6 +73,7 @@ class EmissionState(ABC):
         self.bound: dict[HloInstruction, HloInstruction] = {}
         self.sources: dict[HloInstruction, Callable[[Index], str]] = {}
         self.hoist_limit = 0
+        self.runs_from = 0
         self.loops_once = False
         self._runtime_frame: dict[str, int] = {}
         self._wide: dict[str, str] = {}

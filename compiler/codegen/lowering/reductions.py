@@ -141,7 +141,7 @@ def _source_index(i: HloInstruction, index: Index, reduced: dict[int, IndexExpr]
 
 
 def _refuse_recomputation(e: EmissionState, i: HloInstruction) -> None:
-    runs = math.prod(v.extent for f in e.frames for v in f.vars)
+    runs = math.prod(v.extent for f in e.frames[e.runs_from :] for v in f.vars)
     results = max(1, _first_shape(i).num_elements)
     if runs > results * 2:
         raise UnsupportedError(f"%{i.name}: the reduction would be computed {runs} times for {results} results")

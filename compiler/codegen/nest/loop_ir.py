@@ -325,7 +325,8 @@ class Kernel:
 
     Attributes:
         kind: "loop", "reduction" (of rows), "column-reduction", "block" (a reduction whose result is broadcast back
-            along its row), "transpose", "in-place-update", "scatter", "sort", "top-k", "scan" or "loop-kernel".
+            along its row), "transpose", "in-place-update", "scatter", "sort", "top-k", "scan", "loop-kernel" or
+            "block-loop" (a loop that blocks of threads run).
         arguments: inputs first, then outputs.
         in_place: pairs of (input, output) argument positions that may share one buffer.
         must_alias: pairs of (input, output) argument positions that must share one buffer, because the kernel writes

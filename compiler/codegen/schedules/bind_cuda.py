@@ -18,6 +18,7 @@ from compiler.codegen.nest.loop_ir import Body, For, LoopKind
 from compiler.codegen.nest.scalar_ops import SCALAR_BYTES
 from compiler.codegen.nest.traversal import bodies_of, names_of, names_used, walk
 from compiler.codegen.schedules.bind_tiles import bind_tiles, has_tiles
+from compiler.codegen.schedules.block_loops import bind_block_loop
 from compiler.codegen.schedules.cuda_blocks import SHARED_BYTES, bind_whole
 from compiler.codegen.schedules.cuda_flat import FlatNest, is_element
 from compiler.codegen.schedules.cuda_rows import RowNest
@@ -69,6 +70,8 @@ def bind_cuda(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
         return bind_tiles(kernel, BLOCK_BYTES)
     if suits_threads(kernel, schedule):
         return bind_thread_loop(replace(kernel, body=without_dead_code(kernel.body)), schedule)
+    if kernel.kind == "block-loop":
+        return bind_block_loop(kernel, schedule)
     if kernel.kind == "scan":
         return bind_scans(kernel, schedule)
     if kernel.kind in ("sort", "top-k"):

@@ -14,9 +14,11 @@ from dataclasses import dataclass, replace
 
 from compiler.codegen.build_target import C_TARGET, BuildTarget
 from compiler.codegen.kernel_spec import KernelSpec, build_spec, flops_of
-from compiler.codegen.languages import find_language
+from compiler.codegen.languages import CUDA, default_schedule, find_language
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.schedules.schedule import Schedule
+from compiler.codegen.templates.block_loop import BLOCK_LOOP, BlockLoopLowering
+from compiler.codegen.templates.block_stages import BlockStages
 from compiler.codegen.templates.loop_lowering import LoopLowering
 from compiler.codegen.templates.loop_state import LoopState, fitted_schedule, positions_of, states_of
 from compiler.errors import UnsupportedError
@@ -40,12 +42,18 @@ class LoopKernel:
     outputs: tuple[int, ...]
 
 
-def loop_refusal(loop: HloInstruction, target: BuildTarget = C_TARGET) -> str | None:
-    """Return why a `while` cannot become one kernel of a target, or None when it can."""
+def loop_refusal(loop: HloInstruction, target: BuildTarget = C_TARGET, *, in_blocks: bool = True) -> str | None:
+    """Return why a `while` cannot become one kernel of a target, or None when it can.
+
+    Args:
+        loop: the `while`.
+        target: what the kernel is built for.
+        in_blocks: whether blocks of threads that wait for each other may run it.
+    """
     reason: str | None = None
     for schedule in _tried(target):
         try:
-            _check(loop, target.language, schedule)
+            _check(loop, target.language, schedule, in_blocks)
         except UnsupportedError as e:
             reason = reason or str(e)
         else:
@@ -53,13 +61,15 @@ def loop_refusal(loop: HloInstruction, target: BuildTarget = C_TARGET) -> str | 
     return reason
 
 
-def _check(loop: HloInstruction, language: str, schedule: Schedule | None) -> None:
+def _check(loop: HloInstruction, language: str, schedule: Schedule | None, in_blocks: bool) -> None:
     """Raise UnsupportedError if `make_loop_kernel` does, without printing the kernel where that cannot fail."""
     check = find_language(language).check
     if check is None:
         make_loop_kernel(loop, language, schedule)
     else:
         kernel, _, schedule = _lowered(loop, language, schedule)
+        if kernel.kind == BLOCK_LOOP and not in_blocks:
+            raise UnsupportedError(f"%{loop.name}: only threads that wait for each other can run it")
         check(kernel, schedule)
 
 
@@ -101,13 +111,43 @@ def _lowered(loop: HloInstruction, language: str, schedule: Schedule | None) -> 
     """Return the nest of a loop, its state, and the schedule that it was lowered with.
 
     Raises:
-        UnsupportedError: it has no nest with the last of the states that it may have.
+        UnsupportedError: it has no nest with the last of the states that it may have, and no block runs it.
     """
-    *preferred, state = states_of(loop, find_language(language).threads is None)
+    on_gpu = find_language(language).threads is None
+    *preferred, state = states_of(loop, on_gpu)
     for other in preferred:
         with contextlib.suppress(UnsupportedError):
             return _lowered_with(other, language, schedule)
-    return _lowered_with(state, language, schedule)
+    try:
+        return _lowered_with(state, language, schedule)
+    except UnsupportedError:
+        found = _lowered_for_blocks(state) if on_gpu else None
+        if found is None:
+            raise
+        return found[0], state, schedule or default_schedule(language)
+
+
+def _lowered_for_blocks(state: LoopState) -> tuple[lir.Kernel, BlockStages] | None:
+    """Return the nest of a loop that blocks of threads run, and its stages; None if they cannot."""
+    for divided in (True, False):
+        with contextlib.suppress(UnsupportedError), deep_recursion():
+            stages = BlockStages(state, divided=divided)
+            return BlockLoopLowering(stages).kernel(), stages
+    return None
+
+
+def is_slow_in_blocks(loop: HloInstruction, launch: float) -> bool:
+    """Check whether blocks of threads would run a loop that has a kernel of a GPU, but slower than kernels of its body.
+
+    Args:
+        loop: the `while`.
+        launch: seconds to launch a kernel.
+    """
+    kernel, state, _ = _lowered(loop, CUDA.name, None)
+    if kernel.kind != BLOCK_LOOP:
+        return False
+    found = _lowered_for_blocks(state)
+    return found is not None and found[1].iteration_seconds() > launch * found[1].launches()
 
 
 def _lowered_with(state: LoopState, language: str, schedule: Schedule | None) -> tuple[lir.Kernel, LoopState, Schedule]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from functools import cache
 
-from compiler.ir import HloModule
+from compiler.ir import HloComputation, HloModule
 from compiler.passes.algebra.compared_values import ComparedValues
 from compiler.passes.dots.attention_fusion import AttentionFusion
 from compiler.passes.dots.attention_gradients import AttentionGradients
@@ -21,9 +22,10 @@ from compiler.passes.dots.vector_product_sums import VectorProductSums
 from compiler.passes.expanders.complex_expander import ComplexExpander
 from compiler.passes.expanders.fft_to_dot import FftToDot
 from compiler.passes.expanders.reduce_precision_expander import ReducePrecisionExpander
-from compiler.passes.infrastructure.base import HloPass
+from compiler.passes.infrastructure.base import HloPass, rewrite_each
 from compiler.passes.infrastructure.pipeline import FixedPoint, PassPipeline, PipelineRun
 from compiler.passes.infrastructure.registry import make_pass
+from compiler.passes.infrastructure.rewrite_limits import treatable
 from compiler.passes.infrastructure.sparing import Keeps, sparing
 from compiler.passes.loops.linear_recurrences import LinearRecurrences
 from compiler.passes.loops.loop_products import LoopProducts
@@ -238,19 +240,20 @@ def group_products(module: HloModule, library: Keeps) -> bool:
     return _cleaned(module, changed)
 
 
-def group_tile_products(module: HloModule, keeps: Keeps) -> bool:
+def group_tile_products(module: HloModule, keeps: Keeps, spared: Set[HloComputation]) -> bool:
     """Make fusions of attention and of the products that GPU kernels compute best, and sums of those with vectors.
 
     Args:
         module: the module to change, after `lower`.
+        spared: computations in which no fusions are made.
         keeps: says for a dot with a vector, and for the reduction that it becomes, whether it is kept as it is.
 
     Returns:
         Whether the module changed.
     """
-    changed = AttentionGradients().run(module)
-    changed |= AttentionFusion(few_queries=True, row_results=True).run(module)
-    changed |= TileProductFusion().run(module)
+    changed = False
+    for group in (AttentionGradients(), AttentionFusion(few_queries=True, row_results=True), TileProductFusion()):
+        changed |= rewrite_each([c for c in treatable(module) if c not in spared], group, group.run_on)
     sums = sparing(VectorProductSums(), keeps).run(module)
     changed = _cleaned(module, changed or sums)
     if sums:

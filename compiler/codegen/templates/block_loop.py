@@ -1,0 +1,408 @@
+"""Loops whose iterations the threads of one block of a GPU run together: see `block_stages` and `loop_kernel`.
+
+Where the elements of the state depend on each other, as in a product of the state with a matrix, single threads cannot
+run a loop. If the state is small, a block can: it is in shared memory, each iteration computes stages and then the new
+state, and threads wait for each other in between. There are two copies of the state, which an iteration reads and
+writes in turn. If all arrays have an axis in common along which nothing is mixed, there is a block for each position.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from compiler.codegen.lowering.emit import Emitter
+from compiler.codegen.lowering.reductions import UNROLL_LIMIT, combiner_of, reduce_values
+from compiler.codegen.lowering.select_regions import update_starts
+from compiler.codegen.nest import index as ix
+from compiler.codegen.nest import loop_ir as lir
+from compiler.codegen.nest import scalar_ops
+from compiler.codegen.nest.index import Index, IndexExpr, Var
+from compiler.codegen.nest.loop_ir import LoopKind
+from compiler.codegen.nest.scalar_ops import is_supported_type
+from compiler.codegen.nest.teams import Team
+from compiler.codegen.templates.block_stages import WARP, BlockStages, numbers_of
+from compiler.codegen.templates.dots import contracted_sizes, operand_indices
+from compiler.errors import UnsupportedError
+from compiler.ir.instruction import HloInstruction
+from compiler.ir.opcodes import Opcode
+from compiler.ir.shape import Shape
+from compiler.ir.types import PrimitiveType as T
+
+__all__ = ["BLOCK_LOOP", "BlockLoopLowering"]
+
+BLOCK_LOOP = "block-loop"
+"""The kind of these kernels."""
+
+
+class BlockLoopLowering:
+    """Lowers a loop to the nest of one block.
+
+    Attributes:
+        stages: what an iteration computes.
+        arrays: the local array of each carried array: two copies of those that change, one of those that are read.
+        scalars: the accumulator of each carried scalar.
+        kept: the local array of each stage.
+        position: the position of the block along the axis that blocks divide.
+        threads: number of threads that compute the present element together.
+        thread: the number of this one among them.
+        is_inside: whether a loop over elements is open, whose iterations threads run.
+    """
+
+    def __init__(self, stages: BlockStages) -> None:
+        self.stages, self.state = stages, stages.state
+        self.emitter = Emitter(self.state.body)
+        self.arrays: dict[int, str] = {}
+        self.scalars: dict[int, str] = {}
+        self.kept: dict[HloInstruction, str] = {}
+        self.position = self.thread = ix.const(0)
+        self.threads = 1
+        self.is_inside = False
+
+    def kernel(self) -> lir.Kernel:
+        """Return the nest: a loop over blocks, in which INDEPENDENT loops are for the threads of a block."""
+        e, state = self.emitter, self.state
+        block = Var(e.fresh("b"), self.stages.blocks)
+        self.position = ix.of(block)
+        with e.loop(block, LoopKind.INDEPENDENT):
+            e.hoist_limit = 1
+            self._start()
+            with self._iterations():
+                self._iteration()
+            self._finish()
+        arguments = [lir.Argument(f"p{k}", s.element_type, s.num_elements, False) for k, s in enumerate(state.shapes)]
+        arguments += [
+            lir.Argument(f"o{k}", state.shapes[k].element_type, state.shapes[k].num_elements, True)
+            for k in state.changed
+        ]
+        output = {k: len(state.shapes) + n for n, k in enumerate(state.changed)}
+        in_place = tuple((k, output[k]) for k in self.stages.arrays)
+        must = tuple((k, output[k]) for k in sorted(state.stacked))
+        return lir.Kernel(BLOCK_LOOP, tuple(arguments), tuple(e.frames[0].stmts), in_place, must)
+
+    # ---- before and after the iterations
+
+    def _start(self) -> None:
+        """Emit the reads of the initial state, and of what the iterations read often."""
+        e, state, stages = self.emitter, self.state, self.stages
+        for k in stages.arrays:
+            self.arrays[k] = self._array(state.shapes[k], 2 * stages.elements(k))
+        for k in stages.copied():
+            self.arrays[k] = self._array(state.shapes[k], state.shapes[k].num_elements)
+        for k in stages.scalars:
+            name = self.scalars[k] = e.fresh("u")
+            e.add(lir.Accumulator(name, state.shapes[k].element_type, self._load(k, self._first(state.shapes[k]))))
+        self.parity = e.fresh("u")
+        e.add(lir.Accumulator(self.parity, T.S32, e.constant(0, T.S32)))
+        for stage in (s for phase in stages.phases for s in phase):
+            i, own = stage.value, stages.renamed.get(stage.value)
+            self.kept[i] = self._array(i.shape, stages.count(i)) if own is None else self.arrays[own]
+        for i in stages.constants:
+            self._constant(i)
+        for k, name in self.arrays.items():
+            shape, axis = state.shapes[k], 0 if k in stages.arrays and stages.blocks > 1 else None
+            with self._elements(shape, axis) as (index, at):
+                e.add(lir.LocalStore(name, at, self._load(k, index)))
+        e.add(lir.Barrier())
+
+    def _constant(self, i: HloInstruction) -> None:
+        """Emit an array of constants, which the body then reads from shared memory."""
+        e, (usual, others) = self.emitter, numbers_of(i)
+        t, name = i.shape.element_type, self._array(i.shape, i.shape.num_elements)
+        with self._elements(i.shape, None) as (_, at):
+            value, select = e.constant(usual, t), scalar_ops.ScalarOp(Opcode.SELECT, t, t)
+            for n, other in others.items():
+                value = e.apply(select, e.index_test(at, n, n), e.constant(other, t), value)
+            e.add(lir.LocalStore(name, at, value))
+        e.sources[i] = lambda index: e.let(t, lir.LocalLoad(name, ix.linearize(index, i.shape.dimensions)))
+
+    def _finish(self) -> None:
+        """Emit the stores of the final state."""
+        e, state, stages = self.emitter, self.state, self.stages
+        now = self._current_parity()
+        for k in stages.arrays:
+            with self._elements(state.shapes[k], 0 if stages.blocks > 1 else None) as (index, at):
+                value = e.let(state.shapes[k].element_type, lir.LocalLoad(self.arrays[k], self._place(k, now, at)))
+                e.add(lir.Store(f"o{k}", ix.linearize(index, state.shapes[k].dimensions), value))
+        stores: list[lir.Stmt] = []
+        for k in stages.scalars:
+            value = e.let(state.shapes[k].element_type, lir.Current(self.scalars[k]))
+            stores.append(lir.Store(f"o{k}", ix.const(0), value))
+        self._in_first_block(stores)
+        if stages.blocks > 1:
+            e.add(lir.Barrier())  # before a block of a smaller launch begins with its next position
+
+    def _in_first_block(self, stores: list[lir.Stmt]) -> None:
+        """Emit stores of what all blocks compute, which one of them stores."""
+        if stores and self.stages.blocks > 1:
+            stores = [lir.If(self.emitter.index_test(self.position, 0, 0), tuple(stores))]
+        for s in stores:
+            self.emitter.add(s)
+
+    def _array(self, shape: Shape, size: int) -> str:
+        name = self.emitter.fresh("s")
+        self.emitter.add(lir.LocalArray(name, shape.element_type, size))
+        return name
+
+    def _load(self, k: int, index: Index) -> str:
+        """Emit the read of an element of an argument."""
+        s = self.state.shapes[k]
+        return self.emitter.let(s.element_type, lir.Load(f"p{k}", ix.linearize(index, s.dimensions)))
+
+    @staticmethod
+    def _first(shape: Shape) -> Index:
+        return tuple(ix.const(0) for _ in shape.dimensions)
+
+    # ---- iterations
+
+    @contextmanager
+    def _iterations(self) -> Iterator[None]:
+        """Open the loop over the iterations; no code that reads the state is hoisted out of it."""
+        e, before, trips = self.emitter, self.emitter.hoist_limit, self.state.trips
+        if trips is not None:
+            with e.loop(Var(e.fresh("n"), trips), LoopKind.SERIAL):
+                e.hoist_limit, e.runs_from = len(e.frames) - 1, len(e.frames)
+                self._bind(self.state.parameter)
+                yield
+        else:
+            with e.while_loop() as test:
+                e.hoist_limit, e.runs_from = len(e.frames) - 1, len(e.frames)
+                self._bind(self.state.condition.parameters[0])
+                self._add_sums(self.state.condition.post_order())
+                test(e.value(self.state.condition.root, ()))
+                self._bind(self.state.parameter)
+                yield
+        e.hoist_limit = before
+
+    def _iteration(self) -> None:
+        """Emit an iteration: its stages, the new arrays, and the new scalars, which are assigned last."""
+        e, state, stages = self.emitter, self.state, self.stages
+        self._add_sums(stages.order)
+        renamed = stages.renamed
+        for phase in stages.phases:
+            for stage in phase:
+                i, axis = stage.value, stages.axis.get(stage.value)
+                k = renamed.get(i)
+                with self._elements(i.shape, axis, stage.threads) as (index, at):
+                    place = at if k is None else self._place(k, self.next, at)
+                    self._store(lir.LocalStore(self.kept[i], place, e.value(i, index)), at, stages.count(i))
+            e.add(lir.Barrier())
+            e.sources.update({s.value: self._stage_reader(s.value, renamed.get(s.value)) for s in phase})
+        for k in stages.arrays:
+            if renamed.get(state.new[k]) != k:
+                self._new_array(k)
+        for k in sorted(state.stacked):
+            self._store_slice(k)
+        new = {k: e.value(state.new[k], self._first(state.shapes[k])) for k in stages.scalars}
+        e.add(lir.Barrier())
+        for k, value in new.items():
+            e.add(lir.Assign(self.scalars[k], value))
+        e.add(lir.Assign(self.parity, e.let(T.S32, lir.IndexValue(self.next))))
+
+    def _new_array(self, k: int) -> None:
+        """Emit the computation of a new array that is no stage."""
+        e, new, shape = self.emitter, self.state.new[k], self.state.shapes[k]
+        axis = 0 if self.stages.blocks > 1 else None
+        with self._elements(shape, axis, self.stages.threads_of(new)) as (index, at):
+            store = lir.LocalStore(self.arrays[k], self._place(k, self.next, at), e.value(new, index))
+            self._store(store, at, self.stages.elements(k))
+
+    def _store_slice(self, k: int) -> None:
+        """Emit the stores of the slice that an iteration writes to a stacked array."""
+        e, op = self.emitter, self.state.new[k]
+        update = op.operands[1]
+        axis = self.stages.axis.get(update)
+        with self._elements(update.shape, axis, self.stages.threads_of(update)) as (index, at):
+            value = e.value(update, index)
+            starts = update_starts(e, op)
+            to = tuple(i + s for i, s in zip(index, starts, strict=True))
+            stored: lir.Stmt = lir.Store(f"o{k}", ix.linearize(to, op.shape.dimensions), value)
+            if axis is None and self.stages.blocks > 1:
+                stored = lir.If(e.index_test(self.position, 0, 0), (stored,))
+            self._store(stored, at, self.stages.count(update))
+
+    # ---- loops over elements
+
+    @contextmanager
+    def _elements(self, shape: Shape, axis: int | None, threads: int = 1) -> Iterator[tuple[Index, IndexExpr]]:
+        """Open a loop over the elements of an array, yielding an index into it and its offset among them.
+
+        Args:
+            shape: of the array.
+            axis: the dimension of which a block has one position.
+            threads: number of threads that compute an element together; the last warp has whole elements.
+        """
+        e = self.emitter
+        dims = [n for d, n in enumerate(shape.dimensions) if d != axis]
+        count = 1
+        for n in dims:
+            count *= n
+        extent = count * threads
+        lane = Var(e.fresh("l"), extent if threads == 1 else -(-extent // WARP) * WARP)
+        with e.loop(lane, LoopKind.INDEPENDENT):
+            before, e.hoist_limit = e.hoist_limit, len(e.frames) - 1
+            at = ix.of(lane).floordiv(threads)
+            self.is_inside, self.threads, self.thread = True, threads, ix.of(lane).mod(threads)
+            inside = iter(ix.delinearize(at.mod(count), dims))
+            index = tuple(self.position if d == axis else next(inside) for d in range(shape.rank))
+            yield index, at
+            self.is_inside, self.threads, self.thread = False, 1, ix.const(0)
+            e.hoist_limit = before
+
+    def _store(self, store: lir.Stmt, at: IndexExpr, count: int) -> None:
+        """Emit the store of an element that some threads have computed, by the first of them."""
+        e = self.emitter
+        if self.threads == 1:
+            e.add(store)
+            return
+        tests = [e.index_test(self.thread, 0, 0)]
+        if at.range[1] >= count:
+            tests.append(e.index_test(at, None, count - 1))
+        e.add(lir.If(e.all_of(tests), (store,)))
+
+    # ---- reads of carried values and stages
+
+    def _bind(self, whole: HloInstruction) -> None:
+        """Make the elements of a parameter read the state as it is at the start of an iteration."""
+        e = self.emitter
+        self.now = self._current_parity()
+        self.next = self.now * -1 + 1
+        for i in whole.users:
+            e.sources[i] = self._reader(i.attributes["index"])
+
+    def _current_parity(self) -> IndexExpr:
+        e = self.emitter
+        return ix.of(e.runtime(e.let(T.S32, lir.Current(self.parity)), 0, 1))
+
+    def _reader(self, k: int) -> Callable[[Index], str]:
+        e, shape, now = self.emitter, self.state.shapes[k], self.now
+        if k in self.scalars:
+            return lambda index: e.let(shape.element_type, lir.Current(self.scalars[k]))
+        if k in self.stages.arrays:
+            axis = 0 if self.stages.blocks > 1 else None
+            return lambda index: e.let(
+                shape.element_type,
+                lir.LocalLoad(self.arrays[k], self._place(k, now, self._offset(index, shape, axis))),
+            )
+        if k in self.arrays:
+            return lambda index: e.let(
+                shape.element_type, lir.LocalLoad(self.arrays[k], ix.linearize(index, shape.dimensions))
+            )
+        return lambda index: self._load(k, index)
+
+    def _stage_reader(self, i: HloInstruction, k: int | None) -> Callable[[Index], str]:
+        e, axis, following, name = self.emitter, self.stages.axis.get(i), self.next, self.kept[i]
+
+        def read(index: Index) -> str:
+            at = self._offset(index, i.shape, axis)
+            place = at if k is None else self._place(k, following, at)
+            return e.let(i.shape.element_type, lir.LocalLoad(name, place))
+
+        return read
+
+    def _place(self, k: int, parity: IndexExpr, at: IndexExpr) -> IndexExpr:
+        """Return the offset of an element in one of the two copies of an array."""
+        return parity * self.stages.elements(k) + at
+
+    def _offset(self, index: Index, shape: Shape, axis: int | None) -> IndexExpr:
+        """Return the offset of an element among those that this block has of an array."""
+        if axis is not None and index[axis] != self.position:
+            raise UnsupportedError(f"%{self.state.loop.name}: {shape} is read at the position of another block")
+        kept = [d for d in range(shape.rank) if d != axis]
+        return ix.linearize([index[d] for d in kept], [shape.dimensions[d] for d in kept])
+
+    # ---- sums
+
+    def _add_sums(self, instructions: list[HloInstruction]) -> None:
+        """Make the sums and products among some instructions computed by as many threads as their stage has."""
+        for i in instructions:
+            if i.opcode is Opcode.DOT:
+                self.emitter.sources[i] = self._product_reader(i)
+            elif i.opcode is Opcode.REDUCE and i.shape.is_array:
+                self.emitter.sources[i] = self._sum_reader(i)
+
+    def _product_reader(self, dot: HloInstruction) -> Callable[[Index], str]:
+        e, t = self.emitter, dot.shape.element_type
+
+        def element(o: HloInstruction, index: Index) -> str:
+            value, own = e.value(o, index), o.shape.element_type
+            return value if own is t else e.apply(scalar_ops.conversion(own, t), value)
+
+        def read(index: Index) -> str:
+            def product(inner: Index) -> str:
+                lhs, rhs = operand_indices(dot, index, inner)
+                x, y = element(dot.operands[0], lhs), element(dot.operands[1], rhs)
+                return e.apply(scalar_ops.binary(Opcode.MULTIPLY, t), x, y)
+
+            return self._summed(t, Opcode.ADD, contracted_sizes(dot), product)
+
+        return read
+
+    def _sum_reader(self, reduce: HloInstruction) -> Callable[[Index], str]:
+        e, t = self.emitter, reduce.shape.element_type
+        combiner = combiner_of(reduce.attributes["to_apply"])
+        source, start = reduce.operands
+        dims = sorted(reduce.dimensions)
+
+        def read(index: Index) -> str:
+            if combiner is None or not is_supported_type(t):  # it is not divided
+                return reduce_values(e, reduce, index)[0]
+
+            def element(inner: Index) -> str:
+                kept, at = iter(index), dict(zip(dims, inner, strict=True))
+                return e.value(source, tuple(at[d] if d in at else next(kept) for d in range(source.shape.rank)))
+
+            found = self._summed(t, combiner, [source.shape.dimensions[d] for d in dims], element)
+            return e.inline(reduce.attributes["to_apply"], [e.value(start, ()), found])[0]
+
+        return read
+
+    def _summed(self, t: T, combiner: Opcode, sizes: list[int], element: Callable[[Index], str]) -> str:
+        """Emit the combination of elements by the threads that share this one, and return its name.
+
+        Args:
+            t: type of the elements.
+            combiner: how they are combined.
+            sizes: of the dimensions along which they lie.
+            element: emits the element at an index along these dimensions.
+        """
+        e, count = self.emitter, 1
+        for n in sizes:
+            count *= n
+        if not self.is_inside and count > WARP:
+            return self._summed_by_block(t, combiner, sizes, count, element)
+        threads, thread = self.threads, self.thread
+        if any(f.is_guard for f in e.frames):  # threads of a warp may be in other branches
+            threads, thread = 1, ix.const(0)
+        identity = e.constant(scalar_ops.identity_of(combiner, t), t)
+        name = e.fresh("a")
+        e.add(lir.Accumulator(name, t, identity))
+        step = Var(e.fresh("r"), -(-count // threads))
+        at = ix.of(step) * threads + thread
+        with e.loop(step, LoopKind.UNROLLED if step.extent <= UNROLL_LIMIT else LoopKind.SERIAL):
+            self.threads, before = 1, self.threads
+            value = element(ix.delinearize(at.mod(count), sizes))
+            self.threads = before
+            if count % threads:
+                select = scalar_ops.ScalarOp(Opcode.SELECT, t, t)
+                value = e.apply(select, e.index_test(at, None, count - 1), value, identity)
+            now = e.let(t, lir.Current(name))
+            e.add(lir.Assign(name, e.apply(scalar_ops.binary(combiner, t), now, value)))
+        if threads > 1:
+            e.add(lir.CombineThreads((lir.Combined(name, t, combiner),), Team(threads, 1)))
+        return e.let(t, lir.Current(name))
+
+    def _summed_by_block(
+        self, t: T, combiner: Opcode, sizes: list[int], count: int, element: Callable[[Index], str]
+    ) -> str:
+        """Emit the combination of elements that every thread needs, as in a condition, by all of them."""
+        e, name, lane = self.emitter, self.emitter.fresh("a"), Var(self.emitter.fresh("l"), count)
+        e.add(lir.Accumulator(name, t, e.constant(scalar_ops.identity_of(combiner, t), t)))
+        with e.loop(lane, LoopKind.INDEPENDENT):
+            self.is_inside, before, e.hoist_limit = True, e.hoist_limit, len(e.frames) - 1
+            value = element(ix.delinearize(ix.of(lane), sizes))
+            now = e.let(t, lir.Current(name))
+            e.add(lir.Assign(name, e.apply(scalar_ops.binary(combiner, t), now, value)))
+            self.is_inside, e.hoist_limit = False, before
+        e.add(lir.CombineThreads((lir.Combined(name, t, combiner),)))
+        return e.let(t, lir.Current(name))
