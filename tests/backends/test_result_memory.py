@@ -76,6 +76,46 @@ def test_a_result_takes_the_memory_of_a_freed_one() -> None:
     np.testing.assert_array_equal(again, x + x)
 
 
+def placed(x: Array, place: int) -> Array:
+    """Return a copy that begins at a place of a page."""
+    raw = np.empty(x.nbytes + 2 * PAGE, np.uint8)
+    start = (place - raw.ctypes.data) % PAGE
+    copy = raw[start : start + x.nbytes].view(x.dtype)
+    copy[...] = x
+    return copy
+
+
+def bytes_ahead(result: Array, argument: Array) -> int:
+    """Return how far in a page the stores to a result are ahead of the loads from an argument."""
+    return (result.ctypes.data - argument.ctypes.data - 1) % PAGE + 1
+
+
+@pytest.mark.parametrize("from_python", [False, True])
+def test_loads_do_not_wait_for_stores_to_results(from_python: bool) -> None:
+    exe = program()
+    for place in range(0, PAGE, 192):  # memory of results is new first, and then that of the last one
+        x = placed(ones(), place)
+        argument = np.broadcast_to(x[:1], (COUNT,)) if from_python else x
+        result = called(exe, argument)
+        np.testing.assert_array_equal(result, x + x)
+        assert from_python or bytes_ahead(result, x) >= 1024
+
+
+def test_a_result_is_far_from_several_arguments() -> None:
+    exe = compile(f"""
+        HloModule m
+        ENTRY main {{
+          x = f32[{COUNT}] parameter(0)
+          y = f32[{COUNT}] parameter(1)
+          ROOT r = f32[{COUNT}] add(x, y)
+        }}
+    """)
+    for places in ((0, 2048), (100, 1900), (3000, 3100), (64, 64)):
+        arguments = [placed(ones(), p) for p in places]
+        (result,) = exe(*arguments)
+        assert min(bytes_ahead(result, x) for x in arguments) >= 768
+
+
 def test_results_that_live_share_no_memory() -> None:
     exe, x = program(), ones()
     results = [called(exe, x * n) for n in range(5)]

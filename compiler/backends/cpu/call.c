@@ -142,6 +142,9 @@ static int may_donate(const struct program *p, char *const *parameters, object *
 static object *make_results(const struct program *p, struct frame *f, object *arguments) {
   object *const out = api.new_list(p->result_count);
   if (!out) return 0;
+  read_beside.count = 0;
+  for (int k = 0; k < p->parameter_count; k++)
+    if (p->parameters[k].size >= LARGE) add_read((uintptr_t)f->parameters[k]);
   for (int k = 0; k < p->result_count; k++) {
     const int alias = p->results[k].alias;
     object *item;

@@ -302,6 +302,9 @@ class CpuExecutable:
     def _make_results(self, arrays: Sequence[Any], arguments: list[Array], donate: bool) -> list[Array]:
         if not self._donated and self._result_bytes < LARGE:
             return [np.empty(dimensions, dtype) for dtype, dimensions in self._returned]
+        if RUNTIME.calls_arrays:
+            large = [a for a in arguments if a.nbytes >= LARGE]
+            RUNTIME.held.hlogym_read_beside(pointers(large), len(large))
         new = iter(new_results(self._new, self._new_result))
         results = []
         for n in range(len(self._returned)):

@@ -7,7 +7,8 @@
 
    Results begin at different places of their pages, and not where arrays of other libraries begin: a load whose address
    equals that of an earlier store in the lower 12 bits waits for it (see `assign_offsets` in runtime/buffers.py). Their
-   places lie between those of temporaries. This file is part of the runtime's translation unit, before call.c. */
+   places lie between those of temporaries. Large arguments may begin anywhere: a result begins where its stores are far
+   ahead of the loads from each of them. This file is part of the runtime's translation unit, before call.c. */
 
 #define LARGE (1 << 16)     /* bytes; smaller results are left to numpy */
 #define HUGE_PAGE (4 << 20) /* blocks from this size on ask for huge pages, as numpy's do */
@@ -17,6 +18,8 @@
 #define PLACE 256
 #define RESULT_PLACES 15
 #define RESULT_STEP 4
+#define FAR_AHEAD 1024 /* bytes in a page from which on loads from an argument do not wait for stores to a result */
+#define MOST_READ 16   /* arguments to which a result is compared */
 
 struct block { /* before the array */
   void *memory;
@@ -54,19 +57,67 @@ EXPORT void hlogym_keep_results(int64_t limit) {
 
 EXPORT int64_t hlogym_kept_results(void) { return (int64_t)kept.bytes; }
 
-static struct block *new_block(size_t size) {
+/* The large arguments of the call for which results are made. */
+static struct {
+  uintptr_t starts[MOST_READ];
+  int count;
+} read_beside;
+
+static void add_read(uintptr_t start) {
+  if (read_beside.count < MOST_READ) read_beside.starts[read_beside.count++] = start;
+}
+
+/* Set the addresses of the large arguments for which the next results are made. */
+EXPORT void hlogym_read_beside(const uintptr_t *starts, int count) {
+  read_beside.count = 0;
+  for (int k = 0; k < count; k++) add_read(starts[k]);
+}
+
+/* Return how many bytes of a page the stores to an array are ahead of the loads from the arguments, at least. */
+static uintptr_t least_ahead(uintptr_t start) {
+  uintptr_t least = PAGE_BYTES;
+  for (int k = 0; k < read_beside.count; k++) {
+    const uintptr_t ahead = (start - read_beside.starts[k] - 1) % PAGE_BYTES + 1; /* a whole page for the same place */
+    if (ahead < least) least = ahead;
+  }
+  return least;
+}
+
+static uintptr_t place_of(unsigned number) {
+  return (RESULT_STEP * number % RESULT_PLACES + 1) * PLACE + PLACE / 2;
+}
+
+/* Return the place in a page of the next result. */
+static uintptr_t next_place(void) {
   static unsigned number;
-  const size_t more = BLOCK_HEAD + PAGE_BYTES;
-  void *memory;
-  if (size > SIZE_MAX - more || posix_memalign(&memory, BLOCK_HEAD, more + size)) return 0;
-  const uintptr_t place = (RESULT_STEP * number++ % RESULT_PLACES + 1) * PLACE + PLACE / 2;
+  unsigned best = number;
+  uintptr_t most = 0;
+  for (unsigned k = number; k < number + RESULT_PLACES && most < FAR_AHEAD; k++) {
+    const uintptr_t ahead = least_ahead(place_of(k));
+    if (ahead > most) best = k, most = ahead;
+  }
+  number = best + 1;
+  return place_of(best);
+}
+
+/* Return the head of a block of memory, put in front of the place where its array begins. */
+static struct block *placed(void *memory, size_t size) {
   uintptr_t start = (uintptr_t)memory + BLOCK_HEAD;
-  start += (place - start) % PAGE_BYTES;
+  start += (next_place() - start) % PAGE_BYTES;
   struct block *const b = block_of((void *)start);
   b->memory = memory;
   b->size = size;
+  return b;
+}
+
+static struct block *new_block(size_t size) {
+  const size_t more = BLOCK_HEAD + PAGE_BYTES;
+  void *memory;
+  if (size > SIZE_MAX - more || posix_memalign(&memory, BLOCK_HEAD, more + size)) return 0;
+  struct block *const b = placed(memory, size);
   if (size >= HUGE_PAGE) {
-    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), first = (start + page - 1) / page * page;
+    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    const uintptr_t first = ((uintptr_t)array_of(b) + page - 1) / page * page;
     madvise((void *)first, size - page, MADV_HUGEPAGE); /* a hint: it may fail */
   }
   return b;
@@ -76,7 +127,11 @@ static struct block *new_block(size_t size) {
 static void *take_memory(void *context, size_t size) {
   (void)context;
   for (int k = kept.count - 1; k >= 0; k--)
-    if (kept.blocks[k]->size >= size && kept.blocks[k]->size - size <= size / 8) return array_of(forget(k));
+    if (kept.blocks[k]->size >= size && kept.blocks[k]->size - size <= size / 8) {
+      struct block *const b = forget(k);
+      const int is_far = least_ahead((uintptr_t)array_of(b)) >= FAR_AHEAD;
+      return array_of(is_far ? b : placed(b->memory, b->size));
+    }
   struct block *b = new_block(size);
   if (!b && hlogym_release_results() > 0) b = new_block(size);
   return b ? array_of(b) : 0;
