@@ -186,13 +186,15 @@ def _study(
     study.sampler = optuna.samplers.TPESampler(seed=(config.seed + len(study.trials)) % 2**32)
     own = config.to_json() | {"evaluations": evaluations, "fixed": _values(config, fixed)}
     begun: dict[str, Any] = study.user_attrs.get(_SETTINGS, own)
-    differing = {key for key in own.keys() & begun.keys() - _OF_A_COMMAND if own[key] != begun[key]}
+    differing = [
+        f"{key}={own[key]} (it has {begun[key]})"
+        for key in own.keys() & begun.keys() - _OF_A_COMMAND
+        if own[key] != begun[key]
+    ]
     if differing:
-        named = {"env"} & differing or differing  # defaults of other settings differ by environment
-        listed = ", ".join(f"{key}={own[key]} (it has {begun[key]})" for key in sorted(named))
         raise SearchError(
-            f"study {study.study_name!r} was begun with other settings, so that results cannot be compared: {listed}; "
-            "repeat its settings, or choose another --name"
+            f"study {study.study_name!r} was begun with other settings, so that results cannot be compared: "
+            f"{', '.join(sorted(differing))}; repeat its settings, or choose another --name"
         )
     study.set_user_attr(_SETTINGS, begun)
     return study

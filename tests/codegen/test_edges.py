@@ -58,7 +58,21 @@ def wavelet(columns: int, levels: int) -> str:
     return "\n".join(lines)
 
 
+def joined_rows(arrays: int, columns: int) -> str:
+    """Return rows of several arrays, joined in each of 5 examples; the first is computed, the others are copied."""
+    lines = [f"x{k} = f32[5,1,{columns}] parameter({k})" for k in range(arrays)]
+    names = ", ".join(["e", *(f"x{k}" for k in range(1, arrays))])
+    lines += [
+        f"e = f32[5,1,{columns}] multiply(x0, x1)",
+        f"c = f32[5,{arrays},{columns}] concatenate({names}), dimensions={{1}}",
+        f"y = f32[5,{arrays},{columns}] parameter({arrays})",
+        f"ROOT r = f32[5,{arrays},{columns}] add(c, y)",
+    ]
+    return "\n".join(lines)
+
+
 PROGRAMS = {
+    "joined rows": joined_rows(9, 70),
     "wavelet of short rows": wavelet(48, 2),
     "pad": pad("5,60", "1_2x3_4", "8,67"),
     "pad of bf16": pad("5,60", "1_2x3_4", "8,67", "bf16"),
@@ -160,6 +174,23 @@ def _is_test(s: lir.Stmt) -> bool:
 def test_the_middle_of_a_pad_has_no_tests() -> None:
     assert (60, False) in loops_of(PROGRAMS["pad"])
     assert not any(tests for _, tests in loops_of(PROGRAMS["pad"]))
+
+
+@pytest.mark.parametrize(("arrays", "columns", "loops"), [(9, 70, 9), (16, 300, 16), (20, 300, 1), (2, 300, 1)])
+def test_rows_of_many_arrays_have_a_loop_for_each(arrays: int, columns: int, loops: int) -> None:
+    found = loops_of(joined_rows(arrays, columns))
+    assert found == [(columns, loops == 1)] * loops
+
+
+def test_short_rows_whose_padding_depends_on_an_outer_loop_have_a_branch_around_them() -> None:
+    text = """
+        x = f32[5,40,2] parameter(0)
+        z = f32[] constant(7)
+        p = f32[8,40,2] pad(x, z), padding=1_2x0_0x0_0
+        y = f32[2] parameter(1)
+        b = f32[8,40,2] broadcast(y), dimensions={2}
+        ROOT r = f32[8,40,2] multiply(p, b)"""
+    assert [tests for _, tests in loops_of(text)] == [False, False]
 
 
 def test_a_dilated_pad_has_a_loop_over_groups() -> None:

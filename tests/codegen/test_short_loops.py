@@ -240,15 +240,17 @@ def test_what_follows_reductions_of_rows_is_computed_for_many_rows(rows: int, co
     assert ("_of[" in source) == (bool(stages) and rows >= 16)
 
 
-@pytest.mark.parametrize(("columns", "vectors"), [(2, 0), (3, 0), (4, 1)])
-def test_light_loops_of_less_than_four_elements_are_left_to_the_compiler(columns: int, vectors: int) -> None:
+@pytest.mark.parametrize(("columns", "are_groups"), [(2, True), (3, True), (4, False)])
+def test_light_loops_of_less_than_four_elements_run_over_groups(columns: int, are_groups: bool) -> None:
     text = f"""
     a = f32[40,50,{columns}] parameter(0)
     b = f32[40,{columns}] parameter(1)
     w = f32[40,50,{columns}] broadcast(b), dimensions={{0,2}}
     ROOT r = f32[40,50,{columns}] subtract(a, w)
     """
-    assert checked(text, Schedule()).count("omp simd") == vectors
+    source = checked(text, Schedule())
+    assert source.count("omp simd") == 1
+    assert (f"_e{columns - 1} = " in source) == are_groups
 
 
 @pytest.mark.parametrize("t", ["f32", "s32"])

@@ -34,11 +34,6 @@ INLINE int64_t hlogym_opaque(int64_t x) {
   __asm__("" : "+r"(x));
   return x;
 }
-#define CLZ32(x) __builtin_clz(x)
-#define CLZ64(x) __builtin_clzll(x)
-#define POPCOUNT32(x) __builtin_popcount(x)
-#define POPCOUNT64(x) __builtin_popcountll(x)
-
 /* Write the positions of the flags that are not zero to `list`, then 16 zeros, and return their number. */
 static inline int32_t hlogym_flagged(const int32_t *flags, int32_t count, int32_t *list) {
   int32_t found = 0, at = 0;
@@ -94,6 +89,33 @@ INLINE float BITS_TO_F32(uint32_t x) { union { uint32_t u; float f; } v = {x}; r
 INLINE uint32_t F32_TO_BITS(float x) { union { float f; uint32_t u; } v = {x}; return v.u; }
 INLINE double BITS_TO_F64(uint64_t x) { union { uint64_t u; double f; } v = {x}; return v.f; }
 INLINE uint64_t F64_TO_BITS(double x) { union { double f; uint64_t u; } v = {x}; return v.u; }
+/* Counts of bits. Vectors of integers have no instructions for them before AVX-512. */
+#ifdef __AVX512CD__
+#define CLZ32(x) __builtin_clz(x)
+#else
+/* The exponent of the highest bit. Without the bits that follow one, no number is rounded up to the next power of two. */
+INLINE int32_t hlogym_clz32(uint32_t x) {
+  const float highest = (float)(int32_t)(x & ~(x >> 1));
+  const int32_t zeros = 158 - (int32_t)(F32_TO_BITS(highest) >> 23);
+  return (int32_t)x < 0 ? 0 : zeros;
+}
+#define CLZ32(x) hlogym_clz32(x)
+#endif
+#ifdef __AVX512VPOPCNTDQ__
+#define POPCOUNT32(x) __builtin_popcount(x)
+#else
+/* Sums of adjacent bits, then of adjacent groups of bits: without a product, from which gcc would make an instruction. */
+INLINE uint32_t hlogym_popcount32(uint32_t x) {
+  x -= x >> 1 & 0x55555555u;
+  x = (x & 0x33333333u) + (x >> 2 & 0x33333333u);
+  x = (x + (x >> 4)) & 0x0f0f0f0fu;
+  x += x >> 8;
+  return (x + (x >> 16)) & 0x3fu;
+}
+#define POPCOUNT32(x) hlogym_popcount32(x)
+#endif
+#define CLZ64(x) __builtin_clzll(x)
+#define POPCOUNT64(x) __builtin_popcountll(x)
 /* Integers in the total order of the floats: -NaN < -inf < ... < -0 < 0 < ... < inf < NaN. */
 INLINE int32_t TOTAL_ORDER_F32(float x) {
   int32_t bits = (int32_t)F32_TO_BITS(x);

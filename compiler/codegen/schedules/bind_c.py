@@ -58,6 +58,7 @@ from compiler.codegen.schedules.schedule import FIELD_RANGES, LOCAL_BYTES, Sched
 from compiler.codegen.schedules.selected_offsets import select_offsets
 from compiler.codegen.schedules.separate_columns import separate_columns
 from compiler.codegen.schedules.shared_values import share_values
+from compiler.codegen.schedules.short_groups import write_out_groups
 from compiler.codegen.schedules.short_loops import merge_narrow_columns, unroll_short_loops
 from compiler.codegen.schedules.short_moves import write_out_moves
 from compiler.codegen.schedules.short_rows import split_rows
@@ -176,6 +177,7 @@ def _with_separate_cases(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
 def _with_short_rows(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
     body = kernel.body
     if schedule.vector:
+        body = write_out_groups(body) if schedule.short else body
         body = divide_repeats(unroll_short_loops(body, schedule.short), schedule.short)
     if schedule.stages and schedule.vector:
         body = split_rows(block_rows(stage_rows(body, schedule.stages)))

@@ -19,6 +19,7 @@ import enum
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 import numpy as np
@@ -51,8 +52,11 @@ TEST_WORK = 4
 """Statements that take as long as a test of an element in a vector and the two loads between which it selects."""
 MAX_RANGES = 9
 """Maximum number of ranges of a loop over single elements."""
-MAX_OUTCOMES = 5
-"""Maximum number of outcomes for which the body of an outer loop is copied."""
+MAX_OUTCOMES, MAX_ROWS = 5, 16
+"""Maximum number of outcomes for which the body of an outer loop is copied, and of those that leave most of it out."""
+LEFT_OUT, LEAST_LEFT_OUT = 3, 256
+"""By what factor the work of a row then shrinks, and by how many statements at least: gcc makes copies of a loop for a
+few tests, and a branch per row takes time as well."""
 MAX_REMAINDERS = 4
 """Maximum number of elements of a group whose outcomes differ."""
 MAX_STATEMENTS = 700
@@ -132,8 +136,11 @@ class _Edges:
                 ranges = self._ranges(s, tests)
                 if ranges is not None:
                     return ranges
-            if branches is not _Branches.NONE and tests and (self._has_ranges(s.body) or _has_no_vectors(s, tests)):
-                return (self._branches(s, tests, branches),)
+            if branches is not _Branches.NONE and tests:
+                if _leaves_most_out(s, tests):
+                    return (self._branches(s, tests, branches, MAX_ROWS),)
+                if self._has_ranges(s.body) or _has_no_vectors(s, tests) or _has_short_rows(s, tests):
+                    return (self._branches(s, tests, branches),)
         return (map_bodies(s, lambda inner: self._body(inner, branches)),)
 
     def _body(self, body: Body, branches: _Branches) -> Body:
@@ -158,12 +165,12 @@ class _Edges:
 
     # ---- loops around others
 
-    def _branches(self, s: For, tests: Sequence[lir.IndexTest], branches: _Branches) -> For:
-        """Return a loop whose body is copied for the outcomes of the tests."""
+    def _branches(self, s: For, tests: Sequence[lir.IndexTest], branches: _Branches, most: int = MAX_OUTCOMES) -> For:
+        """Return a loop whose body is copied for the outcomes of the tests, which are `most` at most."""
         outcomes = outcomes_of(tests, np.arange(s.var.extent))
         if branches is _Branches.MIDDLE:
             body = self._apart(s.body, tests, outcomes)
-        elif len(np.unique(outcomes, axis=1).T) <= MAX_OUTCOMES:
+        elif len(np.unique(outcomes, axis=1).T) <= most:
             body = self._body(self._decide(s.body, list(tests), outcomes, {}), branches)
         else:
             body = self._body(s.body, branches)
@@ -251,10 +258,65 @@ def _has_no_vectors(s: For, tests: Sequence[lir.IndexTest]) -> bool:
     These are loops that compute a function where a test holds, and those that load the same element for all of them
     there, which is under a mask then.
     """
-    names = {x.name for x in walk(s.body) if isinstance(x, lir.Let) and x.value in tests}
-    inner = [x for x in walk(s.body) if isinstance(x, For) and not has_loop(x.body)]
-    branches = [(f.var, x) for f in inner for x in walk(f.body) if isinstance(x, lir.If) and x.condition in names]
+    branches = ((f.var, x) for f in _loops_over_elements(s) for x in _decided(f.body, _names_of(tests, s.body)))
     return any(_needs_branch(x, v) for v, branch in branches for x in walk((*branch.then, *branch.otherwise)))
+
+
+def _has_short_rows(s: For, tests: Sequence[lir.IndexTest]) -> bool:
+    """Check whether the tests of a loop are in many short rows inside, which are only joined where they have none."""
+    names = _names_of(tests, s.body)
+    loops = [x for x in s.body if isinstance(x, For) and x.var.extent >= MIN_RANGE]
+    inner = [y for x in loops for y in x.body if isinstance(y, For) and y.var.extent < MIN_RANGE]
+    return any(any(_decided(y.body, names)) for y in inner)
+
+
+def _leaves_most_out(s: For, tests: Sequence[lir.IndexTest]) -> bool:
+    """Check whether most work of the loops over elements inside of a loop is in branches that its tests do not take.
+
+    So it is where rows are joined from many arrays: vectors load the elements of all of them.
+    """
+    loops = [f for f in _loops_over_elements(s) if f.var.extent >= MIN_RANGE]
+    whole = sum(f.var.extent * _work_where(f.body, {}) for f in loops)
+    if whole < LEAST_LEFT_OUT:
+        return False
+    lets = [x for x in walk(s.body) if isinstance(x, lir.Let)]
+    tests_by_name = {x.name: x.value for x in lets if isinstance(x.value, lir.IndexTest)}
+    outcomes, counts = np.unique(outcomes_of(tests, np.arange(s.var.extent)), axis=1, return_counts=True)
+    if len(counts) > MAX_ROWS:
+        return False
+    taken = 0
+    for outcome, count in zip(outcomes.T.tolist(), counts.tolist(), strict=True):
+        facts = dict(zip(tests, outcome, strict=True))
+        holds = {name: facts[test] for name, test in tests_by_name.items() if test in facts}
+        taken += count * sum(f.var.extent * _work_where(f.body, holds) for f in loops)
+    taken //= s.var.extent
+    return whole >= max(LEFT_OUT * taken, taken + LEAST_LEFT_OUT)
+
+
+def _work_where(body: Body, holds: Mapping[str, bool]) -> int:
+    """Return the work of statements of which vectors compute both sides of branches, but for those on known values."""
+    total = 0
+    for s in body:
+        if not isinstance(s, lir.If):
+            total += work_of((s,))
+        elif s.condition in holds:
+            total += _work_where(s.then if holds[s.condition] else s.otherwise, holds)
+        else:
+            total += 1 + _work_where(s.then, holds) + _work_where(s.otherwise, holds)
+    return total
+
+
+def _names_of(tests: Sequence[lir.IndexTest], body: Body) -> set[str]:
+    return {x.name for x in walk(body) if isinstance(x, lir.Let) and x.value in tests}
+
+
+def _loops_over_elements(s: For) -> list[For]:
+    return [x for x in walk(s.body) if isinstance(x, For) and not has_loop(x.body)]
+
+
+def _decided(body: Body, names: AbstractSet[str]) -> Iterator[lir.If]:
+    """Yield the branches on some values."""
+    return (x for x in walk(body) if isinstance(x, lir.If) and x.condition in names)
 
 
 def _needs_branch(s: lir.Stmt, v: Var) -> bool:

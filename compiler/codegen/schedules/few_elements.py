@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from compiler.codegen.nest.loop_ir import For, LoopKind
 from compiler.codegen.nest.traversal import indices_in, walk
-from compiler.codegen.nest.work import work_of
+from compiler.codegen.nest.work import is_expensive, work_of
 from compiler.codegen.schedules.known_tests import COPYABLE
 from compiler.codegen.schedules.loop_transforms import has_loop
 
 NEAR = 4
-"""Maximum distance of elements that adjacent iterations of the outer loop access: vectors of as many are separated."""
+"""Maximum distance of elements that adjacent iterations of the outer loop access: vectors of as many are separated.
+Only functions and divisions are worth vectors whose elements are gathered."""
 LONG = 16
 """Minimum number of iterations of the loop around."""
 MOST_WORK = 256
@@ -40,7 +41,7 @@ def has_few_elements(s: For, short: int, most: int = MOST_WORK) -> bool:
         return False
     if sum(x.var.extent * work_of(x.body) for x in loops) > most:
         return False
-    return all(abs(i.coefficient(s.var)) <= NEAR for i in indices_in(s.body))
+    return all(abs(i.coefficient(s.var)) <= NEAR for i in indices_in(s.body)) or any(map(is_expensive, walk(s.body)))
 
 
 def is_free(s: For) -> bool:
