@@ -11,7 +11,7 @@ RUNTIME_STAMP := $(VENV)/.runtime-installed
 DEV_STAMP     := $(VENV)/.dev-installed
 
 .DEFAULT_GOAL := help
-.PHONY: help check-tools venv venv-dev demo test test-slow lint format update-golden docs docs-serve clean distclean
+.PHONY: help check-tools venv venv-dev demo test test-thorough test-slow lint format update-golden docs docs-serve clean distclean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | awk -F '\t' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -41,10 +41,13 @@ venv-dev: $(DEV_STAMP)  ## the same with the tools for tests, and JAX
 demo: venv  ## a tour in a few minutes: compile, check, train, evaluate
 	$(BIN)/hlogym demo
 
-test: lint  ## lint, types and tests
+test: lint  ## lint, types and the tests that take little time
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m 'not thorough and not slow and not gpu'
+
+test-thorough: lint  ## the same with the thorough tests, as continuous integration runs them
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
-test-slow: venv-dev  ## the tests left out of `make test`
+test-slow: venv-dev  ## the tests left out of both: fuzzing, sanitizers and other long ones
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m 'slow and not gpu'
 
 lint: venv-dev  ## ruff, mypy and the list of words to avoid

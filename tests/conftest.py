@@ -1,6 +1,7 @@
 """Options of the whole test suite."""
 
 import signal
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -8,6 +9,48 @@ from hypothesis import settings
 # Use the same examples in each run, so that failures are reproducible; --hypothesis-profile=default samples new ones.
 settings.register_profile("steady", derandomize=True)
 settings.load_profile("steady")
+
+TESTS = Path(__file__).parent
+THOROUGH = (
+    "docs/test_examples.py",
+    "docs/test_quickstart.py",
+    "docs/test_recipes.py",
+    "docs/test_site.py",
+    "env/test_cheating.py",
+    "env/test_isolated.py",
+    "env/test_measurement.py",
+    "env/test_ray_measurer.py",
+    "env/test_service.py",
+    "env/test_states.py",
+    "experiments/test_cli.py",
+    "experiments/test_emulated_gpu.py",
+    "experiments/test_failed_measurements.py",
+    "experiments/test_leaderboard.py",
+    "experiments/test_module_command.py",
+    "experiments/test_natives.py",
+    "experiments/test_pass_orders.py",
+    "experiments/test_plots.py",
+    "experiments/test_safe_training.py",
+    "experiments/test_tools.py",
+    "experiments/test_training.py",
+    "experiments/test_training_failures.py",
+    "experiments/test_vector_training.py",
+    "frontends/test_torch.py",
+    "frontends/test_torch_export.py",
+    "frontends/test_torch_numbers.py",
+    "frontends/test_torch_table.py",
+    "fusion/test_incremental.py",
+    "fusion/test_searches.py",
+    "fuzz/test_jax_programs.py",
+    "idioms/test_jax.py",
+    "idioms/test_torch.py",
+    "interpreter/test_lapack.py",
+    "interpreter/test_quickstart.py",
+    "interpreter/test_real_programs.py",
+    "torch_backend/test_ops.py",
+    "torch_backend/test_resampling.py",
+)
+"""Files whose tests take more than about ten seconds together, which `make test` leaves out."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -28,3 +71,11 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests in files that take long."""
+    thorough = {TESTS / name for name in THOROUGH}
+    for item in items:
+        if item.path in thorough:
+            item.add_marker(pytest.mark.thorough)
