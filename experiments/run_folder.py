@@ -105,7 +105,10 @@ class RunFolder:
             ResultError: the file cannot be read.
         """
         file = self.path / "state.json"
-        return read_object(file, ResultError) if file.is_file() else {}
+        try:
+            return read_object(file, ResultError) if file.is_file() else {}
+        except ResultError as error:
+            raise ResultError(f"{error}; without this file, the training continues as a new run in MLflow") from None
 
     def write_state(self, state: Mapping[str, Any]) -> None:
         """Replace the state.
@@ -195,12 +198,13 @@ def check_free(runs: Path, name: str) -> None:
         ResultError: there is; the message says how to continue.
     """
     folder = runs / name
-    if (folder / CONFIG_FILE).exists():
+    if is_run(folder):
         finished = RunFolder(folder).state().get("finished", False)
         advice = "it is finished; choose" if finished else "continue it with --resume, or choose"
         raise ResultError(f"there is already a run {name!r} in {runs}; {advice} another --name")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ResultError(f"{folder} exists and is not a run; choose another --name")
+        why = f": its {CONFIG_FILE} has no settings of one" if (folder / CONFIG_FILE).exists() else ""
+        raise ResultError(f"{folder} exists and is not a run{why}; choose another --name")
 
 
 def check_run_name(name: str | None) -> None:

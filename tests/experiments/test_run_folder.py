@@ -33,6 +33,24 @@ def test_other_names_are_accepted(tmp_path: Path, name: str) -> None:
     assert find_run(tmp_path, name).config().seed == 4
 
 
+@pytest.mark.parametrize("text", ["", "{}", '{"suite": '])
+def test_a_run_without_its_settings_is_not_said_to_be_resumable(tmp_path: Path, text: str) -> None:
+    run = new_run(tmp_path, "r", TrainConfig())
+    (run.path / "config.json").write_text(text)
+    assert unfinished_run(tmp_path, "r") is None
+    with pytest.raises(ResultError, match=r"not a run: its config.json has no settings of one; choose another --name"):
+        new_run(tmp_path, "r", TrainConfig())
+
+
+def test_a_damaged_state_says_what_the_file_is_for(tmp_path: Path) -> None:
+    run = new_run(tmp_path, "r", TrainConfig())
+    (run.path / "state.json").write_text('{"run_id"')
+    with pytest.raises(
+        ResultError, match=r"state.json: not JSON.*; without this file, the training continues as a new"
+    ):
+        unfinished_run(tmp_path, "r")
+
+
 def test_plan_files_stay_in_the_run_folder_for_any_program_name(tmp_path: Path) -> None:
     run = new_run(tmp_path, "r", TrainConfig())
     names = ("../../evil", "/etc/passwd", "..", "a/b", "a b", "A", "a", "con", "x" * 300, "", "softmax")
@@ -61,7 +79,7 @@ def test_folders_of_other_programs_are_not_runs(tmp_path: Path) -> None:
         with pytest.raises(UnknownNameError):
             find_run(tmp_path, name)
     for name in ("model-0", "notes"):
-        with pytest.raises(ResultError, match="there is already"):
+        with pytest.raises(ResultError, match=r"is not a run: its config\.json"):
             new_run(tmp_path, name, TrainConfig())
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "text.tex").write_text("mine")
