@@ -185,20 +185,16 @@ INLINE float acos_f32(float x) {
   return is_small ? inner : outer;
 }
 
+/* e / (e + 2) with e = exp(2 |x|) - 1 = 2^n (1 + q) - 1, where q = r + r^2 p is exp(r) - 1 */
 INLINE double tanh_f64(double x) {
-  const double a = x < 0 ? -x : x, z = x * x, c = a > 20.0 ? 20.0 : a;
-  const double small = FMA(a * z, FMA(FMA(FMA(FMA(FMA(FMA(FMA(FMA(FMA(FMA(FMA(0x1.b50196266cd55p-18, z,
-      -0x1.05b29874400d1p-15), z, 0x1.84000ed1508aep-14), z, -0x1.f21ea11cbd083p-13), z, 0x1.35222f961bd86p-11), z,
-      -0x1.7d9eb965972d7p-10), z, 0x1.d6d389f7957e2p-9), z, -0x1.226e33f62feffp-7), z, 0x1.664f4879a49dep-6), z,
-      -0x1.ba1ba1b9f9187p-5), z, 0x1.1111111110f06p-3), z, -0x1.5555555555554p-2), a);
-  /* exp(2 |x|) = 2^n (1 + r + r^2 p) */
+  const double a = x < 0 ? -x : x, c = a > 20.0 ? 20.0 : a;
   const double rounder = ROUNDER_F64 + 1023.0, t = FMA(c, 0x1.71547652b82fep+1, rounder), n = t - rounder;
   const double r = FMA(n, -0x1.abc9e3b39803fp-56, FMA(n, -0x1.62e42fefa39efp-1, c + c));
   const double p = FMA(FMA(FMA(FMA(FMA(FMA(FMA(FMA(FMA(FMA(0x1.1ee8893567a68p-29, r, 0x1.af5e81d76a622p-26), r,
       0x1.27e53632145eep-22), r, 0x1.71ddf877fc1f7p-19), r, 0x1.a01a017bc043bp-16), r, 0x1.a01a01afd64a3p-13), r,
       0x1.6c16c16c1f099p-10), r, 0x1.111111110f6d5p-7), r, 0x1.555555555553fp-5), r, 0x1.5555555555559p-3), r, 0x1p-1);
-  const double e = (FMA(r * r, p, r) + 1.0) * BITS_TO_F64(F64_TO_BITS(t) << 52);
-  const double size = a < 0.6 ? small : 1.0 - 2.0 / (e + 1.0);
+  const double power = BITS_TO_F64(F64_TO_BITS(t) << 52), e = FMA(power, FMA(r * r, p, r), power - 1.0);
+  const double size = e / (e + 2.0);
   return BITS_TO_F64((F64_TO_BITS(size) & 0x7fffffffffffffffULL) | (F64_TO_BITS(x) & 0x8000000000000000ULL));
 }
 
