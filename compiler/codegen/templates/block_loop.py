@@ -46,6 +46,7 @@ class BlockLoopLowering:
         position: the position of the block along the axis that blocks divide.
         threads: number of threads that compute the present element together.
         thread: the number of this one among them.
+        early: whether what follows the stages reads what the next iteration writes before it has waited.
         is_inside: whether a loop over elements is open, whose iterations threads run.
     """
 
@@ -57,7 +58,7 @@ class BlockLoopLowering:
         self.kept: dict[HloInstruction, str] = {}
         self.position = self.thread = ix.const(0)
         self.threads = 1
-        self.is_inside = False
+        self.early = self.is_inside = False
 
     def kernel(self) -> lir.Kernel:
         """Return the nest: a loop over blocks, in which INDEPENDENT loops are for the threads of a block."""
@@ -188,13 +189,15 @@ class BlockLoopLowering:
                     self._store(lir.LocalStore(self.kept[i], place, e.value(i, index)), at, stages.count(i))
             e.add(lir.Barrier())
             e.sources.update({s.value: self._stage_reader(s.value, renamed.get(s.value)) for s in phase})
-        for k in stages.arrays:
-            if renamed.get(state.new[k]) != k:
-                self._new_array(k)
+        self.early = False
+        others = [k for k in stages.arrays if renamed.get(state.new[k]) != k]
+        for k in others:
+            self._new_array(k)
         for k in sorted(state.stacked):
             self._store_slice(k)
         new = {k: e.value(state.new[k], self._first(state.shapes[k])) for k in stages.scalars}
-        e.add(lir.Barrier())
+        if others or self.early or not stages.phases:
+            e.add(lir.Barrier())
         for k, value in new.items():
             e.add(lir.Assign(self.scalars[k], value))
         e.add(lir.Assign(self.parity, e.let(T.S32, lir.IndexValue(self.next))))
@@ -280,10 +283,13 @@ class BlockLoopLowering:
             return lambda index: e.let(shape.element_type, lir.Current(self.scalars[k]))
         if k in self.stages.arrays:
             axis = 0 if self.stages.blocks > 1 else None
-            return lambda index: e.let(
-                shape.element_type,
-                lir.LocalLoad(self.arrays[k], self._place(k, now, self._offset(index, shape, axis))),
-            )
+
+            def read(index: Index) -> str:
+                self.early = True
+                place = self._place(k, now, self._offset(index, shape, axis))
+                return e.let(shape.element_type, lir.LocalLoad(self.arrays[k], place))
+
+            return read
         if k in self.arrays:
             return lambda index: e.let(
                 shape.element_type, lir.LocalLoad(self.arrays[k], ix.linearize(index, shape.dimensions))
@@ -292,8 +298,10 @@ class BlockLoopLowering:
 
     def _stage_reader(self, i: HloInstruction, k: int | None) -> Callable[[Index], str]:
         e, axis, following, name = self.emitter, self.stages.axis.get(i), self.next, self.kept[i]
+        is_early = k is None and any(s.value is i for s in self.stages.phases[0])
 
         def read(index: Index) -> str:
+            self.early |= is_early
             at = self._offset(index, i.shape, axis)
             place = at if k is None else self._place(k, following, at)
             return e.let(i.shape.element_type, lir.LocalLoad(name, place))
