@@ -29,8 +29,8 @@ from experiments.run_folder import RunFolder, all_runs, read_progress
 __all__ = ["build_report", "latest_evaluation", "read_progress", "report_latest"]
 
 
-def latest_evaluation(results: Path) -> Evaluation:
-    """Return the newest evaluation in a folder.
+def latest_evaluation(results: Path) -> tuple[Path, Evaluation]:
+    """Return the newest evaluation in a folder, and its file.
 
     Raises:
         ResultError: there is none, or none can be read.
@@ -51,16 +51,16 @@ def report_latest(output: Path, results: Path, runs: Path, as_json: bool = False
     orders = read_newest(
         [*results.glob("**/pass-order*.json"), *results.glob("**/ordering.json")], OrderEvaluation.read
     )
-    extra = [] if orders is None else [order_section(orders)]
+    extra = [] if orders is None else [order_section(orders[1])]
     curve = newest(r.progress for r in all_runs(runs))
     points = [] if curve is None else read_progress(curve)
     what = "speedup over no fusion" if curve is None else meaning_of_speedup(RunFolder(curve.parent).config())
-    fusion = newest(results.glob("**/evaluation*.json"))
-    evaluation = latest_evaluation(results) if fusion is not None or not extra else None
+    some = newest(results.glob("**/evaluation*.json")) is not None
+    file, evaluation = latest_evaluation(results) if some or not extra else (None, None)
     build_report(evaluation, points, output, extra, what, "" if curve is None else curve.parent.name)
     facts = {
         "report": str(output),
-        "evaluation": None if evaluation is None else str(fusion),
+        "evaluation": None if file is None else str(file),
         "training": None if curve is None else str(curve.parent),
     }
     give_answer(facts, lambda: print_fields(facts), as_json)

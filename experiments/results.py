@@ -384,8 +384,10 @@ def _newest_first(paths: Iterable[Path]) -> list[Path]:
     return [path for _, path in sorted(found, reverse=True)]
 
 
-def read_newest(paths: Iterable[Path], read: Callable[[Path], T]) -> T | None:
-    """Return the newest result that can be read, or None if there are no files; print why newer files were skipped.
+def read_newest(paths: Iterable[Path], read: Callable[[Path], T]) -> tuple[Path, T] | None:
+    """Return the newest file that can be read and its result, or None if there are no files.
+
+    Why a newer file was skipped is printed.
 
     Raises:
         ResultError: there are files, but none can be read; the message describes the newest.
@@ -399,7 +401,7 @@ def read_newest(paths: Iterable[Path], read: Callable[[Path], T]) -> T | None:
             continue
         if first is not None:
             error_console.print(f"skipped: {first}", soft_wrap=True)
-        return found
+        return path, found
     if first is not None:
         raise first
     return None

@@ -14,7 +14,7 @@ import pytest
 from env.statistics import Interval
 from experiments.console import PlainConsole
 from experiments.plots import order_bars, speedup_bars, svg
-from experiments.report import build_report, latest_evaluation
+from experiments.report import build_report, latest_evaluation, report_latest
 from experiments.results import (
     Evaluation,
     ProgramResult,
@@ -127,8 +127,11 @@ def test_files_of_other_programs_are_skipped(tmp_path: Path, capsys: pytest.Capt
     os.utime(ours, (1000, 1000))
     (tmp_path / "evaluation-notes.json").write_text('{"mine": 1}')
     (tmp_path / "evaluation-empty.json").write_text("")
-    assert [p.program for p in latest_evaluation(tmp_path).programs] == ["ours"]
+    file, found = latest_evaluation(tmp_path)
+    assert (file, [p.program for p in found.programs]) == (ours, ["ours"])
     assert "evaluation-notes.json" in capsys.readouterr().err
+    report_latest(tmp_path / "report.html", tmp_path, tmp_path / "runs", as_json=True)
+    assert json.loads(capsys.readouterr().out)["evaluation"] == str(ours)
     ours.unlink()
     with pytest.raises(ResultError, match=r"evaluation-notes\.json"):
         latest_evaluation(tmp_path)
