@@ -11,6 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from compiler import CompileOptions, compile
+from compiler.backends.cpu.executable import CpuExecutable
 from compiler.backends.cpu.toolchain import FLAGS, find_compiler, processor
 from compiler.codegen.printing.print_c import preamble
 from compiler.interpreter import evaluate
@@ -119,6 +120,35 @@ def _has_avx2() -> bool:
         return False
 
 
+def _assembly(code: str, folder: Path) -> str:
+    source, assembly = folder / "loops.c", folder / "loops.s"
+    source.write_text(preamble() + code)
+    flags = [f for f in FLAGS if f != "-shared"]
+    command = [find_compiler(), *flags, "-mprefer-vector-width=256", "-S", str(source), "-o", str(assembly)]
+    subprocess.run(command, check=True, timeout=120)
+    return assembly.read_text()
+
+
+@pytest.mark.skipif(not _has_avx2(), reason=f"needs AVX2; this is {processor()}")
+@pytest.mark.parametrize("element", ["s8", "s16"])
+def test_narrow_remainders_that_are_compared_stay_narrow(element: str, tmp_path: Path) -> None:
+    exe = compile(f"""HloModule m
+    ENTRY main {{
+      x = {element}[4096] parameter(0)
+      seven = {element}[] constant(7)
+      sevens = {element}[4096] broadcast(seven), dimensions={{}}
+      zero = {element}[] constant(0)
+      zeros = {element}[4096] broadcast(zero), dimensions={{}}
+      r = {element}[4096] remainder(x, sevens)
+      more = {element}[4096] add(r, sevens)
+      negative = pred[4096] compare(r, zeros), direction=LT
+      ROOT modulo = {element}[4096] select(negative, more, r)
+    }}""")
+    assert isinstance(exe, CpuExecutable)
+    (kernel,) = exe.kernels
+    assert not re.search(r"\tvpmuldq\t", _assembly(kernel.source, tmp_path))  # products of 64 bits
+
+
 @pytest.mark.skipif(not _has_avx2(), reason=f"needs AVX2; this is {processor()}")
 @pytest.mark.parametrize("element", TYPES)
 def test_loops_divide_vectors(element: str, tmp_path: Path) -> None:
@@ -128,11 +158,6 @@ def test_loops_divide_vectors(element: str, tmp_path: Path) -> None:
         f"  for (int i = 0; i < 4096; i++) c[i] = {name}_{element}(a[i], b[i]);\n}}\n"
         for name in ("quotient", "remainder")
     ]
-    source, assembly = tmp_path / "loops.c", tmp_path / "loops.s"
-    source.write_text(preamble() + HEADER + "".join(loops))
-    flags = [f for f in FLAGS if f != "-shared"]
-    command = [find_compiler(), *flags, "-mprefer-vector-width=256", "-S", str(source), "-o", str(assembly)]
-    subprocess.run(command, check=True, timeout=120)
-    text = assembly.read_text()
+    text = _assembly(HEADER + "".join(loops), tmp_path)
     assert re.search(r"\tvdivp[sd]\t", text)
     assert not re.search(r"\ti?div[bwlq]\t", text)

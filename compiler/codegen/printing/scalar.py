@@ -92,6 +92,10 @@ def _remainder(t: T) -> str:
     if t.is_float:
         return f"fmod{_suffix(t)}({{0}}, {{1}})"
     c = COMPUTE_TYPES[t]
+    if t.is_signed and t.bits < 32:
+        # C computes in 32 bits, in which gcc compares a remainder then; what is left of a narrow quotient is narrow.
+        multiple = _wrapping("*", t).format(f"({c})({{0}} / {{1}})", "{1}")
+        return f"({{1}} == 0 ? {{0}} : {{1}} == -1 ? ({c})0 : {_wrapping('-', t).format('{0}', multiple)})"
     if t.is_signed:
         return f"({{1}} == 0 ? {{0}} : {{1}} == -1 ? ({c})0 : ({c})({{0}} % {{1}}))"
     return f"({{1}} == 0 ? {{0}} : ({c})({{0}} % {{1}}))"
