@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,13 @@ import pytest
 from compiler.api import compile as compile_hlo
 from compiler.backends.cuda.emulation import stand_in
 from compiler.codegen.build_target import C_TARGET, CUDA_TARGET
+from compiler.codegen.nest import index as ix
+from compiler.codegen.nest.index import Var
 from compiler.codegen.schedules.schedule import Schedule
 from compiler.codegen.templates import loop_kernel
 from compiler.codegen.templates.block_stages import BlockStages
 from compiler.codegen.templates.loop_state import LoopState
+from compiler.codegen.templates.shared_pitches import SharedRead, best_pitch
 from compiler.errors import UnsupportedError
 from compiler.interpreter import Context, evaluate, evaluate_op
 from compiler.ir import HloInstruction
@@ -191,6 +195,18 @@ def test_blocks_divide_an_axis_along_which_nothing_is_mixed(name: str, blocks: i
 def test_what_several_elements_need_is_a_stage() -> None:
     stages = BlockStages(LoopState(loop(*LOOPS["a norm"])), divided=False)
     assert [[(s.value.name, s.threads) for s in phase] for phase in stages.phases] == [[("t", 32)]]
+
+
+@pytest.mark.parametrize(
+    ("columns", "threads", "turns"), [(64, 8, 1), (32, 1, 1), (40, 4, 1), (33, 1, 1), (128, 32, 1), (6, 2, 2)]
+)
+def test_rows_are_apart_so_that_threads_read_different_banks(columns: int, threads: int, turns: int) -> None:
+    lane = Var("l", 64)
+    row, column = ix.of(lane).floordiv(threads), ix.of(lane).mod(threads)
+    pitch = best_pitch(columns, [SharedRead(row, column, lane)])
+    assert columns <= pitch < columns + 32
+    words = [t // threads * pitch + t % threads for t in range(32)]
+    assert max(Counter(w % 32 for w in words).values()) <= turns
 
 
 LAUNCH = 3e-6

@@ -8,8 +8,10 @@ writes in turn. If all arrays have an axis in common along which nothing is mixe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import TypeAlias
 
 from compiler.codegen.lowering.emit import Emitter
 from compiler.codegen.lowering.reductions import UNROLL_LIMIT, combiner_of, reduce_values
@@ -19,20 +21,39 @@ from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest import scalar_ops
 from compiler.codegen.nest.index import Index, IndexExpr, Var
 from compiler.codegen.nest.loop_ir import LoopKind
-from compiler.codegen.nest.scalar_ops import is_supported_type
+from compiler.codegen.nest.scalar_ops import SCALAR_BYTES, is_supported_type
 from compiler.codegen.nest.teams import Team
-from compiler.codegen.templates.block_stages import WARP, BlockStages, numbers_of
+from compiler.codegen.nest.traversal import walk
+from compiler.codegen.templates.block_stages import SHARED_BYTES, WARP, BlockStages, numbers_of
 from compiler.codegen.templates.dots import contracted_sizes, operand_indices
+from compiler.codegen.templates.shared_pitches import SharedRead, best_pitch
 from compiler.errors import UnsupportedError
 from compiler.ir.instruction import HloInstruction
 from compiler.ir.opcodes import Opcode
 from compiler.ir.shape import Shape
 from compiler.ir.types import PrimitiveType as T
 
-__all__ = ["BLOCK_LOOP", "BlockLoopLowering"]
+__all__ = ["BLOCK_LOOP", "lower_for_blocks"]
 
 BLOCK_LOOP = "block-loop"
 """The kind of these kernels."""
+Owner: TypeAlias = int | HloInstruction
+"""What an array in shared memory has: a carried array, by its number, or a value."""
+
+
+def lower_for_blocks(stages: BlockStages) -> lir.Kernel:
+    """Return the nest of a loop that blocks run, with room between rows where it avoids conflicts of banks.
+
+    Raises:
+        UnsupportedError: it has none.
+    """
+    lowering = BlockLoopLowering(stages)
+    plain, pitches = lowering.kernel(), lowering.best_pitches()
+    if not pitches:
+        return plain
+    spaced = BlockLoopLowering(stages, pitches).kernel()
+    held = sum(s.size * SCALAR_BYTES[s.type] for s in walk(spaced.body) if isinstance(s, lir.LocalArray))
+    return spaced if held <= SHARED_BYTES else plain
 
 
 class BlockLoopLowering:
@@ -43,15 +64,19 @@ class BlockLoopLowering:
         arrays: the local array of each carried array: two copies of those that change, one of those that are read.
         scalars: the accumulator of each carried scalar.
         kept: the local array of each stage.
+        pitches: the distances of the rows of arrays, by carried array or instruction, where it is not their length.
+        reads: the reads of arrays with rows.
         position: the position of the block along the axis that blocks divide.
         threads: number of threads that compute the present element together.
         thread: the number of this one among them.
         early: whether what follows the stages reads what the next iteration writes before it has waited.
         is_inside: whether a loop over elements is open, whose iterations threads run.
+        lane: the variable of this loop.
     """
 
-    def __init__(self, stages: BlockStages) -> None:
+    def __init__(self, stages: BlockStages, pitches: Mapping[Owner, int] | None = None) -> None:
         self.stages, self.state = stages, stages.state
+        self.pitches, self.reads = dict(pitches or {}), dict[Owner, list[SharedRead]]()
         self.emitter = Emitter(self.state.body)
         self.arrays: dict[int, str] = {}
         self.scalars: dict[int, str] = {}
@@ -59,6 +84,7 @@ class BlockLoopLowering:
         self.position = self.thread = ix.const(0)
         self.threads = 1
         self.early = self.is_inside = False
+        self.lane = Var("", 1)
 
     def kernel(self) -> lir.Kernel:
         """Return the nest: a loop over blocks, in which INDEPENDENT loops are for the threads of a block."""
@@ -87,9 +113,9 @@ class BlockLoopLowering:
         """Emit the reads of the initial state, and of what the iterations read often."""
         e, state, stages = self.emitter, self.state, self.stages
         for k in stages.arrays:
-            self.arrays[k] = self._array(state.shapes[k], 2 * stages.elements(k))
+            self.arrays[k] = self._array(k, state.shapes[k], 2)
         for k in stages.copied():
-            self.arrays[k] = self._array(state.shapes[k], state.shapes[k].num_elements)
+            self.arrays[k] = self._array(k, state.shapes[k])
         for k in stages.scalars:
             name = self.scalars[k] = e.fresh("u")
             e.add(lir.Accumulator(name, state.shapes[k].element_type, self._load(k, self._first(state.shapes[k]))))
@@ -97,34 +123,34 @@ class BlockLoopLowering:
         e.add(lir.Accumulator(self.parity, T.S32, e.constant(0, T.S32)))
         for stage in (s for phase in stages.phases for s in phase):
             i, own = stage.value, stages.renamed.get(stage.value)
-            self.kept[i] = self._array(i.shape, stages.count(i)) if own is None else self.arrays[own]
+            self.kept[i] = self._array(i, i.shape) if own is None else self.arrays[own]
         for i in stages.constants:
             self._constant(i)
         for k, name in self.arrays.items():
-            shape, axis = state.shapes[k], 0 if k in stages.arrays and stages.blocks > 1 else None
-            with self._elements(shape, axis) as (index, at):
-                e.add(lir.LocalStore(name, at, self._load(k, index)))
+            with self._elements(state.shapes[k], self._axis_of(k)) as (index, _):
+                e.add(lir.LocalStore(name, self._place(k, state.shapes[k], index), self._load(k, index)))
         e.add(lir.Barrier())
 
     def _constant(self, i: HloInstruction) -> None:
         """Emit an array of constants, which the body then reads from shared memory."""
         e, (usual, others) = self.emitter, numbers_of(i)
-        t, name = i.shape.element_type, self._array(i.shape, i.shape.num_elements)
-        with self._elements(i.shape, None) as (_, at):
+        t, name = i.shape.element_type, self._array(i, i.shape)
+        with self._elements(i.shape, None) as (index, at):
             value, select = e.constant(usual, t), scalar_ops.ScalarOp(Opcode.SELECT, t, t)
             for n, other in others.items():
                 value = e.apply(select, e.index_test(at, n, n), e.constant(other, t), value)
-            e.add(lir.LocalStore(name, at, value))
-        e.sources[i] = lambda index: e.let(t, lir.LocalLoad(name, ix.linearize(index, i.shape.dimensions)))
+            e.add(lir.LocalStore(name, self._place(i, i.shape, index), value))
+        e.sources[i] = lambda index: e.let(t, lir.LocalLoad(name, self._place(i, i.shape, index)))
 
     def _finish(self) -> None:
         """Emit the stores of the final state."""
         e, state, stages = self.emitter, self.state, self.stages
         now = self._current_parity()
         for k in stages.arrays:
-            with self._elements(state.shapes[k], 0 if stages.blocks > 1 else None) as (index, at):
-                value = e.let(state.shapes[k].element_type, lir.LocalLoad(self.arrays[k], self._place(k, now, at)))
-                e.add(lir.Store(f"o{k}", ix.linearize(index, state.shapes[k].dimensions), value))
+            shape = state.shapes[k]
+            with self._elements(shape, self._axis_of(k)) as (index, _):
+                value = e.let(shape.element_type, lir.LocalLoad(self.arrays[k], self._place(k, shape, index, now)))
+                e.add(lir.Store(f"o{k}", ix.linearize(index, shape.dimensions), value))
         stores: list[lir.Stmt] = []
         for k in stages.scalars:
             value = e.let(state.shapes[k].element_type, lir.Current(self.scalars[k]))
@@ -140,9 +166,9 @@ class BlockLoopLowering:
         for s in stores:
             self.emitter.add(s)
 
-    def _array(self, shape: Shape, size: int) -> str:
+    def _array(self, owner: Owner, shape: Shape, copies: int = 1) -> str:
         name = self.emitter.fresh("s")
-        self.emitter.add(lir.LocalArray(name, shape.element_type, size))
+        self.emitter.add(lir.LocalArray(name, shape.element_type, copies * self._size(owner, shape)))
         return name
 
     def _load(self, k: int, index: Index) -> str:
@@ -182,10 +208,10 @@ class BlockLoopLowering:
         renamed = stages.renamed
         for phase in stages.phases:
             for stage in phase:
-                i, axis = stage.value, stages.axis.get(stage.value)
+                i = stage.value
                 k = renamed.get(i)
-                with self._elements(i.shape, axis, stage.threads) as (index, at):
-                    place = at if k is None else self._place(k, self.next, at)
+                with self._elements(i.shape, self._axis_of(i), stage.threads) as (index, at):
+                    place = self._place(i, i.shape, index) if k is None else self._place(k, i.shape, index, self.next)
                     self._store(lir.LocalStore(self.kept[i], place, e.value(i, index)), at, stages.count(i))
             e.add(lir.Barrier())
             e.sources.update({s.value: self._stage_reader(s.value, renamed.get(s.value)) for s in phase})
@@ -205,9 +231,9 @@ class BlockLoopLowering:
     def _new_array(self, k: int) -> None:
         """Emit the computation of a new array that is no stage."""
         e, new, shape = self.emitter, self.state.new[k], self.state.shapes[k]
-        axis = 0 if self.stages.blocks > 1 else None
-        with self._elements(shape, axis, self.stages.threads_of(new)) as (index, at):
-            store = lir.LocalStore(self.arrays[k], self._place(k, self.next, at), e.value(new, index))
+        with self._elements(shape, self._axis_of(k), self.stages.threads_of(new)) as (index, at):
+            place = self._place(k, shape, index, self.next)
+            store = lir.LocalStore(self.arrays[k], place, e.value(new, index))
             self._store(store, at, self.stages.elements(k))
 
     def _store_slice(self, k: int) -> None:
@@ -245,7 +271,8 @@ class BlockLoopLowering:
         with e.loop(lane, LoopKind.INDEPENDENT):
             before, e.hoist_limit = e.hoist_limit, len(e.frames) - 1
             at = ix.of(lane).floordiv(threads)
-            self.is_inside, self.threads, self.thread = True, threads, ix.of(lane).mod(threads)
+            self.is_inside, self.lane = True, lane
+            self.threads, self.thread = threads, ix.of(lane).mod(threads)
             inside = iter(ix.delinearize(at.mod(count), dims))
             index = tuple(self.position if d == axis else next(inside) for d in range(shape.rank))
             yield index, at
@@ -282,42 +309,77 @@ class BlockLoopLowering:
         if k in self.scalars:
             return lambda index: e.let(shape.element_type, lir.Current(self.scalars[k]))
         if k in self.stages.arrays:
-            axis = 0 if self.stages.blocks > 1 else None
 
             def read(index: Index) -> str:
                 self.early = True
-                place = self._place(k, now, self._offset(index, shape, axis))
+                place = self._place(k, shape, index, now)
                 return e.let(shape.element_type, lir.LocalLoad(self.arrays[k], place))
 
             return read
         if k in self.arrays:
-            return lambda index: e.let(
-                shape.element_type, lir.LocalLoad(self.arrays[k], ix.linearize(index, shape.dimensions))
-            )
+            return lambda index: e.let(shape.element_type, lir.LocalLoad(self.arrays[k], self._place(k, shape, index)))
         return lambda index: self._load(k, index)
 
     def _stage_reader(self, i: HloInstruction, k: int | None) -> Callable[[Index], str]:
-        e, axis, following, name = self.emitter, self.stages.axis.get(i), self.next, self.kept[i]
+        e, following, name = self.emitter, self.next, self.kept[i]
         is_early = k is None and any(s.value is i for s in self.stages.phases[0])
 
         def read(index: Index) -> str:
             self.early |= is_early
-            at = self._offset(index, i.shape, axis)
-            place = at if k is None else self._place(k, following, at)
+            place = self._place(i, i.shape, index) if k is None else self._place(k, i.shape, index, following)
             return e.let(i.shape.element_type, lir.LocalLoad(name, place))
 
         return read
 
-    def _place(self, k: int, parity: IndexExpr, at: IndexExpr) -> IndexExpr:
-        """Return the offset of an element in one of the two copies of an array."""
-        return parity * self.stages.elements(k) + at
+    def _axis_of(self, owner: Owner) -> int | None:
+        """Return the dimension of an array of which a block has one position, if there is one."""
+        if isinstance(owner, int):
+            return 0 if owner in self.stages.arrays and self.stages.blocks > 1 else None
+        return self.stages.axis.get(owner)
 
-    def _offset(self, index: Index, shape: Shape, axis: int | None) -> IndexExpr:
-        """Return the offset of an element among those that this block has of an array."""
+    def _dims(self, owner: Owner, shape: Shape) -> list[int]:
+        axis = self._axis_of(owner)
+        return [n for d, n in enumerate(shape.dimensions) if d != axis]
+
+    def _size(self, owner: Owner, shape: Shape) -> int:
+        """Return the number of elements of an array in shared memory, of one copy."""
+        dims = self._dims(owner, shape)
+        return math.prod(dims[:-1]) * self.pitches.get(owner, dims[-1]) if dims else 1
+
+    def _place(self, owner: Owner, shape: Shape, index: Index, parity: IndexExpr | None = None) -> IndexExpr:
+        """Return the offset of an element of an array in shared memory.
+
+        Args:
+            owner: what the array has.
+            shape: its shape over all blocks.
+            index: the index into it.
+            parity: which of two copies is meant; None if there is only one.
+        """
+        axis, dims = self._axis_of(owner), self._dims(owner, shape)
         if axis is not None and index[axis] != self.position:
             raise UnsupportedError(f"%{self.state.loop.name}: {shape} is read at the position of another block")
-        kept = [d for d in range(shape.rank) if d != axis]
-        return ix.linearize([index[d] for d in kept], [shape.dimensions[d] for d in kept])
+        at = [i for d, i in enumerate(index) if d != axis]
+        if len(dims) < 2:
+            place = ix.linearize(at, dims)
+        else:
+            row = ix.linearize(at[:-1], dims[:-1])
+            if self.is_inside:
+                self.reads.setdefault(owner, []).append(SharedRead(row, at[-1], self.lane))
+            place = row * self.pitches.get(owner, dims[-1]) + at[-1]
+        return place if parity is None else parity * self._size(owner, shape) + place
+
+    def best_pitches(self) -> dict[Owner, int]:
+        """Return the distances of rows by which the threads of a warp read different banks, where others are better.
+
+        The nest must have been made.
+        """
+        found = {}
+        for owner, reads in self.reads.items():
+            columns = self._dims(owner, self.state.shapes[owner] if isinstance(owner, int) else owner.shape)[-1]
+            pitch = best_pitch(columns, reads)
+            if pitch != columns:
+                found[owner] = pitch
+        return found
 
     # ---- sums
 
@@ -407,7 +469,7 @@ class BlockLoopLowering:
         e, name, lane = self.emitter, self.emitter.fresh("a"), Var(self.emitter.fresh("l"), count)
         e.add(lir.Accumulator(name, t, e.constant(scalar_ops.identity_of(combiner, t), t)))
         with e.loop(lane, LoopKind.INDEPENDENT):
-            self.is_inside, before, e.hoist_limit = True, e.hoist_limit, len(e.frames) - 1
+            self.is_inside, self.lane, before, e.hoist_limit = True, lane, e.hoist_limit, len(e.frames) - 1
             value = element(ix.delinearize(ix.of(lane), sizes))
             now = e.let(t, lir.Current(name))
             e.add(lir.Assign(name, e.apply(scalar_ops.binary(combiner, t), now, value)))

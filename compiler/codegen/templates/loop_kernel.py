@@ -17,7 +17,7 @@ from compiler.codegen.kernel_spec import KernelSpec, build_spec, flops_of
 from compiler.codegen.languages import CUDA, default_schedule, find_language
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.schedules.schedule import Schedule
-from compiler.codegen.templates.block_loop import BLOCK_LOOP, BlockLoopLowering
+from compiler.codegen.templates.block_loop import BLOCK_LOOP, lower_for_blocks
 from compiler.codegen.templates.block_stages import BlockStages
 from compiler.codegen.templates.loop_lowering import LoopLowering
 from compiler.codegen.templates.loop_state import LoopState, fitted_schedule, positions_of, states_of
@@ -132,7 +132,7 @@ def _lowered_for_blocks(state: LoopState) -> tuple[lir.Kernel, BlockStages] | No
     for divided in (True, False):
         with contextlib.suppress(UnsupportedError), deep_recursion():
             stages = BlockStages(state, divided=divided)
-            return BlockLoopLowering(stages).kernel(), stages
+            return lower_for_blocks(stages), stages
     return None
 
 
