@@ -27,30 +27,30 @@ from experiments.settings_file import read_settings
 from tests.fusion.test_policies import SLICES_BEHIND_RESHAPES
 
 LOOP = """
-%step (s: (s32[], f32[64])) -> (s32[], f32[64]) {
-  %s = (s32[], f32[64]) parameter(0)
+%step (s: (s32[], f32[16384])) -> (s32[], f32[16384]) {
+  %s = (s32[], f32[16384]) parameter(0)
   %i = s32[] get-tuple-element(%s), index=0
-  %x = f32[64] get-tuple-element(%s), index=1
+  %x = f32[16384] get-tuple-element(%s), index=1
   %one = s32[] constant(1)
   %next = s32[] add(%i, %one)
-  %r = f32[64] reverse(%x), dimensions={0}
-  %y = f32[64] sine(%r)
-  ROOT %t = (s32[], f32[64]) tuple(%next, %y)
+  %r = f32[16384] reverse(%x), dimensions={0}
+  %y = f32[16384] sine(%r)
+  ROOT %t = (s32[], f32[16384]) tuple(%next, %y)
 }
 
-%more (s: (s32[], f32[64])) -> pred[] {
-  %s = (s32[], f32[64]) parameter(0)
+%more (s: (s32[], f32[16384])) -> pred[] {
+  %s = (s32[], f32[16384]) parameter(0)
   %i = s32[] get-tuple-element(%s), index=0
   %n = s32[] constant(16)
   ROOT %less = pred[] compare(%i, %n), direction=LT
 }
 
-ENTRY %main (x: f32[64]) -> f32[64] {
-  %x = f32[64] parameter(0)
+ENTRY %main (x: f32[16384]) -> f32[16384] {
+  %x = f32[16384] parameter(0)
   %zero = s32[] constant(0)
-  %start = (s32[], f32[64]) tuple(%zero, %x)
-  %w = (s32[], f32[64]) while(%start), condition=%more, body=%step
-  ROOT %y = f32[64] get-tuple-element(%w), index=1
+  %start = (s32[], f32[16384]) tuple(%zero, %x)
+  %w = (s32[], f32[16384]) while(%start), condition=%more, body=%step
+  ROOT %y = f32[16384] get-tuple-element(%w), index=1
 }
 """
 TINY = EmulatedSettings(
