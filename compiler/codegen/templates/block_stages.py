@@ -34,7 +34,7 @@ EVERY_THREAD = 1024
 """How often a scalar is computed that no stage has: by every thread."""
 THREADS = 1024
 """Threads of a block, at most."""
-BARRIER, SHARED_LOAD, FAR_LOAD, ELEMENT = 3e-8, 1.3e-8, 4e-8, 6e-8
+BARRIER, SHARED_LOAD, FAR_LOAD, ELEMENT = 3e-8, 1.3e-8, 8e-8, 6e-8
 """Seconds that a block waits at a barrier, that a thread needs for each of several loads from shared memory and from an
 argument, and for an element besides sums: round figures of the model of an H100."""
 SHARED_ITERATIONS = 4
@@ -267,8 +267,9 @@ class BlockStages:
 
         Without sums, several iterations of the unrolled loop share one.
         """
+        sums = sum(any(self.depth[s.value] for s in phase) for phase in self.phases)
         has_sums = any(i.opcode in _SUMS for i in self.order)
-        return len(self.phases) + 1.0 if has_sums else 1 / SHARED_ITERATIONS
+        return sums + 1.0 if has_sums else 1 / SHARED_ITERATIONS
 
     # ---- shared memory
 
