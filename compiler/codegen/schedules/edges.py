@@ -23,6 +23,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
@@ -281,14 +282,15 @@ def _leaves_most_out(s: For, tests: Sequence[lir.IndexTest]) -> bool:
         return False
     lets = [x for x in walk(s.body) if isinstance(x, lir.Let)]
     tests_by_name = {x.name: x.value for x in lets if isinstance(x.value, lir.IndexTest)}
-    outcomes, counts = np.unique(outcomes_of(tests, np.arange(s.var.extent)), axis=1, return_counts=True)
-    if len(counts) > MAX_ROWS:
+    outcomes = outcomes_of(tests, np.arange(s.var.extent))
+    starts = [0, *_changes(outcomes).tolist(), s.var.extent]
+    if len(starts) > MAX_ROWS + 1:
         return False
     taken = 0
-    for outcome, count in zip(outcomes.T.tolist(), counts.tolist(), strict=True):
-        facts = dict(zip(tests, outcome, strict=True))
+    for first, after in itertools.pairwise(starts):
+        facts = dict(zip(tests, outcomes[:, first].tolist(), strict=True))
         holds = {name: facts[test] for name, test in tests_by_name.items() if test in facts}
-        taken += count * sum(f.var.extent * _work_where(f.body, holds) for f in loops)
+        taken += (after - first) * sum(f.var.extent * _work_where(f.body, holds) for f in loops)
     taken //= s.var.extent
     return whole >= max(LEFT_OUT * taken, taken + LEAST_LEFT_OUT)
 
@@ -393,14 +395,18 @@ def _ranges_of(tests: Sequence[lir.IndexTest], extent: int, group: int) -> list[
     """Return the ranges of groups with equal outcomes; None if there are too many."""
     whole = extent // group
     values = outcomes_of(tests, np.arange(whole * group)).reshape(len(tests), whole, group)
-    changes = np.flatnonzero((values[:, 1:] != values[:, :-1]).any(axis=(0, 2))) + 1
-    starts = [0, *changes.tolist(), whole]
+    starts = [0, *_changes(values.swapaxes(1, 2).reshape(-1, whole)).tolist(), whole]
     if len(starts) > MAX_RANGES:
         return None
     found = [Range(a, b, _columns(values[:, a])) for a, b in itertools.pairwise(starts)]
     if extent % group:
         found.append(Range(whole, whole + 1, _columns(outcomes_of(tests, np.arange(whole * group, extent)))))
     return found
+
+
+def _changes(outcomes: Outcomes) -> npt.NDArray[np.int64]:
+    """Return the columns that differ from the one before."""
+    return np.flatnonzero((outcomes[:, 1:] != outcomes[:, :-1]).any(axis=0)) + 1
 
 
 def _size(body: Body) -> int:
