@@ -9,7 +9,7 @@ GPU), so that the state does not go through memory in every iteration.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from compiler.codegen.build_target import C_TARGET, BuildTarget
@@ -114,17 +114,25 @@ def _lowered(loop: HloInstruction, language: str, schedule: Schedule | None) -> 
         UnsupportedError: it has no nest with the last of the states that it may have, and no block runs it.
     """
     on_gpu = find_language(language).threads is None
-    *preferred, state = states_of(loop, on_gpu)
+    states = states_of(loop, on_gpu)
+    try:
+        return _lowered_for_positions(states, language, schedule)
+    except UnsupportedError:
+        found = _lowered_for_blocks(states[-1]) if on_gpu else None
+        if found is None:
+            raise
+        return found[0], states[-1], schedule or default_schedule(language)
+
+
+def _lowered_for_positions(
+    states: Sequence[LoopState], language: str, schedule: Schedule | None
+) -> tuple[lir.Kernel, LoopState, Schedule]:
+    """Return what `_lowered` does, of a loop whose positions are run by threads that do not wait for each other."""
+    *preferred, state = states
     for other in preferred:
         with contextlib.suppress(UnsupportedError):
             return _lowered_with(other, language, schedule)
-    try:
-        return _lowered_with(state, language, schedule)
-    except UnsupportedError:
-        found = _lowered_for_blocks(state) if on_gpu else None
-        if found is None:
-            raise
-        return found[0], state, schedule or default_schedule(language)
+    return _lowered_with(state, language, schedule)
 
 
 def _lowered_for_blocks(state: LoopState) -> tuple[lir.Kernel, BlockStages] | None:
@@ -143,10 +151,11 @@ def is_slow_in_blocks(loop: HloInstruction, launch: float) -> bool:
         loop: the `while`.
         launch: seconds to launch a kernel.
     """
-    kernel, state, _ = _lowered(loop, CUDA.name, None)
-    if kernel.kind != BLOCK_LOOP:
+    states = states_of(loop, True)
+    with contextlib.suppress(UnsupportedError):
+        _lowered_for_positions(states, CUDA.name, None)
         return False
-    found = _lowered_for_blocks(state)
+    found = _lowered_for_blocks(states[-1])
     return found is not None and found[1].iteration_seconds() > launch * found[1].launches()
 
 
