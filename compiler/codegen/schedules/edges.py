@@ -18,8 +18,7 @@ import contextlib
 import enum
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -259,13 +258,13 @@ def _has_no_vectors(s: For, tests: Sequence[lir.IndexTest]) -> bool:
     These are loops that compute a function where a test holds, and those that load the same element for all of them
     there, which is under a mask then.
     """
-    branches = ((f.var, x) for f in _loops_over_elements(s) for x in _decided(f.body, _names_of(tests, s.body)))
+    branches = ((f.var, x) for f in _loops_over_elements(s) for x in _decided(f.body, _named(tests, s.body)))
     return any(_needs_branch(x, v) for v, branch in branches for x in walk((*branch.then, *branch.otherwise)))
 
 
 def _has_short_rows(s: For, tests: Sequence[lir.IndexTest]) -> bool:
     """Check whether the tests of a loop are in many short rows inside, which are only joined where they have none."""
-    names = _names_of(tests, s.body)
+    names = _named(tests, s.body)
     loops = [x for x in s.body if isinstance(x, For) and x.var.extent >= MIN_RANGE]
     inner = [y for x in loops for y in x.body if isinstance(y, For) and y.var.extent < MIN_RANGE]
     return any(any(_decided(y.body, names)) for y in inner)
@@ -280,8 +279,7 @@ def _leaves_most_out(s: For, tests: Sequence[lir.IndexTest]) -> bool:
     whole = sum(f.var.extent * _work_where(f.body, {}) for f in loops)
     if whole < LEAST_LEFT_OUT:
         return False
-    lets = [x for x in walk(s.body) if isinstance(x, lir.Let)]
-    tests_by_name = {x.name: x.value for x in lets if isinstance(x.value, lir.IndexTest)}
+    named = _named(tests, s.body)
     outcomes = outcomes_of(tests, np.arange(s.var.extent))
     starts = [0, *_changes(outcomes).tolist(), s.var.extent]
     if len(starts) > MAX_ROWS + 1:
@@ -289,7 +287,7 @@ def _leaves_most_out(s: For, tests: Sequence[lir.IndexTest]) -> bool:
     taken = 0
     for first, after in itertools.pairwise(starts):
         facts = dict(zip(tests, outcomes[:, first].tolist(), strict=True))
-        holds = {name: facts[test] for name, test in tests_by_name.items() if test in facts}
+        holds = {name: facts[test] for name, test in named.items()}
         taken += (after - first) * sum(f.var.extent * _work_where(f.body, holds) for f in loops)
     taken //= s.var.extent
     return whole >= max(LEFT_OUT * taken, taken + LEAST_LEFT_OUT)
@@ -308,15 +306,17 @@ def _work_where(body: Body, holds: Mapping[str, bool]) -> int:
     return total
 
 
-def _names_of(tests: Sequence[lir.IndexTest], body: Body) -> set[str]:
-    return {x.name for x in walk(body) if isinstance(x, lir.Let) and x.value in tests}
+def _named(tests: Collection[lir.IndexTest], body: Body) -> dict[str, lir.IndexTest]:
+    """Return the tests among the values of statements, by the names of these."""
+    lets = (x for x in walk(body) if isinstance(x, lir.Let))
+    return {x.name: x.value for x in lets if isinstance(x.value, lir.IndexTest) and x.value in tests}
 
 
 def _loops_over_elements(s: For) -> list[For]:
     return [x for x in walk(s.body) if isinstance(x, For) and not has_loop(x.body)]
 
 
-def _decided(body: Body, names: AbstractSet[str]) -> Iterator[lir.If]:
+def _decided(body: Body, names: Collection[str]) -> Iterator[lir.If]:
     """Yield the branches on some values."""
     return (x for x in walk(body) if isinstance(x, lir.If) and x.condition in names)
 

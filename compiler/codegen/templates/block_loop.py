@@ -263,9 +263,7 @@ class BlockLoopLowering:
         """
         e = self.emitter
         dims = [n for d, n in enumerate(shape.dimensions) if d != axis]
-        count = 1
-        for n in dims:
-            count *= n
+        count = math.prod(dims)
         extent = count * threads
         lane = Var(e.fresh("l"), extent if threads == 1 else -(-extent // WARP) * WARP)
         with e.loop(lane, LoopKind.INDEPENDENT):
@@ -436,9 +434,7 @@ class BlockLoopLowering:
             sizes: of the dimensions along which they lie.
             element: emits the element at an index along these dimensions.
         """
-        e, count = self.emitter, 1
-        for n in sizes:
-            count *= n
+        e, count = self.emitter, math.prod(sizes)
         if not self.is_inside and count > WARP:
             return self._summed_by_block(t, combiner, sizes, count, element)
         threads, thread = self.threads, self.thread
