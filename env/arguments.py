@@ -30,7 +30,7 @@ def checked_flag(name: str, value: object) -> bool:
 
 
 def checked_render_mode(mode: object, known: Sequence[str]) -> str | None:
-    """Return a render mode; UnknownNameError unless it is None or one of those that there are."""
+    """Return a render mode; raise UnknownNameError unless it is None or in `known`."""
     if mode is None or (isinstance(mode, str) and mode in known):
         return mode
     raise UnknownNameError("render mode", mode if isinstance(mode, str) else short_repr(mode), known)

@@ -55,8 +55,8 @@ MAX_RANGES = 9
 MAX_OUTCOMES, MAX_ROWS = 5, 16
 """Maximum number of outcomes for which the body of an outer loop is copied, and of those that leave most of it out."""
 LEFT_OUT, LEAST_LEFT_OUT = 3, 256
-"""By what factor the work of a row then shrinks, and by how many statements at least: gcc makes copies of a loop for a
-few tests, and a branch per row takes time as well."""
+"""Copies must divide the work of a row by this factor and save as many statements: gcc itself copies a loop for
+a few tests, and each row takes a branch."""
 MAX_REMAINDERS = 4
 """Maximum number of elements of a group whose outcomes differ."""
 MAX_STATEMENTS = 700

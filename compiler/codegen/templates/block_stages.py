@@ -340,7 +340,7 @@ def numbers_of(constant: HloInstruction) -> tuple[Any, dict[int, Any]]:
 
 
 def _is_of_sum(i: HloInstruction) -> bool:
-    """Check for one result of a reduction that has several."""
+    """Check whether an instruction is one of several results of a reduction."""
     return i.opcode is Opcode.GET_TUPLE_ELEMENT and i.operands[0].opcode is Opcode.REDUCE
 
 
