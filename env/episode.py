@@ -241,7 +241,7 @@ class Episode:
         self._fusions: Offer | None = None
         self._looked = self._only_stops = False
         if self.done:  # nothing to decide: offer to stop, because an episode has at least one step
-            self._left, self._looked, self._only_stops = ("fusion",), False, True
+            self._left, self._looked, self._only_stops = tuple(phases[-1:]), False, True
 
     def fork(self) -> Episode:
         """Return an independent copy, which cannot take back what was decided before."""
@@ -391,7 +391,7 @@ class Episode:
             return
         self._looked = True
         if self._only_stops and self._left:
-            self._offer([Stop("fusion")], [STOP], self._module_features())
+            self._offer([Stop(self._left[0])], [STOP], self._module_features())
             return
         while self._left:
             match self._left[0]:

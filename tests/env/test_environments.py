@@ -95,6 +95,19 @@ def test_the_loop_is_decided_first_and_then_fusions(suite: Path) -> None:
     assert str(env.moves[-1]) == "stop fusion"
 
 
+@pytest.mark.parametrize(("cls", "phase"), [(ExpansionsEnv, "expansions"), (UnrollEnv, "loops")])
+def test_with_nothing_to_decide_the_only_move_stops_the_phase_of_the_environment(
+    cls: type[DecisionEnv], phase: str, suite: Path
+) -> None:
+    env = cls(suite)
+    _, info = env.reset(options={"program": "chain"})
+    assert list(env.names) == [f"stop {phase}"] and info["phase"] == phase
+    assert env.action_masks().sum() == 1
+    *_, terminated, _, info = env.step(0)
+    assert terminated and info["plan"] == [f"stop {phase}"]
+    assert info["plan_json"] == env.baseline(env.compilation.program).plan.to_json()
+
+
 def test_stopping_ends_the_episode(suite: Path) -> None:
     env = FusionEnv(suite)
     env.reset(options={"program": "chain"})

@@ -87,8 +87,8 @@ def test_a_loop_in_one_kernel_is_a_kernel_to_decide(suite: Path) -> None:
 
 def test_a_program_without_choices_offers_only_to_stop(suite: Path) -> None:
     env = KernelsEnv(suite)
-    env.reset(options={"program": "nothing"})
-    assert [str(m) for m in env.moves] == ["stop fusion"]
+    _, info = env.reset(options={"program": "nothing"})
+    assert [str(m) for m in env.moves] == ["stop kernels"] and info["phase"] == "kernels"
     *_, terminated, _, info = env.step(0)
     assert terminated and CompilationPlan.from_json(info["plan_json"]).kernels == {}
 
