@@ -209,21 +209,22 @@ def _sqlite(database: Path) -> str:
 
 def open_run(
     client: MlflowClient, folder: Path, uri: str, name: str, run_id: str | None, tags: Mapping[str, str]
-) -> Run:
-    """Return a run: the one of that id, or a new one if there is none."""
+) -> tuple[Run, bool]:
+    """Return a run, and whether it is a new one: the one of that id, or a new one if there is none."""
     from mlflow.exceptions import MlflowException
 
     if run_id is not None:
         try:
             client.set_terminated(run_id, "RUNNING")
-            return client.get_run(run_id)
+            return client.get_run(run_id), False
         except MlflowException as error:
             if not is_missing(error):
                 raise
             # The run was removed in the meantime; start a new one.
-    return client.create_run(
+    made = client.create_run(
         _experiment(client, folder, uri), run_name=name, tags={"mlflow.source.name": "hlogym", **tags}
     )
+    return made, True
 
 
 def is_missing(error: Exception) -> bool:

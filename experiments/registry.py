@@ -49,6 +49,8 @@ def registered_name(env: str) -> str:
 def register_policy(client: MlflowClient, run: Run, policy: Path, name: str, tags: Mapping[str, str]) -> str:
     """Log a policy as a pyfunc model among a run's artifacts, and register it as a new version; return its URI.
 
+    A run that was killed after this and is continued keeps its version.
+
     Raises:
         MlflowException, OSError: the store refuses it or cannot be reached.
     """
@@ -57,6 +59,9 @@ def register_policy(client: MlflowClient, run: Run, policy: Path, name: str, tag
 
     from experiments.policy_model import signature
 
+    for known in client.search_model_versions(f"run_id='{run.info.run_id}'"):
+        if known.name == name:
+            return _uri(name, known.version)
     with tempfile.TemporaryDirectory() as folder:
         data = Path(folder) / _POLICY
         shutil.copytree(policy, data)
@@ -74,7 +79,11 @@ def register_policy(client: MlflowClient, run: Run, policy: Path, name: str, tag
         if error.error_code != "RESOURCE_ALREADY_EXISTS":
             raise
     made = client.create_model_version(name, f"{run.info.artifact_uri}/{_MODEL}", run.info.run_id, dict(tags))
-    return f"{SCHEME}{name}/{made.version}"
+    return _uri(name, made.version)
+
+
+def _uri(name: str, number: object) -> str:
+    return f"{SCHEME}{name}/{number}"
 
 
 def local_policy(policy: str, folder: Path = Path("runs")) -> str:

@@ -49,6 +49,9 @@ class TrackedRun:
 
     Names of metrics, parameters and tags may be arbitrary strings.
 
+    MLflow cannot remove values of a metric. A run that is continued from before its last values, because it was killed
+    after its checkpoint, therefore keeps these, and logs new ones from the next step on.
+
     Args:
         folder: the folder of the local store; not used if MLFLOW_TRACKING_URI is set.
         name: the name of a new run.
@@ -68,15 +71,16 @@ class TrackedRun:
         uri = self._uri = tracking_uri(folder)
         self.uri = without_password(uri)
 
-        def begin() -> tuple[MlflowClient, Run]:
+        def begin() -> tuple[MlflowClient, Run, bool]:
             from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID
 
             client = open_client(folder, uri)
             tags = {} if parent is None else {MLFLOW_PARENT_RUN_ID: parent}
-            return client, open_run(client, folder, uri, name, run_id, tags)
+            return client, *open_run(client, folder, uri, name, run_id, tags)
 
-        self._client, self._run = answered(uri, begin)
+        self._client, self._run, self._is_new = answered(uri, begin)
         self.run_id: str = self._run.info.run_id
+        self._last_steps: dict[str, int] = {}  # of metrics, when the run was continued
         self.registered: str | None = None
         self._waiting: deque[tuple[str, Callable[[], object]]] = deque()
         self._lost: Counter[str] = Counter()
@@ -104,18 +108,27 @@ class TrackedRun:
         self._send("tags", send)
 
     def metrics(self, values: Mapping[str, float], step: int) -> None:
-        """Log metrics at a step; values that are not finite are skipped."""
+        """Log metrics at a step; values that are not finite are skipped, and those that a continued run has already."""
         from mlflow.entities import Metric
 
         now = int(time.time() * 1000)
         found = [(metric_name(k), float(v)) for k, v in values.items() if math.isfinite(v)]
 
         def send() -> None:
-            for start in range(0, len(found), BATCH):
-                batch = [Metric(k, v, now, step) for k, v in found[start : start + BATCH]]
-                self._client.log_batch(self.run_id, metrics=batch)
+            new = [Metric(k, v, now, step) for k, v in found if step > self._last_step(k)]
+            for start in range(0, len(new), BATCH):
+                self._client.log_batch(self.run_id, metrics=new[start : start + BATCH])
 
         self._send("metric updates", send)
+
+    def _last_step(self, key: str) -> int:
+        """Return the last step that the run had of a metric when it was continued; -1 if it had none."""
+        if self._is_new:
+            return -1
+        if key not in self._last_steps:
+            history = self._client.get_metric_history(self.run_id, key)
+            self._last_steps[key] = max((m.step for m in history), default=-1)
+        return self._last_steps[key]
 
     def artifacts(self, path: Path, under: str = "") -> None:
         """Log a file or all files of a folder, in the artifact folder `under`."""

@@ -25,7 +25,7 @@ from experiments.pass_orders.evaluation import DEFAULT
 from experiments.policy_model import PolicyModel
 from experiments.program_dataset import describe_programs
 from experiments.registry import local_policy, registered_name
-from experiments.run_folder import new_run
+from experiments.run_folder import find_run, new_run
 from experiments.system_metrics import SystemMetrics
 from experiments.tracking import download_policy
 from experiments.train import train
@@ -188,6 +188,15 @@ def test_equal_programs_have_equal_digests(tmp_path: Path) -> None:
     two[0].path.write_text(CHAIN.replace("tanh", "cosine"))
     assert describe_programs(two, "small")["digest"] != digest
     assert json.loads(describe_programs(one, "small")["source"]) == {"uri": str(tmp_path / "a" / "small")}
+
+
+def test_a_run_that_was_killed_after_it_was_registered_keeps_its_version(folder: Path) -> None:
+    run = find_run(folder / "runs", "a2c")
+    done = run.state()
+    run.write_state({**done, "finished": False})
+    train(run, run.config())
+    assert run.state() == done
+    assert len(client(folder).search_model_versions("name='hlogym-passorder'")) == 1
 
 
 def test_names_of_registered_models() -> None:

@@ -66,6 +66,20 @@ def test_metrics_params_and_tags_of_any_name(store: Path, tmp_path: Path) -> Non
     assert {metric_name(n) for n in names} <= data.tags.keys()
 
 
+def test_a_run_that_is_continued_from_an_earlier_step_has_each_step_once(store: Path) -> None:
+    with TrackedRun(store, "killed") as tracked:
+        for step in (16, 32, 48):
+            tracked.metrics({"speedup": 1.0, "loss": 1.0}, step)
+    with TrackedRun(store, "killed", tracked.run_id) as continued:
+        for step in (32, 48, 64):
+            continued.metrics({"speedup": 2.0, "new": 2.0}, step)
+        continued.metrics({"speedup": 3.0}, 64)  # what one training logs is not looked at again
+    client = client_of(store)
+    history = {n: [(m.step, m.value) for m in client.get_metric_history(tracked.run_id, n)] for n in ("speedup", "new")}
+    assert history["speedup"] == [(16, 1), (32, 1), (48, 1), (64, 2), (64, 3)]
+    assert history["new"] == [(32, 2), (48, 2), (64, 2)]
+
+
 def test_a_server_that_does_not_answer_raises_one_error_within_seconds(
     tmp_path: Path, silent: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
