@@ -111,12 +111,7 @@ def certainly_built(
 ) -> bool | None:
     """Return whether instructions can be one kernel of a target; None if only lowering shows it."""
     on_gpu = target.language == CUDA_TARGET.language
-    built = is_certainly_built(inside, outputs, target.schedule if on_gpu else None)
-    return built if on_gpu or not built or _is_default_c(target) else None
-
-
-def _is_default_c(target: BuildTarget) -> bool:
-    return (target.language, target.schedule) == (C_TARGET.language, C_TARGET.schedule)
+    return is_certainly_built(inside, outputs, target.schedule if on_gpu else None)
 
 
 def kernel_refusal(fused: HloComputation, target: BuildTarget = C_TARGET) -> str | None:

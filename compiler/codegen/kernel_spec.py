@@ -16,10 +16,9 @@ from compiler.codegen.lowering.lower import SCHEDULED_KINDS, lower, roots_of
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.chains import chain_of
 from compiler.codegen.nest.work import tile_products
-from compiler.codegen.schedules.bind_c import DIVIDING_STAGES, divided_bytes_bound
-from compiler.codegen.schedules.local_memory import local_bytes_bound
-from compiler.codegen.schedules.observed import ObservedSchedule, StageMemo, bind_in_stages
-from compiler.codegen.schedules.schedule import COMPILER_FLAGS, FIELD_RANGES, LOCAL_BYTES, Schedule
+from compiler.codegen.schedules.bind_c import check_binding
+from compiler.codegen.schedules.observed import ObservedSchedule, StageMemo
+from compiler.codegen.schedules.schedule import COMPILER_FLAGS, FIELD_RANGES, Schedule
 from compiler.codegen.templates.loop_state import default_loop_schedule
 from compiler.errors import UnsupportedError
 from compiler.ir.computation import HloComputation
@@ -141,12 +140,13 @@ class LoweredKernel:
     __call__ = bind
 
     def check(self, schedule: Schedule) -> None:
-        """Raise UnsupportedError if `bind` does, if possible without making the kernel."""
+        """Raise UnsupportedError if the kernel cannot be made as a schedule says, if possible without making it."""
         language = find_language(self.language)
-        if language.check is None or schedule in self._bound:
+        check = language.check_choice or language.check
+        if check is None:
             self.bind(schedule)
         else:
-            language.check(self._nest(schedule), schedule)
+            check(self._nest(schedule), schedule)
 
     def _nest(self, schedule: Schedule) -> lir.Kernel:
         return _lower(self.fused, schedule, self.language) if self.nest.kind in SCHEDULED_KINDS else self.nest
@@ -174,11 +174,9 @@ class KernelVariants:
     def __init__(self, kernel: LoweredKernel, preset: Schedule | None = None) -> None:
         self._kernel = kernel
         self._preset = preset or _default_schedule(kernel.fused, kernel.language)
-        bind = find_language(kernel.language).bind
+        self._language = find_language(kernel.language)
         self._lower = StageMemo(partial(_lower, language=kernel.language))
-        self._stages = [StageMemo(s) for s in find_language(kernel.language).stages or (bind,)]
-        self._bytes_bound = StageMemo(local_bytes_bound)
-        self._divided_bytes_bound = StageMemo(divided_bytes_bound)
+        self._stages = [StageMemo(s) for s in self._language.stages or (self._language.bind,)]
         self._printed: dict[int, KernelSpec] = {}
         self._nests: list[lir.Kernel] = []  # kept, so that their ids stay theirs
         self._sources: dict[int, list[tuple[lir.Kernel, PrintedKernel]]] = {}  # by the id of the body
@@ -187,7 +185,7 @@ class KernelVariants:
 
     def __call__(self, schedule: Schedule) -> KernelSpec:
         """Return the kernel with a schedule, as `LoweredKernel.bind` does."""
-        k, nest = self._kernel, bind_in_stages(self._stages, self._nest(schedule), schedule)
+        k, nest = self._kernel, self._language.run_stages(self._stages, self._nest(schedule), schedule)
         found = self._printed.get(id(nest))
         if found is None:
             found = _spec_of(k.name, nest, self._source(nest), k.language, k.inputs, k.outputs, k.flops)
@@ -200,7 +198,7 @@ class KernelVariants:
         printed = self._sources.setdefault(id(nest.body), [])
         found = next((source for other, source in printed if replace(other, flags=nest.flags) == nest), None)
         if found is None:
-            found = find_language(self._kernel.language).print_kernel(nest, PLACEHOLDER)
+            found = self._language.print_kernel(nest, PLACEHOLDER)
             printed.append((nest, found))
         return found
 
@@ -210,13 +208,10 @@ class KernelVariants:
         One in C that can be bound can be printed, so it is not, and it is bound only if `check_binding` would bind it.
         """
         try:
-            if self._kernel.language != C.name:
+            if self._language is C:
+                check_binding(self._nest(schedule), schedule)
+            else:
                 self(schedule)
-            elif self._bytes_bound(nest := self._nest(schedule), schedule) > LOCAL_BYTES:
-                first, others = self._stages[: len(DIVIDING_STAGES)], self._stages[len(DIVIDING_STAGES) :]
-                divided = bind_in_stages(first, nest, schedule)
-                if self._divided_bytes_bound(divided, schedule) > LOCAL_BYTES:
-                    bind_in_stages(others, divided, schedule)
         except UnsupportedError:
             return True
         return False

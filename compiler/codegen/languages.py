@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from compiler.analysis.cost_model import cpu
@@ -11,7 +11,7 @@ from compiler.codegen.printing.print_c import print_c
 from compiler.codegen.printing.print_cuda import print_cuda
 from compiler.codegen.schedules import bind_c as cpu_binding
 from compiler.codegen.schedules import bind_cuda as gpu_binding
-from compiler.codegen.schedules.observed import BindStage
+from compiler.codegen.schedules.observed import BindStage, bind_in_stages
 from compiler.codegen.schedules.schedule import Schedule
 from compiler.errors import UnknownNameError
 
@@ -37,6 +37,8 @@ class Language:
         print_kernel: function that prints a bound kernel under a symbol.
         check: raises UnsupportedError if a nest has no kernel with a schedule, if possible without making it; None: it
             is bound and printed.
+        check_choice: raises UnsupportedError if a nest has none by a schedule that was chosen for it, which has to be
+            possible as it is; None: `check` does.
         threads: returns the number of threads that share the tiles of a loop kernel; None if the size of its tiles does
             not depend on it.
         scans: whether cumulative reductions have kernels.
@@ -46,6 +48,7 @@ class Language:
             not wait for each other.
         tiles: whether matrix products and attention are divided into tiles for the blocks of a GPU.
         stages: what `bind` does one after the other, if it is divided.
+        run_stages: function by which `bind` runs its stages.
     """
 
     name: str
@@ -53,6 +56,7 @@ class Language:
     bind: Callable[[lir.Kernel, Schedule], lir.Kernel]
     print_kernel: Callable[[lir.Kernel, str], PrintedKernel]
     check: Callable[[lir.Kernel, Schedule], None] | None = None
+    check_choice: Callable[[lir.Kernel, Schedule], None] | None = None
     threads: Callable[[], int] | None = None
     scans: bool = False
     sorts: bool = False
@@ -60,6 +64,7 @@ class Language:
     staged: bool = False
     tiles: bool = False
     stages: tuple[BindStage, ...] = ()
+    run_stages: Callable[[Sequence[BindStage], lir.Kernel, Schedule], lir.Kernel] = bind_in_stages
 
 
 LANGUAGES: dict[str, Language] = {}
@@ -101,8 +106,9 @@ def _check_cuda(kernel: lir.Kernel, schedule: Schedule) -> None:
 
 C = register_language(
     Language(
-        "c", Schedule(), cpu_binding.bind_c, _print_c, cpu_binding.check_binding, lambda: cpu().units,
-        scans=True, sorts=True, products=True, stages=cpu_binding.BIND_STAGES,
+        "c", Schedule(), cpu_binding.bind_c, _print_c, cpu_binding.check_binding, cpu_binding.check_room,
+        lambda: cpu().units,
+        scans=True, sorts=True, products=True, stages=cpu_binding.BIND_STAGES, run_stages=cpu_binding.run_stages,
     )
 )  # fmt: skip
 # Rows are kept in registers, of which a GPU has more than shared memory. A thread runs one position of a loop.

@@ -12,7 +12,6 @@ from compiler.codegen.lowering.lower import lower
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.traversal import walk
 from compiler.codegen.schedules.bind_c import bind_c
-from compiler.codegen.schedules.local_memory import local_bytes_bound
 from compiler.codegen.schedules.schedule import Schedule
 from compiler.interpreter import evaluate
 from compiler.text import parse
@@ -161,12 +160,3 @@ def test_nan_and_infinities_are_kept() -> None:
 def test_a_schedule_without_short_loops_leaves_rows_as_they_are(short: int, is_transposed: bool) -> None:
     kernel = bind_c(lower(parse(program(BODIES["maximum"], 1000, 10)).entry), Schedule(short=short))
     assert any(isinstance(s, lir.TransposeTile) for s in walk(kernel.body)) == is_transposed
-
-
-@pytest.mark.parametrize("name", BODIES)
-@pytest.mark.parametrize("columns", [5, 10, 20])
-def test_the_bound_of_local_memory_holds(name: str, columns: int) -> None:
-    kernel = lower(parse(program(BODIES[name], 1000, columns)).entry)
-    bound = bind_c(kernel, Schedule())
-    held = sum(4 * s.size for s in walk(bound.body) if isinstance(s, lir.LocalArray))
-    assert held <= local_bytes_bound(kernel, Schedule())

@@ -21,16 +21,9 @@ from compiler.codegen.lowering.reductions import Domain, combiner_of
 from compiler.codegen.nest.scalar_ops import SCALAR_BYTES, is_supported_type
 from compiler.codegen.schedules.bind_cuda import SHARED_BYTES as BLOCK_BYTES
 from compiler.codegen.schedules.cuda_shapes import COMBINE_BYTES
-from compiler.codegen.schedules.distribution import VALUE_BYTES
-from compiler.codegen.schedules.lane_accumulators import lane_bytes_bound
 from compiler.codegen.schedules.lanes import lanes_of_tiles
-from compiler.codegen.schedules.local_memory import SPLIT_COPIES, TILE_COPIES
 from compiler.codegen.schedules.row_cache import ROW_CACHE_BYTES
-from compiler.codegen.schedules.schedule import LOCAL_BYTES, Schedule
-from compiler.codegen.schedules.shared_values import SHARED_BYTES
-from compiler.codegen.schedules.short_rows import DIVISION_BYTES, FLAT_ROW, ROWS
-from compiler.codegen.schedules.splits import PARTIAL_BYTES, partial_bytes_bound
-from compiler.codegen.schedules.stages import BLOCK, MAX_ARRAYS, is_long
+from compiler.codegen.schedules.schedule import Schedule
 from compiler.ir import HloInstruction, Opcode
 
 _Labels: TypeAlias = tuple[int, ...]
@@ -39,8 +32,6 @@ _ELEMENTWISE = frozenset(op for op in Opcode if op.is_elementwise)
 _PLAIN = _ELEMENTWISE - {Opcode.MAP} | {Opcode.PARAMETER, Opcode.CONSTANT, Opcode.BROADCAST, Opcode.RESHAPE}
 _WORK = _ELEMENTWISE | {Opcode.REDUCE}
 """Opcodes of what is more than a load or a constant."""
-_LONG = frozenset(op for op in _ELEMENTWISE if is_long(op))
-_DEFAULT = Schedule()
 
 
 class _UncertainError(Exception):
@@ -61,8 +52,7 @@ def is_certainly_built(
     Args:
         inside: the instructions, operands first, of which each can be in a kernel by itself. Others are read.
         outputs: those of them that the kernel yields.
-        blocks: the schedule by which the kernel is bound to the blocks of a GPU, see `bind_cuda`; None: it is one in C
-            with the default schedule.
+        blocks: the schedule by which the kernel is bound to the blocks of a GPU, see `bind_cuda`; None: it is one in C.
     """
     try:
         nests = _nests([i for i in inside if i.opcode is not Opcode.TUPLE], outputs)
@@ -70,7 +60,7 @@ def is_certainly_built(
         return False
     except _UncertainError:
         return None
-    return _local_bytes(nests) <= LOCAL_BYTES or None if blocks is None else _fits_into_blocks(nests, blocks) or None
+    return blocks is None or _fits_into_blocks(nests, blocks) or None
 
 
 def _nests(inside: Sequence[HloInstruction], outputs: Sequence[HloInstruction]) -> list[_Nest]:
@@ -97,12 +87,6 @@ def _nests(inside: Sequence[HloInstruction], outputs: Sequence[HloInstruction]) 
     if statements > min(STATEMENT_LIMIT, BASE_STATEMENTS + STATEMENTS_PER_INSTRUCTION * len(inside)):
         raise _UncertainError
     return nests
-
-
-def _local_bytes(nests: Sequence[_Nest]) -> float:
-    """Return a bound of the local memory of a kernel in C."""
-    total = sum(n.local_bytes() for n in nests) + _bytes_between(nests)
-    return total + (SHARED_BYTES if any(n.shares for n in nests) else 0)
 
 
 def _fits_into_blocks(nests: Sequence[_Nest], schedule: Schedule) -> bool:
@@ -152,7 +136,6 @@ class _Nest:
         met: values, as a stage, an instruction and its index. The stage is that of reductions where the index runs over
             reduced dimensions, else 0.
         more: statements besides those of these values.
-        once: short reductions outside of all loops.
         dims: extents of the loops; of a nest with reductions these are its domain.
         kept, reduced: the loops around reductions, and those of them.
         big: whether there are outputs with all elements that are reduced.
@@ -164,7 +147,6 @@ class _Nest:
     heroes: dict[HloInstruction, None] = field(default_factory=dict)
     met: set[tuple[int, HloInstruction, _Labels]] = field(default_factory=set)
     more: int = 0
-    once: int = 0
     dims: tuple[int, ...] = ()
     kept: tuple[int, ...] = ()
     reduced: frozenset[int] = frozenset()
@@ -251,7 +233,6 @@ class _Nest:
                 work.append((o, _with_units([k for k, n in zip(at, i.shape.dimensions, strict=True) if n != 1], o)))
             elif op is Opcode.REDUCE:
                 self.more += self._need_elements(i, at, work)
-                self.once += all(k < 0 for k in at)
             else:
                 dims = i.shape.dimensions
                 for o in i.operands:
@@ -287,17 +268,6 @@ class _Nest:
         return 6 * len(self.met) + self.more + 8 * len(self.heroes) + 8 * len(self.dims)
 
     @property
-    def shares(self) -> bool:
-        """Whether iterations of the outermost loop may share values that take work."""
-        return bool(self._shared_indices)
-
-    @cached_property
-    def _shared_indices(self) -> set[frozenset[int]]:
-        outer = self.kept[0] if self.kept else 0
-        found = {at for _, i, at in self.met if i.opcode in _WORK and outer not in at}
-        return {loops for at in found if (loops := frozenset([k for k in at if k >= 0]))}
-
-    @property
     def top_loops(self) -> int:
         """The number of loops outside of all others."""
         return 1 if self.kept else self._sweeps
@@ -315,26 +285,8 @@ class _Nest:
             found.setdefault(self.level[h], []).append(SCALAR_BYTES[h.shape.element_type])
         return found
 
-    def local_bytes(self) -> float:
-        """Return a bound of the local memory of the nest, as `local_memory.local_bytes_bound` of the lowered nest.
-
-        It leaves out what is kept for the whole kernel, of which `_local_bytes` adds up the parts.
-        """
-        partial = self._partial_bytes()
-        copies = SPLIT_COPIES if partial else 1
-        total = partial + len(self._shared_indices) * ROW_CACHE_BYTES
-        total += sum(copies * lane_bytes_bound(len(sizes), _DEFAULT) for sizes in self._by_level.values())
-        total += self.once * lane_bytes_bound(1, _DEFAULT)
-        total += copies * (self._division_bytes() + TILE_COPIES * self._stage_bytes())
-        if not self.heroes:
-            return total
-        nests, held = self._sweeps if self._may_be_distributed else 1, self._held_bytes
-        if nests > 1:
-            total += min(VALUE_BYTES, self._results * held)
-        return total + self._row_bytes + copies * nests * self._column_bytes(_DEFAULT)
-
-    def block_bytes(self, schedule: Schedule) -> float:
-        """Return a bound of the shared memory of the nest in a block of a GPU, as `local_bytes` of that in C."""
+    def block_bytes(self, schedule: Schedule) -> int:
+        """Return a bound of the shared memory of the nest in a block of a GPU."""
         return self._row_bytes + self._column_bytes(schedule) if self.heroes else 0
 
     @property
@@ -360,39 +312,6 @@ class _Nest:
         """The bytes of the values that are computed once for each result."""
         held = sum([_bytes_of(i) for _, i, at in self.met if at and self.reduced.isdisjoint(at)])
         return held + sum(map(sum, self._by_level.values()))
-
-    @property
-    def _may_be_distributed(self) -> bool:
-        """Whether its loops may become nests of their own, as they do if they do not run along rows."""
-        return bool(self.kept) and self.kept != tuple(range(len(self.kept))) and self._sweeps > 1
-
-    def _partial_bytes(self) -> float:
-        results, elements = (math.prod(self.dims[k] for k in of) for of in (self.kept, self.reduced))
-        if self.kept and self._sweeps > 1 and not self._may_be_distributed:
-            return 0  # a nest with several loops inside is not split
-        parts = (partial_bytes_bound(results, elements, sum(sizes), _DEFAULT) for sizes in self._by_level.values())
-        return min(PARTIAL_BYTES, sum(parts)) if self.kept else sum(parts)
-
-    def _division_bytes(self) -> int:
-        """Return a bound of what is kept where loops over short rows are divided."""
-        inner = [self.dims[k] for k in sorted(self.reduced)] or list(self.dims[1:])
-        if not inner:
-            return 0
-        has_elements = self.big or not self.heroes
-        total = DIVISION_BYTES if has_elements and min(inner) < FLAT_ROW else ROWS * MAX_ARRAYS * max(_BYTES)
-        if len(self.reduced) > 1 and inner[-1] < FLAT_ROW:
-            total += len(self._by_level) * DIVISION_BYTES
-        return total
-
-    def _stage_bytes(self) -> int:
-        """Return a bound of what the stages of all loops pass on, which only chains of expensive operations have."""
-        if not any(i.opcode in _LONG for _, i, _ in self.met):
-            return 0
-        widest = sorted([_bytes_of(i) for _, i, _ in self.met])[-MAX_ARRAYS:]
-        return (self._sweeps + 1) * BLOCK * sum(widest)
-
-
-_BYTES = SCALAR_BYTES.values()
 
 
 def _bytes_of(i: HloInstruction) -> int:

@@ -6,7 +6,7 @@ The decisions are those of the `Schedule`; `print_c` prints the bound nest.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from compiler.codegen.nest import index as ix
@@ -29,7 +29,7 @@ from compiler.codegen.schedules.interleaving import interleave_values
 from compiler.codegen.schedules.joined_rows import join_rows
 from compiler.codegen.schedules.lane_accumulators import MAX_ACCUMULATORS
 from compiler.codegen.schedules.lanes import tile_columns, with_wide_columns
-from compiler.codegen.schedules.local_memory import local_bytes_bound
+from compiler.codegen.schedules.local_memory import check_local_bytes, local_bytes
 from compiler.codegen.schedules.loop_prices import loop_nanoseconds
 from compiler.codegen.schedules.loop_transforms import (
     Tiling,
@@ -70,7 +70,6 @@ from compiler.codegen.schedules.tails import split_tails
 from compiler.codegen.schedules.tile_tests import branch_on_tiles, tests_of_tiles
 from compiler.codegen.schedules.transposed_rows import SORTS, transpose_rows
 from compiler.codegen.schedules.uniform_values import move_uniform_values
-from compiler.errors import UnsupportedError
 from compiler.ir.types import PrimitiveType
 
 MIN_ITEMS = 64
@@ -108,6 +107,11 @@ LEAST_VECTOR = 4
 """Elements of the shortest vector loop without branches: gcc vectorizes the loop around a shorter one."""
 FEW_APART, APART = 15, 8
 """Elements of the longest loop that moves them one by one, and the least distance of these elements."""
+FRUGAL: Mapping[str, int] = {
+    "accumulators": 1, "cache": 0, "columns": 16, "edges": 0, "hoist": 0, "rare": 0, "short": 0, "splits": 1,
+    "stages": 0, "stream": 0, "tile": 0, "unroll": 1, "vector": 0,
+}  # fmt: skip
+"""The fields of a schedule by which binding makes hardly any local arrays."""
 NARROW_ENTRY = 32
 """Bits of the narrower of two kinds of entries of a sort."""
 
@@ -115,10 +119,21 @@ NARROW_ENTRY = 32
 def bind_c(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
     """Return a nest bound to the threads and vectors of a CPU.
 
+    If the schedule needs more local memory than LOCAL_BYTES, the nest is bound without what holds values (FRUGAL).
+
     Raises:
-        UnsupportedError: the schedule needs more local memory than LOCAL_BYTES.
+        UnsupportedError: the nest itself has larger local arrays.
     """
-    return bind_in_stages(BIND_STAGES, kernel, schedule)
+    return run_stages(BIND_STAGES, kernel, schedule)
+
+
+def run_stages(stages: Sequence[BindStage], kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
+    """Return what `bind_c` does; the stages are those of BIND_STAGES, or the same with a memory of their results."""
+    bound = bind_in_stages(stages, kernel, schedule)
+    if local_bytes(bound.body) > LOCAL_BYTES:
+        bound = bind_in_stages(stages, kernel, schedule.with_values(FRUGAL))
+        check_local_bytes(bound.body)
+    return bound
 
 
 def _simplified(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
@@ -150,8 +165,7 @@ def _with_shared_values(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
 
 
 def _with_divided_reductions(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
-    wide = with_wide_columns(kernel.body, schedule, kernel.sizes)
-    schedule = wide if local_bytes_bound(kernel, wide) <= LOCAL_BYTES else schedule
+    schedule = with_wide_columns(kernel.body, schedule, kernel.sizes)
     splits_edges = schedule.edges and schedule.vector and kernel.kind in REDUCTIONS
     body = split_reduction_edges(kernel.body) if splits_edges else kernel.body
     body = split_reductions(body, schedule)
@@ -194,7 +208,6 @@ def _with_rewritten_loops(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
     body = pair_elements(kernel, hide_single_elements(separate_columns(write_out_moves(body))))
     body = hide_strides(convert_halves(kernel, body))
     body = multiply_for_divisions(join_rows(move_uniform_values(interleave_values(body)), kernel.sizes))
-    check_local_bytes(body)
     return replace(kernel, body=body)
 
 
@@ -213,17 +226,13 @@ def _with_flags(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
     return replace(kernel, flags=schedule.flags if has_loop(kernel.body) else 0)  # not for a few scalars
 
 
-DIVIDING_STAGES: tuple[BindStage, ...] = (
+BIND_STAGES: tuple[BindStage, ...] = (
     _simplified,
     _with_transposed_rows,
     _with_shared_values,
     _with_divided_reductions,
     _with_tiles,
     _with_separate_cases,
-)
-"""The stages after which all rare work is separated."""
-BIND_STAGES: tuple[BindStage, ...] = (
-    *DIVIDING_STAGES,
     _with_short_rows,
     _with_loop_kinds,
     _with_rewritten_loops,
@@ -263,28 +272,14 @@ def _steps(extent: int, lanes: int) -> int:
 
 
 def check_binding(kernel: lir.Kernel, schedule: Schedule) -> None:
-    """Raise UnsupportedError if `bind_c` does; the nest is only bound if the bound of its memory is too large."""
-    if local_bytes_bound(kernel, schedule) <= LOCAL_BYTES:
-        return
-    divided = bind_in_stages(DIVIDING_STAGES, kernel, schedule)
-    if divided_bytes_bound(divided, schedule) > LOCAL_BYTES:
-        bind_in_stages(BIND_STAGES[len(DIVIDING_STAGES) :], divided, schedule)
+    """Raise UnsupportedError if `bind_c` does; the nest is only bound if it has large local arrays itself."""
+    if local_bytes(kernel.body) > LOCAL_BYTES // 2:
+        bind_c(kernel, schedule)
 
 
-def divided_bytes_bound(divided: lir.Kernel, schedule: Schedule) -> float:
-    """Return an upper bound of the local arrays of a nest after DIVIDING_STAGES and those that the others will make.
-
-    Unlike that of the nest before, it is finite where rare work was separated.
-    """
-    rewritten = ("rare", "hoist", "cache", "tile", "edges")
-    return local_bytes_bound(divided, schedule.with_values(dict.fromkeys(rewritten, 0)))
-
-
-def check_local_bytes(body: Body) -> None:
-    """Raise UnsupportedError if the local arrays of a kernel need more than LOCAL_BYTES."""
-    held = sum(s.size * SCALAR_BYTES[s.type] for s in walk(body) if isinstance(s, lir.LocalArray))
-    if held > LOCAL_BYTES:
-        raise UnsupportedError(f"the kernel needs {held} bytes of local arrays, more than {LOCAL_BYTES}")
+def check_room(kernel: lir.Kernel, schedule: Schedule) -> None:
+    """Raise UnsupportedError if a schedule needs more local memory than LOCAL_BYTES."""
+    check_local_bytes(bind_in_stages(BIND_STAGES, kernel, schedule).body)
 
 
 class _Binder:

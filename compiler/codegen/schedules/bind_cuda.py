@@ -16,7 +16,7 @@ from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import Var
 from compiler.codegen.nest.loop_ir import Body, For, LoopKind
 from compiler.codegen.nest.scalar_ops import SCALAR_BYTES
-from compiler.codegen.nest.traversal import bodies_of, names_of, names_used, walk
+from compiler.codegen.nest.traversal import bodies_of, indices_in, names_of, names_used, walk
 from compiler.codegen.schedules.bind_tiles import bind_tiles, has_tiles
 from compiler.codegen.schedules.block_loops import bind_block_loop
 from compiler.codegen.schedules.cuda_blocks import SHARED_BYTES, bind_whole
@@ -25,8 +25,8 @@ from compiler.codegen.schedules.cuda_rows import RowNest
 from compiler.codegen.schedules.cuda_scatters import scatter_nest
 from compiler.codegen.schedules.cuda_shapes import BLOCK_BYTES, COMBINE_BYTES, WARP
 from compiler.codegen.schedules.cuda_tiles import TILE_BYTES, TileNest
-from compiler.codegen.schedules.lanes import column_bytes_bound
-from compiler.codegen.schedules.local_memory import BOUNDED, declared_bytes, reads_along_columns
+from compiler.codegen.schedules.lanes import NEAR, column_bytes_bound
+from compiler.codegen.schedules.local_memory import local_bytes
 from compiler.codegen.schedules.loop_transforms import collapse, without_dead_code
 from compiler.codegen.schedules.row_cache import kept_bytes_bound
 from compiler.codegen.schedules.schedule import Schedule
@@ -41,6 +41,22 @@ __all__ = ["SHARED_BYTES", "bind_cuda", "binds_surely"]
 
 ROW_BYTES = BLOCK_BYTES - COMBINE_BYTES // 4
 """Shared memory in which the only nest of a kernel keeps rows; the rest is for its accumulators."""
+_BOUNDED = (
+    lir.Let,
+    lir.Store,
+    lir.Accumulator,
+    lir.Assign,
+    lir.LocalArray,
+    lir.LocalStore,
+    lir.If,
+    lir.For,
+    lir.Reduce,
+    lir.ForFlagged,
+    lir.TransposeTile,
+    lir.StoreTransposed,
+    lir.RepeatElements,
+)
+"""The statements of which the shared memory is bounded without binding."""
 
 
 class Nest(Protocol):
@@ -259,10 +275,17 @@ def _reduces_once(body: Body) -> bool:
     )
 
 
+def _reads_along_columns(s: For) -> bool:
+    """Check whether a loop around reductions may be one over columns, see `lanes.is_column_loop`."""
+    return any(
+        0 < abs(i.coefficient(s.var)) <= NEAR for x in s.body if isinstance(x, lir.Reduce) for i in indices_in(x.body)
+    )
+
+
 def binds_surely(kernel: lir.Kernel, schedule: Schedule) -> bool:
     """Check whether a nest surely has a kernel, without making it; False where only binding and printing show it."""
     statements = list(walk(kernel.body))
-    if not all(isinstance(s, BOUNDED) for s in statements):
+    if not all(isinstance(s, _BOUNDED) for s in statements):
         return False
     if kernel.nests > 1 and _reduces_once(kernel.body):
         return False  # every block would repeat the reduction
@@ -273,8 +296,8 @@ def binds_surely(kernel: lir.Kernel, schedule: Schedule) -> bool:
     if schedule.block * combined > COMBINE_BYTES:
         return False
     width = schedule.columns + 1  # or more, of which there are a tile and a rest
-    total = declared_bytes(statements) + kept_bytes_bound(kernel.body, schedule.cache)
+    total = local_bytes(kernel.body) + kept_bytes_bound(kernel.body, schedule.cache)
     for s in statements:
-        if isinstance(s, For) and any(isinstance(x, lir.Reduce) for x in s.body) and reads_along_columns(s):
+        if isinstance(s, For) and _reads_along_columns(s):
             total += column_bytes_bound(s, width, schedule)
     return total <= SHARED_BYTES

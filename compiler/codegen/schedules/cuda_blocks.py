@@ -16,8 +16,8 @@ from compiler.codegen.nest.loop_ir import Body, For, LoopKind, Scope
 from compiler.codegen.nest.scalar_ops import SCALAR_BYTES
 from compiler.codegen.nest.traversal import map_bodies, walk
 from compiler.codegen.schedules import accumulators
-from compiler.codegen.schedules.bind_c import check_local_bytes
 from compiler.codegen.schedules.lanes import tile_columns
+from compiler.codegen.schedules.local_memory import check_local_bytes
 from compiler.codegen.schedules.row_cache import cache_rows
 from compiler.codegen.schedules.schedule import Schedule
 from compiler.errors import UnsupportedError

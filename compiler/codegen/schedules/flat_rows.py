@@ -17,7 +17,7 @@ from compiler.codegen.nest.index import IndexExpr, IndexSymbol, Var
 from compiler.codegen.nest.loop_ir import Body, For, LoopKind
 from compiler.codegen.nest.memory import Scope
 from compiler.codegen.nest.scalar_ops import SCALAR_BYTES
-from compiler.codegen.nest.traversal import map_indices, names_of, names_used, walk
+from compiler.codegen.nest.traversal import map_indices, names_of, names_used
 from compiler.codegen.nest.work import is_expensive
 from compiler.codegen.schedules.loop_transforms import has_loop, iterations_from
 from compiler.ir.types import PrimitiveType as T
@@ -85,12 +85,6 @@ def _flattened(body: Body, types: Mapping[str, T], fewest: int, scope: Scope) ->
         else:
             out.append(s)
     return tuple(out)
-
-
-def flat_bytes(body: Body, types: Mapping[str, T]) -> int:
-    """Return an upper bound of the bytes of the local arrays that `flatten_rows` makes."""
-    found = [x for s in walk(body) if (x := _rows_of(s, types, FEWEST) or _rows_of(s, types, FEWEST_INSIDE))]
-    return sum(MOST_BYTES + BLOCKS[0] * sum(SCALAR_BYTES[y.type] for y in x.passed) for x in found)
 
 
 def _rows_of(s: lir.Stmt, types: Mapping[str, T], fewest: int) -> _Rows | None:

@@ -15,7 +15,7 @@ from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import IndexExpr, Var
 from compiler.codegen.nest.loop_ir import Body, For, LoopKind
-from compiler.codegen.nest.traversal import map_indices, names_of, walk
+from compiler.codegen.nest.traversal import map_indices, names_of
 from compiler.codegen.schedules.loop_transforms import are_apart, map_vector_loops
 from compiler.ir.opcodes import Opcode
 from compiler.ir.types import PrimitiveType as T
@@ -37,16 +37,6 @@ def convert_halves(kernel: lir.Kernel, body: Body) -> Body:
     # Copies of a loop may be side by side, so that each needs names of its own for its arrays.
     numbers = count(1)
     return map_vector_loops(body, lambda s: _blocks(s, types, next(numbers)) if suits_halves(s, types) else (s,))
-
-
-def halves_bytes_bound(kernel: lir.Kernel) -> int:
-    """Return an upper bound of the local memory that converted blocks need, in bytes, with a copy of each loop."""
-    types = kernel.types
-    if T.F16 not in types.values():
-        return 0
-    reads = [s.value.buffer for s in walk(kernel.body) if isinstance(s, lir.Let) and isinstance(s.value, lir.Load)]
-    written = [s.buffer for s in walk(kernel.body) if isinstance(s, lir.Store)]
-    return COPIES * LONGEST_ROW * T.F32.byte_size * sum(types.get(name) is T.F16 for name in (*reads, *written))
 
 
 def suits_halves(s: For, types: Mapping[str, T]) -> bool:

@@ -11,7 +11,6 @@ from compiler.codegen.nest.loop_ir import Body, For, LoopKind
 from compiler.codegen.nest.scalar_ops import conversion
 from compiler.codegen.nest.traversal import map_indices
 from compiler.codegen.schedules import accumulators
-from compiler.codegen.schedules.schedule import Schedule
 from compiler.ir.opcodes import Opcode
 from compiler.ir.types import PrimitiveType as T
 
@@ -22,13 +21,6 @@ _EXTREMES = frozenset({Opcode.MAXIMUM, Opcode.MINIMUM})
 _IN_REGISTERS = {t: _EXTREMES | {Opcode.ADD} for t in (T.F32, T.F64)} | {T.F16: _EXTREMES, T.BF16: _EXTREMES}
 """Combiners by the type of floats, for which the printer of C has functions that combine lanes. Sums of 16 bits are
 rounded."""
-
-
-def lane_bytes_bound(reductions: int, schedule: Schedule) -> int:
-    """Return an upper bound of the bytes of the lanes of one loop that reduces several values, and of their halves."""
-    merged = reductions * max(1, schedule.short)  # a few adjacent columns may be reduced by one loop
-    vectors = max(MAX_ACCUMULATORS, merged)
-    return 3 * vectors * schedule.vector // 8
 
 
 def long_reduction(s: lir.Reduce, lanes: int, vector: int) -> list[lir.Stmt]:

@@ -256,14 +256,6 @@ def tile_transposes(body: Body, tiling: Tiling) -> Body:
     return tuple(_tile(s, tiling) for s in body)
 
 
-def staged_bytes_bound(s: lir.Stmt, tiling: Tiling) -> int:
-    """Return an upper bound of the bytes of the tiles that a nest of at least two loops stages."""
-    if not isinstance(s, For) or not has_loop(s.body):
-        return 0
-    loads = [SCALAR_BYTES[x.type] for x in walk((s,)) if isinstance(x, lir.Let) and isinstance(x.value, lir.Load)]
-    return max(elements * sum(sorted(loads)[-count:]) for elements, count in tiling.most_elements())
-
-
 def _tile(s: lir.Stmt, tiling: Tiling) -> lir.Stmt:
     nest, lets = _nest_with_values(s)
     if len(nest) < 2 or any(f.kind is not LoopKind.INDEPENDENT for f in nest) or has_loop(nest[-1].body):

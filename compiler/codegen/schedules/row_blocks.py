@@ -46,16 +46,6 @@ def block_rows(body: Body) -> Body:
     return tuple(_blocked(map_bodies(s, block_rows)) for s in body)
 
 
-def blocks_bound(s: For) -> int:
-    """Return an upper bound of the local memory that the blocks of one loop need besides that of one row."""
-    chain = sum(isinstance(x, Reduce) for x in s.body)
-    if chain < LEAST_CHAIN and not (chain >= DIVIDED_CHAIN and _quotients(s.body)):
-        return 0
-    types = [x.type for x in s.body if isinstance(x, lir.Let)]
-    types += [r.type for x in s.body if isinstance(x, Reduce) for r in x.reductions]
-    return BLOCK_BYTES + MOST_ROWS * sum(SCALAR_BYTES[t] for t in types)
-
-
 def _blocked(s: lir.Stmt) -> lir.Stmt:
     if not isinstance(s, For) or s.kind is not LoopKind.INDEPENDENT or s.base is not None or s.combined:
         return s

@@ -108,11 +108,6 @@ def _reads_apart(body: Body) -> bool:
     return any(abs(i.coefficient(s.var)) > 1 for s in loops[-1:] for i in indices_in(s.body))
 
 
-def work_bound(lets: Sequence[lir.Let]) -> int:
-    """Return an upper bound of the work for which some of these definitions may be kept."""
-    return _work_of(lets) + GATHER_WORK * sum(isinstance(x.value, lir.Load) for x in lets)
-
-
 def _work_of(lets: Sequence[lir.Let]) -> int:
     """Return the work of definitions that need each other; the C compiler simplifies wide ones of indices alone."""
     wide = WIDE_WORK if any(isinstance(x.value, lir.Load) for x in lets) else 1

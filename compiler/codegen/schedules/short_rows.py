@@ -18,7 +18,6 @@ from compiler.codegen.nest.loop_ir import Body, For, LoopKind
 from compiler.codegen.nest.scalar_ops import SCALAR_BYTES
 from compiler.codegen.nest.traversal import indices_in, map_bodies, map_indices, names_of, names_used
 from compiler.codegen.nest.work import work_of
-from compiler.codegen.schedules.loop_transforms import has_loop
 from compiler.codegen.schedules.stages import MAX_ARRAYS, is_long, is_long_value, values_to_pass
 from compiler.ir.types import PrimitiveType as T
 
@@ -43,24 +42,6 @@ def split_rows(body: Body) -> Body:
         inner = map_bodies(s, split_rows)
         out += _split_reduce(inner) if isinstance(inner, lir.Reduce) else [_split_results(_split(inner))]
     return tuple(out)
-
-
-def rows_bound(s: For | lir.Reduce) -> int:
-    """Return an upper bound of the local memory that dividing one loop needs, in bytes, also if nests are merged."""
-    if isinstance(s, lir.Reduce):
-        is_divided = len(s.vars) > 1 and s.vars[-1].extent < FLAT_ROW and work_of(s.body) >= MIN_WORK
-        return DIVISION_BYTES if is_divided else 0
-    if not has_loop(s.body) or work_of(s.body) < MIN_WORK:
-        return 0
-    flat = any(isinstance(x, For) and x.var.extent < FLAT_ROW for x in s.body)
-    return DIVISION_BYTES if flat else min(DIVISION_BYTES, ROWS * _widest(s.body))
-
-
-def _widest(body: Body) -> int:
-    """Return the bytes of the most values of a row that are passed on."""
-    types = [x.type for x in body if isinstance(x, lir.Let)]
-    types += [r.type for x in body if isinstance(x, lir.Reduce) for r in x.reductions]
-    return sum(sorted(SCALAR_BYTES[t] for t in types)[-MAX_ARRAYS:])
 
 
 def _needed(

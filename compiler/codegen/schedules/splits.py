@@ -148,32 +148,6 @@ def may_be_split(results: int, extent: int) -> bool:
     return results == 1 or results * 8 <= extent * ENOUGH_TASKS
 
 
-def partial_bytes_bound(results: int, extent: int, width: int, schedule: Schedule) -> float:
-    """Return an upper bound of the bytes of the results of all parts of a reduction; 0 if it is not split.
-
-    It is infinite if the parts that a schedule asks for may not fit.
-
-    Args:
-        results: number of results of the reduction.
-        extent: number of elements that are reduced to each of them.
-        width: bytes of one result.
-        schedule: the schedule.
-    """
-    if schedule.splits:
-        held = (min(schedule.splits, extent) + 1) * results * width
-        return 0 if schedule.splits == 1 else held if held <= PARTIAL_BYTES else math.inf
-    if not schedule.threads or (results > 1 and not may_be_split(results, extent)):
-        return 0
-    parts = MAX_PARTS
-    if results > 1:  # by rows or by columns, whose loops may be merged
-        tiles = -(-results // schedule.columns)
-        by_columns = 1 if tiles >= ENOUGH_TASKS // 8 else -(-ENOUGH_TASKS // 4 // tiles)
-        by_size = min(ENOUGH_TASKS // 4, results * extent * width // PART_BYTES)
-        parts = max(by_columns, by_size, -(-ENOUGH_TASKS // 4 // results))
-    parts = min(parts, extent)
-    return min(PARTIAL_BYTES, (parts + 1) * results * width) if parts > 1 else 0
-
-
 def _in_parts(nest: list[For], inside: Body, reduce: lir.Reduce, size: int) -> list[lir.Stmt]:
     """Return a nest that reduces parts of `size` iterations into arrays, and a nest that reduces these."""
     v, *others = reduce.vars

@@ -203,14 +203,6 @@ def _are_first(
     return all(level.get(n, 0) == 0 for c in choices for n in names_used((c,)))
 
 
-def bytes_bound(body: Body) -> int:
-    """Return an upper bound of the local memory that the stages of a loop with this body need, in bytes."""
-    lets = [x for x in body if isinstance(x, lir.Let)]
-    if not any(map(is_long_value, lets)):
-        return 0
-    return BLOCK * sum(sorted(SCALAR_BYTES[x.type] for x in lets)[-MAX_ARRAYS:])
-
-
 def staged(s: For, stages: Stages, leaf: Callable[[For], For]) -> For:
     """Return a loop over single elements as a loop over blocks, in which each stage is a loop over the block.
 

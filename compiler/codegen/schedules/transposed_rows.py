@@ -16,7 +16,7 @@ from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import IndexExpr, Var
 from compiler.codegen.nest.loop_ir import Body, For, LoopKind
-from compiler.codegen.nest.traversal import map_bodies, map_indices, walk
+from compiler.codegen.nest.traversal import map_bodies, map_indices
 from compiler.codegen.nest.work import is_expensive
 from compiler.codegen.schedules.loop_transforms import iterations_from
 from compiler.codegen.schedules.row_cache import EXPENSIVE, cache_rows
@@ -70,17 +70,6 @@ def transpose_rows(body: Body, types: Mapping[str, T], level: int, is_sort: bool
         found = _rows_of(s, types, is_sort) if isinstance(s, For) else None
         out += [s] if found is None or not isinstance(s, For) else _in_blocks(s, found, types, level)
     return tuple(out)
-
-
-def transposed_bytes(body: Body, types: Mapping[str, T], is_sort: bool = False) -> int:
-    """Return an upper bound of the bytes of the local arrays of `transpose_rows`, and of the lanes of its columns."""
-    total = 0
-    for s in body:
-        found = _rows_of(s, types, is_sort) if isinstance(s, For) else None
-        if found is not None:
-            values = sum(isinstance(x, lir.Let) for x in walk((s,)))
-            total += BLOCKS[0] * (sum(8 * r.length for r in found) + 8 * values)
-    return total
 
 
 def _rows_of(s: For, types: Mapping[str, T], is_sort: bool) -> list[_Rows] | None:
