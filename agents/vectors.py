@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import FrameType
 from typing import Any
 
@@ -13,8 +13,11 @@ import gymnasium as gym
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecMonitor
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvStepReturn
 
+from compiler.errors import HlogymError
+
 __all__ = ["VECTORS", "LostEnvironmentsError", "make_vector", "random_states", "set_random_states"]
 
+_ERROR = "hlogym_error"
 VECTORS = ("dummy", "subproc")
 """Kinds of vectors: one environment after the other in this process, and all at once in processes of their own."""
 
@@ -27,7 +30,7 @@ def make_vector(makers: Sequence[Callable[[], gym.Env[Any, Any]]], kind: str = "
         kind: one of VECTORS.
     """
     if kind == "subproc":
-        return VecMonitor(_ProcessVector([_without_interrupts(make) for make in makers]))
+        return VecMonitor(_ProcessVector([_in_a_process(make) for make in makers]))
     return VecMonitor(DummyVecEnv(list(makers)))
 
 
@@ -51,14 +54,18 @@ class _ProcessVector(SubprocVecEnv):
             super().step_async(actions)
 
     def step_wait(self) -> VecEnvStepReturn:
-        """Return what the environments answer."""
+        """Return what the environments answer; raise the error of one that has failed."""
         with self._exchange():
-            return super().step_wait()
+            answer = super().step_wait()
+        _raise_errors([*answer[3], *self.reset_infos])
+        return answer
 
     def reset(self) -> Any:
-        """Reset all environments."""
+        """Reset all environments; raise the error of one that has failed."""
         with self._exchange():
-            return super().reset()
+            observations = super().reset()
+        _raise_errors(self.reset_infos)
+        return observations
 
     def env_method(self, *arguments: Any, **options: Any) -> list[Any]:
         """Call a method of environments."""
@@ -122,12 +129,39 @@ def _signals_wait() -> Iterator[None]:
             signal.raise_signal(received[0])
 
 
-def _without_interrupts(make: Callable[[], gym.Env[Any, Any]]) -> Callable[[], gym.Env[Any, Any]]:
-    """Return a function that makes an environment and leaves Ctrl-C, which all processes get, to the trainer."""
+class _ErrorsAsInfo(gym.Wrapper[Any, Any, Any, Any]):
+    """Returns errors of hlogym in `info`: raised in a process of Stable-Baselines3, they would not leave it."""
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Take a decision."""
+        try:
+            return self.env.step(action)
+        except HlogymError as error:
+            return self.observation_space.sample(), 0.0, False, False, {_ERROR: error}
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Begin an episode."""
+        try:
+            return self.env.reset(seed=seed, options=options)
+        except HlogymError as error:
+            return self.observation_space.sample(), {_ERROR: error}
+
+
+def _raise_errors(infos: Iterable[Mapping[str, Any]]) -> None:
+    for info in infos:
+        if _ERROR in info:
+            raise info[_ERROR]
+
+
+def _in_a_process(make: Callable[[], gym.Env[Any, Any]]) -> Callable[[], gym.Env[Any, Any]]:
+    """Return a function that makes an environment in a process of its own.
+
+    It leaves Ctrl-C, which all processes get, to the trainer.
+    """
 
     def made() -> gym.Env[Any, Any]:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        return make()
+        return _ErrorsAsInfo(make())
 
     return made
 

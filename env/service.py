@@ -13,6 +13,7 @@ from compiler.plan import CompilationPlan
 from env.measurement import Measurement, Measurer, MeasurerOptions
 from env.store import PlanStore
 from env.suites import Program
+from env.worker_process import WorkerStartError
 
 __all__ = ["MeasuringService", "Request"]
 
@@ -25,7 +26,8 @@ Request: TypeAlias = tuple[Program, CompilationPlan | None]
 class MeasuringService:
     """A number of measurers, each with a worker process of its own, and one store.
 
-    Workers may crash, hang, or be stopped or killed: each measurer replaces its own. Use it as a context manager.
+    Workers may crash, hang, or be stopped or killed: each measurer replaces its own. If one cannot be replaced, the
+    others do its work. Use it as a context manager.
 
     Args:
         workers: number of worker processes.
@@ -46,6 +48,7 @@ class MeasuringService:
         self._options = options or MeasurerOptions()
         self._store, self._make = store, make
         self._measurers: list[Measurer] = []
+        self._unusable: set[int] = set()  # workers that could not be started
         # Each thread makes one measurer, because SQLite's connections belong to the thread that opened them.
         self._threads = [ThreadPoolExecutor(1, f"measurer-{n}") for n in range(workers)]
         try:
@@ -76,6 +79,7 @@ class MeasuringService:
 
         Raises:
             MeasurementError: nothing can be measured on this machine.
+            WorkerStartError: no worker can be started.
         """
         yield from self._apply(lambda measurer, request: measurer.measure(*request), requests)
 
@@ -92,23 +96,33 @@ class MeasuringService:
         self, function: Callable[[Measurer, Item], Result], items: Iterable[Item]
     ) -> Iterator[tuple[int, Result]]:
         drawn = enumerate(items)
-        busy: dict[Future[Result], tuple[int, int]] = {}
+        returned: list[tuple[int, Item]] = []  # of workers that could not be started
+        workers = range(len(self._measurers))
+        free = [w for w in workers if w not in self._unusable] or list(workers)
+        busy: dict[Future[Result], tuple[int, tuple[int, Item]]] = {}
 
-        def give(worker: int) -> None:
-            following = next(drawn, None)
-            if following is not None:
-                number, item = following
-                busy[self._threads[worker].submit(function, self._measurers[worker], item)] = worker, number
+        def give() -> None:
+            while free and (following := returned.pop() if returned else next(drawn, None)) is not None:
+                worker = free.pop(0)
+                busy[self._threads[worker].submit(function, self._measurers[worker], following[1])] = worker, following
 
-        for worker in range(len(self._measurers)):
-            give(worker)
+        give()
         try:
             while busy:
                 finished, _ = wait(busy, return_when=FIRST_COMPLETED)
                 for future in finished:
-                    worker, number = busy.pop(future)
-                    result = future.result()
-                    give(worker)
+                    worker, (number, item) = busy.pop(future)
+                    try:
+                        result = future.result()
+                    except WorkerStartError:
+                        self._unusable.add(worker)
+                        returned.append((number, item))
+                        give()
+                        if not busy:  # the others cannot be started either
+                            raise
+                        continue
+                    free.append(worker)
+                    give()
                     yield number, result
         finally:
             for future in busy:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import platform
 import selectors
+import shlex
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -19,7 +22,7 @@ from env.process_watch import SLICE, ProcessWatch, kill_session
 __all__ = ["WorkerCrashedError", "WorkerLostError", "WorkerProcess", "WorkerStartError", "WorkerTimeoutError"]
 
 START_SECONDS = 120.0  # for the imports; NumPy and SciPy from a cold network disk take their time
-START_TRIES = 3
+START_PAUSES = (0.2, 1.0, 3.0)  # seconds before each further try to start
 STOPPED_SECONDS = 1.5  # after which a stopped process counts as lost; short pauses are over by then
 EXIT_SECONDS = 5.0  # from a closed pipe to the end of the process
 LONGEST_REPLY = 1 << 28  # bytes; anything longer is no reply of a worker
@@ -106,50 +109,49 @@ class WorkerProcess:
         self._disown_in_a_fork()
         if self._process is not None and self.running and not self._has_written():
             return self._process
-        for attempt in range(1, START_TRIES + 1):
+        reason = ""
+        for pause in (0.0, *START_PAUSES):
+            time.sleep(pause)
             self.kill()
-            process = self._start(attempt)
-            self.restarts += 1
-            if process is None:
-                continue
             try:
+                process = self._start()
                 self._exchange(process, {"op": "ping"}, START_SECONDS)
-            except WorkerLostError as error:
-                if attempt == START_TRIES:
-                    raise WorkerStartError(
-                        f"the worker process was lost {attempt} times as it started: {error}"
-                    ) from None
-            except WorkerCrashedError as error:
-                raise WorkerStartError(f"the worker process cannot start: {error}") from None
+            except OSError as error:
+                reason = error.strerror or str(error)
+            except (WorkerLostError, WorkerCrashedError) as error:
+                reason = str(error)
             except WorkerTimeoutError:
                 raise WorkerStartError(f"the worker process did not start within {START_SECONDS:g} s") from None
             else:
+                self.restarts += 1
                 return process
-        raise WorkerStartError("the worker process cannot start")
+        check = f"`{shlex.quote(sys.executable)} -X faulthandler -c 'import env.worker'`"
+        raise WorkerStartError(
+            f"cannot start a worker process on {platform.node()}, tried {1 + len(START_PAUSES)} times: {reason}; "
+            f"to find the cause, run {check}, which should print nothing"
+        )
 
-    def _start(self, attempt: int) -> subprocess.Popen[bytes] | None:
-        """Start a process and return it; None if the system cannot start one now, but may be able to soon."""
-        try:
-            self._process = subprocess.Popen(
-                self._command or python_command("from env.worker import main; main()"),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                bufsize=0,
-                start_new_session=True,  # so that a kill reaches the C compiler it may be running
-                cwd=NEUTRAL_FOLDER,
-                env={**child_environment(), **self._environment},
-            )
-        except OSError as error:
-            if attempt == START_TRIES:
-                raise WorkerStartError(f"cannot start a worker process: {error.strerror or error}") from None
-            time.sleep(0.2 * attempt)
-            return None
-        for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
+    def _start(self) -> subprocess.Popen[bytes]:
+        """Start a process and return it.
+
+        Raises:
+            OSError: the system cannot start one now.
+        """
+        process = subprocess.Popen(
+            self._command or python_command("from env.worker import main; main()"),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            bufsize=0,
+            start_new_session=True,  # so that a kill reaches the C compiler it may be running
+            cwd=NEUTRAL_FOLDER,
+            env={**child_environment(), **self._environment},
+        )
+        self._process, self._owner = process, os.getpid()
+        for pipe in (process.stdin, process.stdout, process.stderr):
             if pipe is not None:
                 os.set_blocking(pipe.fileno(), False)
-        self._owner = os.getpid()
-        return self._process
+        return process
 
     def _disown_in_a_fork(self) -> None:
         """Leave the worker to its owner if this is a fork of the process that started it."""

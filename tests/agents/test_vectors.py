@@ -14,6 +14,8 @@ import pytest
 from stable_baselines3.common.vec_env import VecEnv
 
 from agents.vectors import LostEnvironmentsError, make_vector
+from compiler.errors import UnknownNameError
+from env.worker_process import WorkerStartError
 
 
 class Signalling(gym.Env[Any, Any]):
@@ -80,3 +82,40 @@ def test_a_process_that_has_ended_does_not_keep_the_others_alive(vector: VecEnv)
 def test_a_signal_between_actions_and_answers_loses_no_answer(vector: VecEnv) -> None:
     vector.step_async(np.array([0, 0, 0]))
     assert vector.env_method("name") == ["environment 0", "environment 1", "environment 2"]
+
+
+class Failing(gym.Env[Any, Any]):
+    """Fails at an action, or when it begins its second episode."""
+
+    observation_space = gym.spaces.Box(-1, 1, (4,), np.float32)
+    action_space = gym.spaces.Discrete(2)
+    begun = False
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Start an episode."""
+        super().reset(seed=seed)
+        if self.begun:
+            raise UnknownNameError("program", "a", ["b"])
+        self.begun = True
+        return np.zeros(4, np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Fail, or end the episode."""
+        if action:
+            raise WorkerStartError("no worker")
+        return np.zeros(4, np.float32), 0.0, True, False, {}
+
+
+@pytest.mark.parametrize(("actions", "error"), [([1, 0], WorkerStartError), ([0, 0], UnknownNameError)])
+def test_an_error_of_an_environment_reaches_the_trainer(
+    actions: list[int], error: type[Exception], capfd: pytest.CaptureFixture[str]
+) -> None:
+    vector = make_vector([Failing, Failing], "subproc")
+    vector.reset()
+    with pytest.raises(error):
+        vector.step(np.array(actions))
+    if error is UnknownNameError:
+        with pytest.raises(error):
+            vector.reset()
+    vector.close()
+    assert "Traceback" not in capfd.readouterr().err

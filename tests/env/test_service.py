@@ -15,13 +15,14 @@ from compiler.fusion.policies import make_policy
 from compiler.plan import CompilationPlan
 from compiler.session import CompilationSession
 from compiler.text import parse
+from env import worker_process
 from env.isolated import python_command
 from env.measurement import Measurer, MeasurerOptions
 from env.service import MeasuringService, Request
 from env.store import PlanStore
 from env.suites import Program, load_suite
 from env.timing_turns import TimingTurns
-from env.worker_process import WorkerProcess
+from env.worker_process import WorkerProcess, WorkerStartError
 from tests.env.small_programs import CHAIN, write_suite
 
 OPTIONS = MeasurerOptions(rounds=3, seconds=0.05, timeout=60)
@@ -93,6 +94,32 @@ w.main()
         found = service.measure_all([(program, plan(p)) for p in ("none", "priority", "greedy", "none") * 2])
         assert service.restarts >= 4
     assert {m.failure for m in found} == {None, "crash", "timeout"}
+
+
+def test_other_workers_do_the_work_of_one_that_cannot_be_started(
+    program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_process, "START_PAUSES", (0.0,))
+    crashing = [sys.executable, "-c", "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"]
+    tries: list[str] = []
+
+    class Crashing(WorkerProcess):
+        def _start(self) -> subprocess.Popen[bytes]:
+            tries.append("")
+            return super()._start()
+
+    def make(store: PlanStore | None, options: MeasurerOptions) -> Measurer:
+        good = options.seed == 1 and not (tmp_path / "all crash").exists()
+        return Measurer(store, options, None if good else Crashing(crashing))
+
+    requests = [(program, plan(p)) for p in ("none", "priority", "greedy")]
+    with MeasuringService(3, None, OPTIONS, make) as service:
+        for _ in range(2):
+            assert [m.failure for m in service.measure_all(requests)] == [None] * 3
+        assert len(tries) == 4  # two for each of the two
+    (tmp_path / "all crash").touch()
+    with MeasuringService(2, None, OPTIONS, make) as service, pytest.raises(WorkerStartError, match="SIGSEGV"):
+        service.measure_all(requests)
 
 
 def test_only_one_process_times_at_once_on_a_core(tmp_path: Path) -> None:
