@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from compiler.errors import HlogymError
 from compiler.support.safe_names import html_text as escape
 from experiments.answer import give_answer, print_fields
 from experiments.config import TrainConfig
@@ -20,13 +21,16 @@ from experiments.results import (
     ResultError,
     check_output,
     evaluation_rows,
-    newest,
+    print_skipped,
     read_newest,
     write_text,
 )
-from experiments.run_folder import RunFolder, all_runs, read_progress
+from experiments.run_folder import RunFolder, is_run, read_progress
 
 __all__ = ["build_report", "latest_evaluation", "read_progress", "report_latest"]
+
+
+T = TypeVar("T")
 
 
 def latest_evaluation(results: Path) -> tuple[Path, Evaluation]:
@@ -35,10 +39,14 @@ def latest_evaluation(results: Path) -> tuple[Path, Evaluation]:
     Raises:
         ResultError: there is none, or none can be read.
     """
-    found = read_newest(results.glob("**/evaluation*.json"), Evaluation.read)
+    found = read_newest(_evaluations(results), Evaluation.read)
     if found is None:
         raise ResultError(f"no evaluation in {results}; create one with: hlogym evaluate POLICY")
     return found
+
+
+def _evaluations(results: Path) -> Iterable[Path]:
+    return results.glob("**/evaluation*.json")
 
 
 def report_latest(output: Path, results: Path, runs: Path, as_json: bool = False) -> None:
@@ -48,22 +56,43 @@ def report_latest(output: Path, results: Path, runs: Path, as_json: bool = False
         ResultError: there is no evaluation, or the page cannot be written.
     """
     check_output(output)
-    orders = read_newest(
-        [*results.glob("**/pass-order*.json"), *results.glob("**/ordering.json")], OrderEvaluation.read
-    )
+    orders = _newest_of([*results.glob("**/pass-order*.json"), *results.glob("**/ordering.json")], OrderEvaluation.read)
     extra = [] if orders is None else [order_section(orders[1])]
-    curve = newest(r.progress for r in all_runs(runs))
-    points = [] if curve is None else read_progress(curve)
-    what = "speedup over no fusion" if curve is None else meaning_of_speedup(RunFolder(curve.parent).config())
-    some = newest(results.glob("**/evaluation*.json")) is not None
-    file, evaluation = latest_evaluation(results) if some or not extra else (None, None)
-    build_report(evaluation, points, output, extra, what, "" if curve is None else curve.parent.name)
+    # Without pass orders, an evaluation is all there is to report.
+    shown = _newest_of(_evaluations(results), Evaluation.read) if extra else latest_evaluation(results)
+    file, evaluation = shown or (None, None)
+    training = _newest_of(runs.glob("*/progress.jsonl"), _read_training)
+    run, (points, what) = (None, ([], "")) if training is None else (training[0].parent, training[1])
+    build_report(evaluation, points, output, extra, what, "" if run is None else run.name)
     facts = {
         "report": str(output),
         "evaluation": None if file is None else str(file),
-        "training": None if curve is None else str(curve.parent),
+        "training": None if run is None else str(run),
     }
     give_answer(facts, lambda: print_fields(facts), as_json)
+
+
+def _newest_of(paths: Iterable[Path], read: Callable[[Path], T]) -> tuple[Path, T] | None:
+    """Return what `read_newest` does; None with a printed reason if no file can be read."""
+    try:
+        return read_newest(paths, read)
+    except HlogymError as error:
+        print_skipped(error)
+        return None
+
+
+def _read_training(progress: Path) -> tuple[list[dict[str, Any]], str]:
+    """Return the points of the learning curve of a run, and what its speedups mean.
+
+    Raises:
+        ResultError: it is no run.
+        ConfigError: a setting is damaged.
+    """
+    run = RunFolder(progress.parent)
+    config = run.config()
+    if not is_run(run.path):
+        raise ResultError(f"{run.path} is not a training run: its config.json has no settings of one")
+    return read_progress(progress), meaning_of_speedup(config)
 
 
 _AGAINST_DEFAULT = ("measured-time", "emulated-time")

@@ -31,6 +31,7 @@ __all__ = [
     "check_output",
     "check_writable",
     "fresh_stem",
+    "print_skipped",
     "read_newest",
     "write_bytes",
     "write_text",
@@ -369,12 +370,8 @@ def fresh_stem(folder: Path, stem: str, suffix: str) -> str:
     return found
 
 
-def newest(paths: Iterable[Path]) -> Path | None:
-    """Return the file that was written last, or None; empty files are reserved names and are skipped."""
-    return next(iter(_newest_first(paths)), None)
-
-
 def _newest_first(paths: Iterable[Path]) -> list[Path]:
+    """Return files by the time when they were written; empty ones are reserved names and are left out."""
     found = []
     for path in paths:
         with contextlib.suppress(OSError):  # gone in the meantime
@@ -384,24 +381,29 @@ def _newest_first(paths: Iterable[Path]) -> list[Path]:
     return [path for _, path in sorted(found, reverse=True)]
 
 
+def print_skipped(error: HlogymError) -> None:
+    """Print in one line why a file is not shown."""
+    error_console.print(f"skipped: {one_line(str(error))}", soft_wrap=True)
+
+
 def read_newest(paths: Iterable[Path], read: Callable[[Path], T]) -> tuple[Path, T] | None:
     """Return the newest file that can be read and its result, or None if there are no files.
 
-    Why a newer file was skipped is printed.
+    Why newer files were skipped is printed.
 
     Raises:
-        ResultError: there are files, but none can be read; the message describes the newest.
+        HlogymError: there are files, but none can be read; the message describes the newest.
     """
-    first: ResultError | None = None
+    errors: list[HlogymError] = []
     for path in _newest_first(paths):
         try:
             found = read(path)
-        except ResultError as error:
-            first = first or error
+        except HlogymError as error:
+            errors.append(error)
             continue
-        if first is not None:
-            error_console.print(f"skipped: {first}", soft_wrap=True)
+        for skipped in errors:
+            print_skipped(skipped)
         return path, found
-    if first is not None:
-        raise first
+    if errors:
+        raise errors[0]
     return None

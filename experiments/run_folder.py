@@ -19,12 +19,15 @@ from experiments.config import TrainConfig
 from experiments.results import ResultError, check_writable, write_text
 
 __all__ = [
-    "RunFolder", "all_runs", "check_free", "find_run", "finished_run", "new_run", "read_progress", "unfinished_run",
+    "RunFolder", "all_runs", "check_free", "find_run", "finished_run", "is_run", "new_run", "read_progress",
+    "unfinished_run",
 ]  # fmt: skip
 
 CONFIG_FILE = "config.json"
 _SETTINGS_OF_A_RUN = frozenset({"suite", "env", "agent", "checkpoint_every"})
 """Settings that identify a config.json as that of a run; other programs also write files of this name."""
+_NUMBERS_OF_A_POINT = ("speedup", "episodes", "seconds")
+"""What a point of a learning curve may have, besides its `timesteps`."""
 
 
 @dataclass(frozen=True)
@@ -150,7 +153,9 @@ def read_progress(file: Path) -> list[dict[str, Any]]:
     for line in filter(None, lines):
         with contextlib.suppress(ResultError):
             point = parse_object(line, str(file), ResultError)
-            if type(point.get("timesteps")) is int and isinstance(point.get("speedup"), int | float | None):
+            if type(point.get("timesteps")) is int and all(
+                isinstance(point.setdefault(name, None), int | float | None) for name in _NUMBERS_OF_A_POINT
+            ):
                 points.append(point)
     return points
 

@@ -164,7 +164,7 @@ def _facts(run: RunFolder, output: Path | None) -> dict[str, Any]:
         "mlflow_store": without_password(tracking_uri(run.path.parent)),
         "registered": state.get("registered"),
         "timesteps": last["timesteps"],
-        "episodes": last.get("episodes", 0),
+        "episodes": last.get("episodes") or 0,
         "seconds": last.get("seconds"),
         "speedup": speedups[-1] if speedups else None,
         "validation": None

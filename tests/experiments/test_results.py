@@ -138,6 +138,44 @@ def test_files_of_other_programs_are_skipped(tmp_path: Path, capsys: pytest.Capt
     assert read_newest([], Evaluation.read) is None
 
 
+def _trained(folder: Path, age: int, **settings: object) -> None:
+    folder.mkdir(parents=True)
+    config = {"suite": "train", "env": "hlogym/Unroll-v0", "agent": "maskable-ppo", "checkpoint_every": 512}
+    (folder / "config.json").write_text(json.dumps({**config, **settings}))
+    points = [{"timesteps": n, "speedup": 1.0 + n} for n in range(3)]
+    (folder / "progress.jsonl").write_text("\n".join(map(json.dumps, points)))
+    os.utime(folder / "progress.jsonl", (1e9 - age, 1e9 - age))
+
+
+def test_a_report_leaves_out_damaged_runs_and_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_text(tmp_path / "results" / "evaluation-1.json", json.dumps(evaluation("a").to_json()))
+    runs = tmp_path / "runs"
+    _trained(runs / "damaged", 1, env=3)
+    _trained(runs / "half", 2)
+    (runs / "half" / "config.json").write_text('{"suite": "tr')
+    _trained(runs / "good", 3)
+
+    def reported() -> tuple[object, list[str]]:
+        report_latest(tmp_path / "report.html", tmp_path / "results", runs, as_json=True)
+        printed = capsys.readouterr()
+        return json.loads(printed.out)["training"], printed.err.splitlines()
+
+    training, said = reported()
+    assert training == str(runs / "good")
+    assert said == [
+        f"skipped: {runs / 'damaged' / 'config.json'}: env must be of type str, not 3",
+        f"skipped: {runs / 'half' / 'config.json'}: not JSON, line 1 column 11: Unterminated string starting at",
+    ]
+    (runs / "good" / "config.json").unlink()
+    training, said = reported()
+    assert training is None
+    assert len(said) == 1
+    (tmp_path / "results" / "pass-order-1.json").write_text("damaged")
+    training, said = reported()
+    assert len(said) == 2
+    assert "Speedup of each program" in (tmp_path / "report.html").read_text()
+
+
 def test_results_get_unique_names(tmp_path: Path) -> None:
     stems = [fresh_stem(tmp_path / "new", "evaluation-1", ".json") for _ in range(3)]
     assert stems == ["evaluation-1", "evaluation-1-2", "evaluation-1-3"]

@@ -137,6 +137,8 @@ def test_malformed_lines_of_the_learning_curve_are_skipped(tmp_path: Path) -> No
     )  # fmt: skip
     file.write_bytes(b"\n".join(lines))
     assert [p["timesteps"] for p in read_progress(file)] == [1, 5]
+    file.write_text('{"timesteps": 1}\n{"timesteps": 2, "seconds": "long"}\n')
+    assert read_progress(file) == [{"timesteps": 1, "speedup": None, "episodes": None, "seconds": None}]
     assert read_progress(tmp_path / "nowhere.jsonl") == []
 
 
