@@ -13,6 +13,7 @@ import gymnasium as gym
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecMonitor
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvStepReturn
 
+from agents.environment_process import EnvironmentProcess
 from compiler.errors import HlogymError
 
 __all__ = ["VECTORS", "LostEnvironmentsError", "make_vector", "random_states", "set_random_states"]
@@ -22,15 +23,18 @@ VECTORS = ("dummy", "subproc")
 """Kinds of vectors: one environment after the other in this process, and all at once in processes of their own."""
 
 
-def make_vector(makers: Sequence[Callable[[], gym.Env[Any, Any]]], kind: str = "dummy") -> VecEnv:
+def make_vector(
+    makers: Sequence[Callable[[], gym.Env[Any, Any]]], kind: str = "dummy", notice: Callable[[str], object] = str
+) -> VecEnv:
     """Return a vector of environments whose `info` has the return and the length of each episode that ended.
 
     Args:
         makers: functions that make the environments; for "subproc", they are called in the new processes.
         kind: one of VECTORS.
+        notice: called with a sentence about each process that was lost and replaced.
     """
     if kind == "subproc":
-        return VecMonitor(_ProcessVector([_in_a_process(make) for make in makers]))
+        return VecMonitor(_ProcessVector([_in_a_process(make) for make in makers], notice))
     return VecMonitor(DummyVecEnv(list(makers)))
 
 
@@ -44,9 +48,20 @@ class _ProcessVector(SubprocVecEnv):
     An exception between a question and its answers would leave answers in the pipes: they would be taken for those of
     the next question, and `close` would wait for answers that were read already. So a signal waits until all answers
     are read. A second one breaks the exchange off, and the processes can only be ended then.
+
+    Args:
+        makers: functions that make the environments.
+        notice: see `make_vector`.
     """
 
     _broken = False
+
+    def __init__(self, makers: Sequence[Callable[[], gym.Env[Any, Any]]], notice: Callable[[str], object]) -> None:
+        super().__init__(list(makers))
+        self.remotes = tuple(
+            EnvironmentProcess(make, remote, self.processes, n, notice)
+            for n, (make, remote) in enumerate(zip(makers, self.remotes, strict=True))
+        )
 
     def step_async(self, actions: Any) -> None:
         """Send the actions."""

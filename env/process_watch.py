@@ -11,7 +11,7 @@ import signal
 from pathlib import Path
 from time import monotonic
 
-__all__ = ["SLICE", "ProcessWatch", "kill_session"]
+__all__ = ["SLICE", "ProcessWatch", "is_stopped", "kill_session"]
 
 SLICE = 0.25
 """Seconds between two ticks."""
@@ -47,12 +47,17 @@ class ProcessWatch:
         waited = sum(d - self._delays.get(pid, 0.0) for pid, d in delays.items())
         self._delays = delays
         self.counted += max(elapsed - waited, elapsed * LEAST_SHARE)
-        self.stopped = self.stopped + elapsed if any(_state(pid) == "T" for pid in pids) else 0.0
+        self.stopped = self.stopped + elapsed if any(map(is_stopped, pids)) else 0.0
 
     @staticmethod
     def _run_delays(pids: list[int]) -> dict[int, float]:
         """Return the seconds that each process has spent waiting for a processor since its start."""
         return {pid: _run_delay(pid) for pid in pids}
+
+
+def is_stopped(pid: int) -> bool:
+    """Return whether a signal has stopped a process."""
+    return _state(pid) == "T"
 
 
 def kill_session(leader: int) -> None:

@@ -24,6 +24,7 @@ from env.decision import DecisionEnv
 from env.pass_order import PassOrderEnv
 from env.suites import Program
 from experiments.config import TrainConfig
+from experiments.console import error_console
 from experiments.training_env import Environment, make_env
 
 __all__ = ["AGENTS", "FusionLearner", "Learner", "PassOrderLearner", "make_env", "make_learner"]
@@ -173,6 +174,10 @@ class PassOrderLearner(_Agent):
 def _make_vector(config: TrainConfig, first: Environment) -> VecEnv:
     """Return the environments of an agent; in this process they share what they compile and explore."""
     if config.vec_env == "subproc":
-        return make_vector([partial(make_env, config)] * config.environments, "subproc")
+        return make_vector([partial(make_env, config)] * config.environments, "subproc", _warn)
     others = [partial(make_env, config, shared=first) for _ in range(config.environments - 1)]
     return make_vector([lambda: first, *others])
+
+
+def _warn(text: str) -> None:
+    error_console.print(f"warning: {text}", soft_wrap=True)

@@ -84,6 +84,94 @@ def test_a_signal_between_actions_and_answers_loses_no_answer(vector: VecEnv) ->
     assert vector.env_method("name") == ["environment 0", "environment 1", "environment 2"]
 
 
+class Losing(gym.Env[Any, Any]):
+    """Counts its steps; its process gets the signal that an action says."""
+
+    observation_space = gym.spaces.Box(-1, 100, (1,), np.float32)
+    action_space = gym.spaces.Discrete(100)
+    dies_at_reset = False
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Start an episode."""
+        super().reset(seed=seed)
+        self.steps = 0
+        if self.dies_at_reset:
+            os.kill(os.getpid(), signal.SIGSEGV)
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Take a step, or the signal."""
+        if action:
+            os.kill(os.getpid(), int(action))
+        self.steps += 1
+        return np.full(1, self.steps, np.float32), 1.0, False, False, {}
+
+    def taken(self) -> int:
+        """Return the steps of the episode."""
+        return self.steps
+
+
+class Dying(Losing):
+    """Its process does not live through a reset."""
+
+    dies_at_reset = True
+
+
+@pytest.fixture
+def losing() -> Iterator[tuple[VecEnv, list[str]]]:
+    notices: list[str] = []
+    made = make_vector([Losing, Losing], "subproc", notices.append)
+    made.reset()
+    made.step(np.array([0, 0]))
+    yield made, notices
+    made.close()
+
+
+def steps_of(observations: Any) -> list[int]:
+    return [int(n) for n in observations.ravel()]
+
+
+@pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGSTOP])
+def test_a_lost_process_is_replaced_and_its_episode_truncated(
+    losing: tuple[VecEnv, list[str]], number: signal.Signals
+) -> None:
+    vector, notices = losing
+    observations, rewards, dones, infos = vector.step(np.array([number, 0]))
+    assert steps_of(observations) == [0, 2]
+    assert (rewards.tolist(), dones.tolist()) == ([0, 1], [True, False])
+    assert infos[0]["TimeLimit.truncated"]
+    assert infos[0]["terminal_observation"] == 1  # the last one that is known
+    assert len(notices) == 1 and "environment 0 was lost" in notices[0]
+    observations, _, dones, _ = vector.step(np.array([0, 0]))
+    assert (steps_of(observations), dones.tolist()) == ([1, 3], [False, False])
+
+
+def test_a_process_that_is_lost_between_two_steps_begins_at_the_next_one(losing: tuple[VecEnv, list[str]]) -> None:
+    vector, notices = losing
+    process = vector.unwrapped.processes[1]  # type: ignore[attr-defined]
+    process.kill()
+    process.join()
+    assert vector.env_method("taken") == [1, 0]
+    observations, _, dones, infos = vector.step(np.array([0, 0]))
+    assert (steps_of(observations), dones.tolist()) == ([2, 0], [False, True])
+    assert infos[1]["terminal_observation"] == 1
+    assert vector.env_method("taken") == [2, 0]
+    assert len(notices) == 1
+    process = vector.unwrapped.processes[1]  # type: ignore[attr-defined]
+    process.kill()
+    assert steps_of(vector.reset()) == [0, 0]
+    assert steps_of(vector.step(np.array([0, 0]))[0]) == [1, 1]
+
+
+def test_a_process_that_is_lost_again_and_again_is_given_up() -> None:
+    notices: list[str] = []
+    vector = make_vector([Dying], "subproc", notices.append)
+    with pytest.raises(EOFError, match="SIGSEGV"):
+        vector.reset()
+    assert len(notices) == 3
+    vector.close()
+
+
 class Failing(gym.Env[Any, Any]):
     """Fails at an action, or when it begins its second episode."""
 

@@ -118,11 +118,24 @@ def test_an_off_policy_agent_is_evaluated_and_resumed_with_its_buffer(tmp_path: 
     assert buffer.size() * 2 == 96
 
 
-def test_a_killed_process_of_an_environment_is_one_clear_error(tmp_path: Path, config: TrainConfig) -> None:
+def test_a_killed_process_of_an_environment_is_replaced(
+    tmp_path: Path, config: TrainConfig, capsys: pytest.CaptureFixture[str]
+) -> None:
     config = replace(config, vec_env="subproc")
     run, learner = new_run(tmp_path / "runs", "run", config), make_learner(config)
     vector: Any = learner.vector.unwrapped
     vector.processes[0].kill()
+    vector.processes[0].join()
+    train(run, config, learner)
+    assert read_progress(run.progress)[-1]["timesteps"] == 64
+    assert capsys.readouterr().err.count("the process of environment 0 was lost (SIGKILL)") == 1
+
+
+def test_an_environment_that_is_ended_is_one_clear_error(tmp_path: Path, config: TrainConfig) -> None:
+    config = replace(config, vec_env="subproc")
+    run, learner = new_run(tmp_path / "runs", "run", config), make_learner(config)
+    vector: Any = learner.vector.unwrapped
+    vector.processes[0].terminate()
     vector.processes[0].join()
     with pytest.raises(EnvironmentLostError, match="a process of an environment has ended"):
         train(run, config, learner)

@@ -1,0 +1,167 @@
+"""The process of one environment of a vector, which is replaced if it is lost."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import time
+from collections.abc import Callable
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+import gymnasium as gym
+from stable_baselines3.common.vec_env import SubprocVecEnv
+
+from env.process_watch import SLICE, is_stopped
+
+__all__ = ["EnvironmentProcess"]
+
+STOPPED_SECONDS = 1.5  # after which a stopped process counts as lost; short pauses are over by then
+MOST_LOSSES = 3
+"""Losses in a row without an answer after which a process is not replaced."""
+_ORDERS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
+"""Signals that ask a process to end; those that have followed one are not replaced."""
+
+
+class _LostError(Exception):
+    """The process was killed by a signal, or is stopped."""
+
+
+class EnvironmentProcess:
+    """The connection to the process of an environment; in the place of a pipe of Stable-Baselines3's `SubprocVecEnv`.
+
+    If the process was killed by a signal or is stopped, another one takes its place and begins an episode. The one that
+    was lost counts as truncated after its last observation, with the reward 0 for the step that has no answer.
+
+    Args:
+        make: makes the environment, in the new process.
+        connection: to the present process.
+        processes: of the vector.
+        number: of the process in the vector.
+        notice: called with a sentence about each loss.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[], gym.Env[Any, Any]],
+        connection: Any,
+        processes: list[BaseProcess],
+        number: int,
+        notice: Callable[[str], object],
+    ) -> None:
+        self._make, self._connection, self._notice = make, connection, notice
+        self._processes, self._number = processes, number
+        self._question: tuple[str, Any] = ("", None)
+        self._last: Any = None  # observation
+        self._begun: tuple[Any, dict[str, Any]] | None = None  # an episode of which the vector does not know yet
+        self._losses = 0
+
+    def send(self, question: tuple[str, Any]) -> None:
+        """Send a question: a command and its data."""
+        self._question = question
+        command, _ = question
+        if command == "close" and is_stopped(self._process.pid or 0):
+            self._process.kill()
+        if command != "step" or self._begun is None:
+            self._ask(question)
+
+    def recv(self) -> Any:
+        """Return the answer to the question.
+
+        Raises:
+            EOFError, ConnectionError: the process has ended by itself or as it was asked to, or others do not live
+                long enough to answer.
+        """
+        command, data = self._question
+        if command == "reset":
+            self._begun = None
+        while command != "step" or self._begun is None:
+            try:
+                answer = self._answer()
+            except _LostError:
+                self._begun = self._replace(data if command == "reset" else (None, None))
+                if command == "reset":
+                    answer, self._begun = self._begun, None
+                    return self._noted(answer)
+                if command != "step":
+                    self._ask(self._question)
+            else:
+                return self._noted(answer) if command in ("step", "reset") else answer
+        (observation, info), self._begun = self._begun, None
+        ended = {"terminal_observation": self._last, "TimeLimit.truncated": True}
+        return self._noted((observation, 0.0, True, ended, info))
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
+
+    # ---- inside
+
+    @property
+    def _process(self) -> BaseProcess:
+        return self._processes[self._number]
+
+    def _noted(self, answer: Any) -> Any:
+        self._last = answer[0]
+        return answer
+
+    def _ask(self, question: tuple[str, Any]) -> None:
+        with contextlib.suppress(ConnectionError):  # seen when the answer is read
+            self._connection.send(question)
+
+    def _answer(self) -> Any:
+        """Return what the process answers.
+
+        Raises:
+            _LostError: it was lost.
+            EOFError, ConnectionError: it has ended otherwise.
+        """
+        stopped, last = 0.0, time.monotonic()
+        try:
+            while not self._connection.poll(SLICE):
+                now = time.monotonic()
+                elapsed, last = min(now - last, 2 * SLICE), now  # a longer gap: this process was stopped itself
+                stopped = stopped + elapsed if is_stopped(self._process.pid or 0) else 0.0
+                if stopped >= STOPPED_SECONDS:
+                    self._process.kill()
+                    self._process.join()
+                    raise _LostError("stopped")
+            answer = self._connection.recv()
+        except (EOFError, ConnectionError):
+            self._process.join()
+            code = self._process.exitcode or 0
+            if code >= 0 or -code in _ORDERS:
+                raise
+            raise _LostError from None
+        self._losses = 0
+        return answer
+
+    def _replace(self, start: tuple[Any, Any]) -> tuple[Any, dict[str, Any]]:
+        """Start another process and return the first observation of an episode in it, with its info.
+
+        Args:
+            start: the seed and the options with which the episode begins.
+
+        Raises:
+            EOFError: it is lost again and again.
+        """
+        while True:
+            self._losses += 1
+            name = signal.Signals(-(self._process.exitcode or -signal.SIGKILL)).name
+            if self._losses > MOST_LOSSES:
+                raise EOFError(f"{MOST_LOSSES} processes of environment {self._number} were lost in a row: {name}")
+            self._notice(
+                f"the process of environment {self._number} was lost ({name}); another one takes its place and begins "
+                "a new episode"
+            )
+            self._connection.close()
+            made = SubprocVecEnv([self._make])
+            self._connection, self._processes[self._number] = made.remotes[0], made.processes[0]
+            self._ask(("reset", start))
+            try:
+                losses = self._losses
+                begun: tuple[Any, dict[str, Any]] = self._answer()
+            except _LostError:
+                continue
+            self._losses = losses  # until it has answered a question of the vector
+            return begun
