@@ -3,24 +3,34 @@
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 import signal
 import time
 from collections.abc import Callable
 from multiprocessing.process import BaseProcess
-from typing import Any
+from typing import Any, Final
 
 import gymnasium as gym
-from stable_baselines3.common.vec_env import SubprocVecEnv
+from stable_baselines3.common.vec_env import CloudpickleWrapper
+from stable_baselines3.common.vec_env.subproc_vec_env import _worker
 
 from env.process_watch import SLICE, is_stopped
 
-__all__ = ["EnvironmentProcess"]
+__all__ = ["MOST_LOSSES", "START_METHOD", "EnvironmentProcess", "was_lost"]
 
+START_METHOD: Final = "forkserver"
 STOPPED_SECONDS = 1.5  # after which a stopped process counts as lost; short pauses are over by then
 MOST_LOSSES = 3
 """Losses in a row without an answer after which a process is not replaced."""
 _ORDERS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
 """Signals that ask a process to end; those that have followed one are not replaced."""
+
+
+def was_lost(process: BaseProcess) -> bool:
+    """Return whether a process that has ended, or is about to, was killed by a signal that is not an order to end."""
+    process.join()
+    code = process.exitcode or 0
+    return code < 0 and -code not in _ORDERS
 
 
 class _LostError(Exception):
@@ -69,8 +79,7 @@ class EnvironmentProcess:
         """Return the answer to the question.
 
         Raises:
-            EOFError, ConnectionError: the process has ended by itself or as it was asked to, or others do not live
-                long enough to answer.
+            EOFError: the process has ended by itself or as it was asked to, or others are lost before they answer.
         """
         command, data = self._question
         if command == "reset":
@@ -114,7 +123,7 @@ class EnvironmentProcess:
 
         Raises:
             _LostError: it was lost.
-            EOFError, ConnectionError: it has ended otherwise.
+            EOFError: it has ended otherwise.
         """
         stopped, last = 0.0, time.monotonic()
         try:
@@ -127,12 +136,10 @@ class EnvironmentProcess:
                     self._process.join()
                     raise _LostError("stopped")
             answer = self._connection.recv()
-        except (EOFError, ConnectionError):
-            self._process.join()
-            code = self._process.exitcode or 0
-            if code >= 0 or -code in _ORDERS:
-                raise
-            raise _LostError from None
+        except (EOFError, OSError) as error:  # OSError: within an answer
+            if was_lost(self._process):
+                raise _LostError from None
+            raise EOFError(f"the process of environment {self._number} has ended") from error
         self._losses = 0
         return answer
 
@@ -155,8 +162,7 @@ class EnvironmentProcess:
                 "a new episode"
             )
             self._connection.close()
-            made = SubprocVecEnv([self._make])
-            self._connection, self._processes[self._number] = made.remotes[0], made.processes[0]
+            self._start()
             self._ask(("reset", start))
             try:
                 losses = self._losses
@@ -165,3 +171,13 @@ class EnvironmentProcess:
                 continue
             self._losses = losses  # until it has answered a question of the vector
             return begun
+
+    def _start(self) -> None:
+        """Start a process without waiting for it, as `SubprocVecEnv` does, which waits."""
+        context = multiprocessing.get_context(START_METHOD)
+        self._connection, its = context.Pipe()
+        wrapped = CloudpickleWrapper(self._make)
+        process = context.Process(target=_worker, args=(its, self._connection, wrapped), daemon=True)
+        process.start()
+        its.close()
+        self._processes[self._number] = process

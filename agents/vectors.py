@@ -13,7 +13,7 @@ import gymnasium as gym
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecMonitor
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvStepReturn
 
-from agents.environment_process import EnvironmentProcess
+from agents.environment_process import MOST_LOSSES, START_METHOD, EnvironmentProcess, was_lost
 from compiler.errors import HlogymError
 
 __all__ = ["VECTORS", "LostEnvironmentsError", "make_vector", "random_states", "set_random_states"]
@@ -38,8 +38,8 @@ def make_vector(
     return VecMonitor(DummyVecEnv(list(makers)))
 
 
-class LostEnvironmentsError(ConnectionError):
-    """The processes of environments that cannot be asked any more, because an exchange with them was broken off."""
+class LostEnvironmentsError(HlogymError, ConnectionError):
+    """Processes of environments that cannot be started, or asked any more because an exchange was broken off."""
 
 
 class _ProcessVector(SubprocVecEnv):
@@ -57,7 +57,16 @@ class _ProcessVector(SubprocVecEnv):
     _broken = False
 
     def __init__(self, makers: Sequence[Callable[[], gym.Env[Any, Any]]], notice: Callable[[str], object]) -> None:
-        super().__init__(list(makers))
+        for tries in range(MOST_LOSSES, -1, -1):
+            try:
+                super().__init__(list(makers), START_METHOD)
+            except (EOFError, OSError):
+                lost = was_lost(self.processes[0])  # the one that is asked for its spaces
+                self._end()
+                if not (lost and tries):
+                    raise LostEnvironmentsError("a process of an environment has ended as it started") from None
+            else:
+                break
         self.remotes = tuple(
             EnvironmentProcess(make, remote, self.processes, n, notice)
             for n, (make, remote) in enumerate(zip(makers, self.remotes, strict=True))
@@ -94,13 +103,16 @@ class _ProcessVector(SubprocVecEnv):
         if not self._broken:
             with contextlib.suppress(EOFError, ConnectionError), self._exchange():
                 return super().close()
+        self._end()
+        self.closed = True
+        return None
+
+    def _end(self) -> None:
         for process in self.processes:
             process.terminate()
         for process, remote in zip(self.processes, self.remotes, strict=True):
             process.join()
             remote.close()
-        self.closed = True
-        return None
 
     @contextlib.contextmanager
     def _exchange(self) -> Iterator[None]:

@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -161,6 +162,24 @@ def test_a_process_that_is_lost_between_two_steps_begins_at_the_next_one(losing:
     process.kill()
     assert steps_of(vector.reset()) == [0, 0]
     assert steps_of(vector.step(np.array([0, 0]))[0]) == [1, 1]
+
+
+@pytest.mark.parametrize("times", [1, 99])
+def test_a_process_that_is_lost_as_it_starts_is_started_again(tmp_path: Path, times: int) -> None:
+    def make() -> gym.Env[Any, Any]:
+        with (tmp_path / "starts").open("a") as file:
+            file.write("x")
+        if (tmp_path / "starts").stat().st_size <= times:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return Losing()
+
+    if times == 1:
+        vector = make_vector([make], "subproc")
+        assert steps_of(vector.reset()) == [0]
+        vector.close()
+    else:
+        with pytest.raises(LostEnvironmentsError, match="as it started"):
+            make_vector([make], "subproc")
 
 
 def test_a_process_that_is_lost_again_and_again_is_given_up() -> None:
