@@ -25,6 +25,7 @@ from compiler.support.files import atomic_file
 from compiler.text import parse
 from env.suites import Program, find_program, program_in, random_inputs
 from env.suites.dumps import Dump, dump_of, dump_program_name
+from env.suites.program_files import MOST_BYTES
 from experiments.results import STANDARD_OUTPUT, ResultError, write_bytes
 
 if TYPE_CHECKING:
@@ -107,7 +108,9 @@ def _only_module(name: str, dump: Dump) -> Path:
 @cache
 def _standard_input() -> Path:
     """Return a file with what was read from standard input, which is removed at the end of the process."""
-    data = sys.stdin.buffer.read()
+    data = sys.stdin.buffer.read(MOST_BYTES + 1)
+    if len(data) > MOST_BYTES:
+        raise InputError(f"standard input has more than {MOST_BYTES} bytes; a program was expected")
     if not data.strip():
         raise InputError("standard input is empty; a program was expected")
     folder = tempfile.TemporaryDirectory(prefix="hlogym-")

@@ -9,8 +9,12 @@ from pathlib import Path
 from compiler.errors import HlogymError
 from compiler.frontends.hlo_proto import hlo_proto, looks_like_proto
 from compiler.frontends.stablehlo import stablehlo
+from compiler.support.files import read_up_to
 
-__all__ = ["ProgramFileError", "hlo_text_of", "read_hlo_text"]
+__all__ = ["MOST_BYTES", "ProgramFileError", "hlo_text_of", "read_hlo_text"]
+
+MOST_BYTES = 1 << 30
+"""Longest program that is read; a device such as /dev/zero has no end."""
 
 _BYTECODE = b"ML\xefR"
 _MLIR = re.compile(
@@ -31,7 +35,7 @@ def read_hlo_text(path: Path) -> str:
         ProgramFileError: the file is neither HLO nor StableHLO; the message names the formats.
         HloSyntaxError: a file of XLA or MLIR is damaged.
         BackendError: JAX, which reads protos and StableHLO, is not installed.
-        OSError: the file cannot be read.
+        OSError: the file cannot be read, or is longer than MOST_BYTES.
     """
     status = path.stat()
     return _read(path, status.st_size, status.st_mtime_ns)
@@ -40,7 +44,7 @@ def read_hlo_text(path: Path) -> str:
 @lru_cache(maxsize=8)
 def _read(path: Path, size: int, changed: int) -> str:
     del size, changed  # part of the key
-    return hlo_text_of(path.read_bytes(), str(path))
+    return hlo_text_of(read_up_to(path, MOST_BYTES), str(path))
 
 
 def hlo_text_of(data: bytes, where: str) -> str:

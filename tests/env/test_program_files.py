@@ -16,7 +16,7 @@ from compiler.errors import BackendError, HlogymError, HloSyntaxError, UnknownNa
 from compiler.frontends.hlo_proto import hlo_proto
 from compiler.frontends.stablehlo import jaxlib_modules
 from compiler.interpreter import evaluate
-from env.suites import ManifestError, load_suite
+from env.suites import ManifestError, load_suite, program_files
 from env.suites.dumps import dump_of
 from env.suites.program_files import ProgramFileError, read_hlo_text
 from experiments import inputs
@@ -89,6 +89,19 @@ def test_other_files_are_no_programs(data: bytes, tmp_path: Path) -> None:
     path.write_bytes(data)
     with pytest.raises(ProgramFileError, match=r"program holds no program: it is not text"):
         program_of(str(path)).text()
+
+
+@pytest.mark.skipif(not Path("/dev/zero").exists(), reason="there is no /dev/zero")
+def test_a_file_without_an_end_is_no_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(program_files, "MOST_BYTES", 1 << 20)
+    monkeypatch.setattr(inputs, "MOST_BYTES", 1 << 20)
+    with pytest.raises(OSError, match="longer than 1048576 bytes"):
+        read_hlo_text(Path("/dev/zero"))
+    inputs._standard_input.cache_clear()
+    with Path("/dev/zero").open() as endless:
+        monkeypatch.setattr(sys, "stdin", endless)
+        with pytest.raises(InputError, match="more than 1048576 bytes"):
+            program_of("-")
 
 
 def test_damaged_protos_and_bytecode_are_reported(tmp_path: Path) -> None:
