@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -38,6 +39,21 @@ ROTATED = """
     ROOT r = f16[{m},{n}] concatenate(d, e), dimensions={{1}}
 """
 """Rows whose halves are computed from each other, as in rotary embeddings; h is half of n."""
+DEQUANTIZED = """
+    q = {t}[{m},{n}] parameter(0)
+    b = f16[{n}] parameter(1)
+    s = f16[{m},{n}] broadcast(b), dimensions={{1}}
+    c = f16[{m},{n}] convert(q)
+    ROOT r = f16[{m},{n}] multiply(c, s)
+"""
+SCATTERED = """
+    x = f16[10,{n}] parameter(0)
+    i = s32[50,1] parameter(1)
+    u = f16[50,{n}] parameter(2)
+    ROOT r = f16[10,{n}] scatter(x, i, u), update_window_dims={{1}}, inserted_window_dims={{0}},
+      scatter_dims_to_operand_dims={{0}}, index_vector_dim=1, to_apply=combine
+"""
+COMBINE = "combine {{ a = f16[] parameter(0) b = f16[] parameter(1) ROOT r = f16[] {combiner}(a, b) }}\n"
 ADD = "add { x = f32[] parameter(0) y = f32[] parameter(1) ROOT r = f32[] add(x, y) }\n"
 SHAPES = [(3, 16), (5, 33), (7, 100), (40, 64), (2, 3000), (1, 70000), (300, 512), (64, 15)]
 
@@ -103,3 +119,24 @@ def test_copies_of_a_loop_side_by_side_have_arrays_of_their_own() -> None:
     arrays = [s.name for s in found if isinstance(s, lir.LocalArray)]
     assert arrays
     assert len(set(arrays)) == len(arrays)
+
+
+@pytest.mark.parametrize(("t", "lanes"), [("s8", 64), ("u8", 64), ("s16", 32), ("s32", 16)])
+@pytest.mark.parametrize(("m", "n"), [*SHAPES, (9, 80), (4, 143)])
+def test_blocks_beside_narrower_elements_fill_vectors_of_these(t: str, lanes: int, m: int, n: int) -> None:
+    source = source_of(DEQUANTIZED.replace("{t}", t), m, n)
+    sizes = {int(size) for size in re.findall(r"o0_halves\d+\[(\d+)\]", source)}
+    rest = n % lanes if n >= lanes else n
+    blocks = {lanes} if n >= lanes else set()
+    assert {min(k, lanes) for k in sizes} == blocks | ({16} if rest >= 16 and m * n < 70_000 else set())
+
+
+@pytest.mark.parametrize("combiner", ["add", "maximum"])
+@pytest.mark.parametrize("n", [8, 16, 40, 64, 300])
+def test_rows_of_updates_are_converted(combiner: str, n: int) -> None:
+    fused = running.fused(SCATTERED.format(n=n), COMBINE.format(combiner=combiner))
+    arguments = running.random_args(fused.parameter_shapes, np.random.default_rng(n))
+    arguments[1] = np.random.default_rng(n).integers(-1, 12, (50, 1)).astype(np.int32)  # some of them more than once
+    case = running.case_of(fused, arguments, "c", None)
+    assert running.problem(running.run_c([case])[0], case) is None
+    assert ("narrow_halves(" in case.spec.source) == (n >= 16)

@@ -75,12 +75,13 @@ PAIRED = {
         b = bf16[7,100] slice(x), slice={[0:7], [1:101]}
         ROOT r = bf16[7,100] add(a, b)
         """,
+}
+WHOLE = {
+    # Moved as integers of 16 bits.
     "fill": """
         y = bf16[9] parameter(0)
         ROOT r = bf16[9,70] broadcast(y), dimensions={0}
         """,
-}
-WHOLE = {
     # Three vectors of elements would be two vectors and two halves of a vector.
     "functions of a few vectors": tanh("48"),
     "floats": """

@@ -30,8 +30,6 @@ _Labels: TypeAlias = tuple[int, ...]
 """An index: for each dimension the loop that it runs over, -1 for one of size 1, or -2 - k for the number k."""
 _ELEMENTWISE = frozenset(op for op in Opcode if op.is_elementwise)
 _PLAIN = _ELEMENTWISE - {Opcode.MAP} | {Opcode.PARAMETER, Opcode.CONSTANT, Opcode.BROADCAST, Opcode.RESHAPE}
-_WORK = _ELEMENTWISE | {Opcode.REDUCE}
-"""Opcodes of what is more than a load or a constant."""
 
 
 class _UncertainError(Exception):

@@ -277,7 +277,7 @@ def _computed_conversion(a: T, b: T) -> str:
         return "ROUND_F64_TO_F16({0})"  # a conversion through float would round twice
     if a is T.PRED:
         return f"({{0}} ? ({to})1 : ({to})0)"  # gcc widens the lanes of a cast step by step, but blends a choice
-    if b.is_half and b is not a:
+    if b.is_half and b is not a and not (a.is_integer and a.bits <= 8):  # these numbers need no more bits
         return f"ROUND_{b.name}((float){{0}})"
     return f"({to}){{0}}"
 

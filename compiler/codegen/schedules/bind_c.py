@@ -22,8 +22,7 @@ from compiler.codegen.schedules.divisions import multiply_for_divisions
 from compiler.codegen.schedules.edges import REDUCTIONS, split_edges
 from compiler.codegen.schedules.flat_functions import flatten_functions
 from compiler.codegen.schedules.flat_rows import flatten_rows
-from compiler.codegen.schedules.halves import LANES as HALVES
-from compiler.codegen.schedules.halves import convert_halves, suits_halves
+from compiler.codegen.schedules.halves import convert_halves, lanes_of, suits_halves
 from compiler.codegen.schedules.hidden_strides import hide_strides
 from compiler.codegen.schedules.interleaving import interleave_values
 from compiler.codegen.schedules.joined_rows import join_rows
@@ -40,6 +39,7 @@ from compiler.codegen.schedules.loop_transforms import (
     without_dead_code,
 )
 from compiler.codegen.schedules.merged_branches import merge_branches
+from compiler.codegen.schedules.moved_halves import move_as_bits
 from compiler.codegen.schedules.near_angles import select_near_angles
 from compiler.codegen.schedules.observed import BindStage, bind_in_stages
 from compiler.codegen.schedules.padded_planes import pad_planes
@@ -137,7 +137,8 @@ def run_stages(stages: Sequence[BindStage], kernel: lir.Kernel, schedule: Schedu
 
 
 def _simplified(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
-    body = without_dead_code(kernel.body)
+    kernel = move_as_bits(replace(kernel, body=without_dead_code(kernel.body)))
+    body = kernel.body
     if schedule.edges and schedule.vector:
         body = pad_planes(kernel, body)
     body = collapse(body)
@@ -414,7 +415,7 @@ class _Binder:
             return streams.BLOCK
         if self._stages(s) is not None:
             return stages.BLOCK
-        return HALVES if self.schedule.vector and suits_halves(s, self.arguments) else 0
+        return lanes_of(s, self.arguments) if self.schedule.vector and suits_halves(s, self.arguments) else 0
 
     def _streams(self, s: For) -> bool:
         return bool(self.schedule.stream and self.schedule.vector) and streams.can_stream(s, self.arguments)

@@ -7,7 +7,7 @@ and another one converts results back. The compiler then keeps these arrays in r
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import count
 
@@ -15,6 +15,7 @@ from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import IndexExpr, Var
 from compiler.codegen.nest.loop_ir import Body, For, LoopKind
+from compiler.codegen.nest.scalar_ops import binary
 from compiler.codegen.nest.traversal import map_indices, names_of
 from compiler.codegen.schedules.loop_transforms import are_apart, map_vector_loops
 from compiler.ir.opcodes import Opcode
@@ -22,10 +23,11 @@ from compiler.ir.types import PrimitiveType as T
 
 LANES = 16
 """Elements that are converted at once: the floats of the widest vector."""
+WIDEST = 64
+"""Bytes of the widest vector. Where a block has fewer of the narrowest elements of its loop, gcc 12 computes all of it
+in narrower vectors, so that loads of whole vectors from local arrays wait for several stores."""
 LONGEST_ROW = 64
 """Number of elements up to which a loop of whole vectors stays one loop."""
-COPIES = 12
-"""Most copies of a loop that other rewrites make: for whole parts and rests of splits, tiles and edges."""
 _MOVING = frozenset({Opcode.COPY, Opcode.SELECT, Opcode.NEGATE, Opcode.ABS})
 
 
@@ -36,7 +38,25 @@ def convert_halves(kernel: lir.Kernel, body: Body) -> Body:
         return body
     # Copies of a loop may be side by side, so that each needs names of its own for its arrays.
     numbers = count(1)
-    return map_vector_loops(body, lambda s: _blocks(s, types, next(numbers)) if suits_halves(s, types) else (s,))
+
+    def converted(s: For) -> Body:
+        written_out = replace(s, body=tuple(x for y in s.body for x in _written_out(y, types)))
+        return _blocks(written_out, types, numbers) if suits_halves(written_out, types) else (s,)
+
+    return map_vector_loops(body, converted)
+
+
+def _written_out(s: lir.Stmt, types: Mapping[str, T]) -> Body:
+    """Return an update of an element of f16 as statements that read, change and store it."""
+    if not isinstance(s, lir.Update) or types.get(s.buffer) is not T.F16:
+        return (s,)
+    before, after = (f"{s.buffer}_{s.value}_{end}" for end in ("before", "after"))
+    combined = lir.Apply(binary(s.combiner, T.F16), (before, s.value))
+    return (
+        lir.Let(before, T.F16, lir.Load(s.buffer, s.offset)),
+        lir.Let(after, T.F16, combined),
+        lir.Store(s.buffer, s.offset, after),
+    )
 
 
 def suits_halves(s: For, types: Mapping[str, T]) -> bool:
@@ -52,7 +72,11 @@ def suits_halves(s: For, types: Mapping[str, T]) -> bool:
         return False
     read = [x.value for x in s.body if isinstance(x, lir.Let) and isinstance(x.value, lir.Load)]
     written = [x for x in s.body if isinstance(x, lir.Store)]
-    if not {x.buffer for x in written}.isdisjoint(x.buffer for x in read) or not are_apart(written, s.var.extent):
+    ends = {(x.buffer, x.offset) for x in written}
+    changed = {buffer for buffer, _ in ends}
+    if any(x.buffer in changed and (x.buffer, x.offset) not in ends for x in read) or not are_apart(
+        written, s.var.extent
+    ):
         return False
     accesses = [(x.buffer, x.offset) for x in read] + [(x.buffer, x.offset) for x in written]
     halves = [offset for name, offset in accesses if types.get(name) is T.F16 and s.var in set(offset.variables())]
@@ -69,29 +93,44 @@ def _is_adjacent(offset: IndexExpr, var: Var) -> bool:
     return offset.coefficient(var) == 1 and var not in set(rest.variables())
 
 
-def _blocks(s: For, types: Mapping[str, T], number: int) -> Body:
+def _blocks(s: For, types: Mapping[str, T], numbers: Iterator[int]) -> Body:
     """Return a vector loop as a loop over blocks, and one over the elements that remain over."""
     n = s.var.extent
     if s.kind is LoopKind.PARALLEL_VECTOR:  # a range of iterations that begins anywhere
         return (s,)
     if s.base is not None and s.limit is not None:
-        return (_bounded_blocks(s, s.base, s.limit, types, number),)
-    if n <= LONGEST_ROW and n % LANES == 0:
-        return _block(s, s.var, ix.of(s.var), types, number)
-    block, lane = Var(f"{s.var.name}h", n // LANES), Var(f"{s.var.name}w", LANES)
-    at = ix.of(block) * LANES + ix.of(lane)
-    out: list[lir.Stmt] = [For(block, LoopKind.SERIAL, _block(s, lane, at, types, number))]
-    if n % LANES:
-        last = Var(f"{s.var.name}u", n % LANES)
-        out.append(replace(s, var=last, body=_moved(s, ix.of(last) + (n - n % LANES))))
+        return (_bounded_blocks(s, s.base, s.limit, types, next(numbers)),)
+    lanes = lanes_of(s, types)
+    if n <= LONGEST_ROW and n % lanes == 0:
+        return _block(s, s.var, ix.of(s.var), types, next(numbers))
+    block, lane = Var(f"{s.var.name}h", n // lanes), Var(f"{s.var.name}w", lanes)
+    at = ix.of(block) * lanes + ix.of(lane)
+    out: list[lir.Stmt] = [For(block, LoopKind.SERIAL, _block(s, lane, at, types, next(numbers)))]
+    if n % lanes:
+        last = Var(f"{s.var.name}u", n % lanes)
+        rest = replace(s, var=last, body=_moved(s, ix.of(last) + (n - n % lanes)))
+        out += _blocks(rest, types, numbers) if last.extent >= LANES else (rest,)
     return tuple(out)
+
+
+def lanes_of(s: For, types: Mapping[str, T]) -> int:
+    """Return the number of elements of a block: those of the widest vector of the narrowest elements, if it stores."""
+    read = [x.value.buffer for x in s.body if isinstance(x, lir.Let) and isinstance(x.value, lir.Load)]
+    written = [x.buffer for x in s.body if isinstance(x, lir.Store)]
+    others = [types[name].byte_size for name in (*read, *written) if types[name] is not T.F16]
+    if T.F16 not in map(types.get, written) or not others:
+        return LANES
+    lanes = max(LANES, WIDEST // min(others))
+    return lanes if s.var.extent >= lanes else LANES
 
 
 def _bounded_blocks(s: For, base: IndexExpr, limit: int, types: Mapping[str, T], number: int) -> For:
     """Return a loop that ends at a limit as a loop over blocks, each of which is whole or ends there."""
-    block, lane = Var(f"{s.var.name}h", s.var.extent // LANES), Var(f"{s.var.name}w", LANES)
-    start = ix.of(block) * LANES
-    whole = lir.Let(f"{s.var.name}_whole", T.PRED, lir.IndexTest(base + start, None, limit - LANES))
+    lanes = lanes_of(s, types)
+    lanes = LANES if s.var.extent % lanes else lanes
+    block, lane = Var(f"{s.var.name}h", s.var.extent // lanes), Var(f"{s.var.name}w", lanes)
+    start = ix.of(block) * lanes
+    whole = lir.Let(f"{s.var.name}_whole", T.PRED, lir.IndexTest(base + start, None, limit - lanes))
     rest = replace(s, var=lane, body=_moved(s, start + ix.of(lane)), base=base + start)
     converted = _block(s, lane, start + ix.of(lane), types, number)
     return For(block, LoopKind.SERIAL, (whole, lir.If(whole.name, converted, (rest,))))
