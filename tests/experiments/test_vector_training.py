@@ -1,6 +1,9 @@
 """Training on several environments: in this process and in others, with validation and with linear schedules."""
 
 import json
+import os
+import signal
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -106,6 +109,39 @@ def test_measured_environments_in_several_processes(
     assert validation is not None
     assert validation[0].unit == "measured time"
     assert all(o.speedup is not None and o.speedup > 0 for o in validation[0].programs.values())
+
+
+def test_killed_and_stopped_measuring_workers_cost_the_agent_nothing(
+    tmp_path: Path, config: TrainConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HLOGYM_CACHE", str(tmp_path / "cache"))
+    config = replace(config, env="hlogym/UnrollMeasured-v0", vec_env="subproc", eval_freq=0)
+    run, learner = new_run(tmp_path / "runs", "run", config), make_learner(config)
+    signals = [signal.SIGKILL, signal.SIGSTOP]
+    ended = threading.Event()
+
+    def disturb() -> None:
+        """Send each environment's first worker a signal."""
+        waiting = list(zip([p.pid for p in learner.vector.unwrapped.processes], signals, strict=True))  # type: ignore[attr-defined]
+        while waiting and not ended.wait(0.01):
+            pid, number = waiting.pop(0)
+            workers = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+            if workers:
+                os.kill(int(workers[0]), number)
+                signals.remove(number)
+            else:
+                waiting.append((pid, number))
+
+    disturbing = threading.Thread(target=disturb)
+    disturbing.start()
+    train(run, config, learner)
+    ended.set()
+    disturbing.join()
+    assert signals == []
+    points = read_progress(run.progress)
+    assert points[-1]["timesteps"] == 64
+    assert [p["failures"] for p in points] == [0] * len(points)
+    assert run.state()["finished"]
 
 
 def test_an_off_policy_agent_is_evaluated_and_resumed_with_its_buffer(tmp_path: Path, config: TrainConfig) -> None:
