@@ -1,7 +1,14 @@
 """Policies in MLflow's model registry, evaluations as nested runs, data sets and system metrics."""
 
+import http.client
 import json
 import math
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -221,3 +228,53 @@ def test_a_system_without_proc_has_fewer_metrics(tmp_path: Path) -> None:
     found = SystemMetrics(tmp_path, tmp_path / "none").read()
     assert "system/system_memory_usage_percentage" not in found
     assert found["system/disk_available_megabytes"] > 0
+
+
+@pytest.mark.slow
+def test_a_server_keeps_runs_and_artifacts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [
+        sys.executable, "-m", "mlflow", "server", "--backend-store-uri", f"sqlite:///{tmp_path / 'server.db'}",
+        "--artifacts-destination", str(tmp_path / "artifacts"), "--serve-artifacts", "--host", "127.0.0.1",
+        "--port", str(port), "--workers", "1",
+    ]  # fmt: skip
+    uri = f"http://127.0.0.1:{port}"
+    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+    try:
+        deadline = time.monotonic() + 120
+        while not _answers(port):
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+        monkeypatch.setenv("HLOGYM_CACHE", str(tmp_path / "cache"))
+        suite = str(write_suite(tmp_path / "suite"))
+        config = TrainConfig(
+            suite=suite, backend="cpu", env="hlogym/Fusion-v0", total_timesteps=32, n_steps=16, batch_size=16,
+            n_epochs=1, hidden=8, rounds=1, eval_freq=16, eval_suite=suite,
+        )  # fmt: skip
+        run = new_run(tmp_path / "runs", "r", config)
+        _, run_id = train(run, config)
+        found = MlflowClient(uri).get_run(run_id)
+        assert found.info.status == "FINISHED"
+        assert str(found.info.artifact_uri).startswith("mlflow-artifacts:")
+        policy = (run.best / "policy.json").read_bytes()
+        downloaded = download_policy(tmp_path / "runs", run_id, tmp_path / "to", "best")
+        assert (downloaded / "policy.json").read_bytes() == policy
+        assert (Path(local_policy(MODEL, tmp_path / "runs")) / "policy.json").read_bytes() == policy
+        assert not (tmp_path / "runs" / "mlflow.db").exists()
+    finally:
+        os.killpg(server.pid, signal.SIGKILL)
+        server.wait()
+
+
+def _answers(port: int) -> bool:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+    try:
+        connection.request("GET", "/health")
+        return connection.getresponse().status == http.HTTPStatus.OK
+    except OSError:
+        return False
+    finally:
+        connection.close()
