@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
 import signal
 import time
 from collections.abc import Callable
@@ -11,8 +10,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any, Final
 
 import gymnasium as gym
-from stable_baselines3.common.vec_env import CloudpickleWrapper
-from stable_baselines3.common.vec_env.subproc_vec_env import _worker
+from stable_baselines3.common.vec_env import SubprocVecEnv
 
 from env.process_watch import SLICE, is_stopped
 
@@ -162,9 +160,9 @@ class EnvironmentProcess:
                 "a new episode"
             )
             self._connection.close()
-            self._start()
-            self._ask(("reset", start))
             try:
+                self._start()
+                self._ask(("reset", start))
                 losses = self._losses
                 begun: tuple[Any, dict[str, Any]] = self._answer()
             except _LostError:
@@ -173,11 +171,13 @@ class EnvironmentProcess:
             return begun
 
     def _start(self) -> None:
-        """Start a process without waiting for it, as `SubprocVecEnv` does, which waits."""
-        context = multiprocessing.get_context(START_METHOD)
-        self._connection, its = context.Pipe()
-        wrapped = CloudpickleWrapper(self._make)
-        process = context.Process(target=_worker, args=(its, self._connection, wrapped), daemon=True)
-        process.start()
-        its.close()
-        self._processes[self._number] = process
+        """Start a process: that of a vector of one environment.
+
+        Raises:
+            _LostError: it was lost before it has said what its spaces are.
+        """
+        try:
+            vector = SubprocVecEnv([self._make], start_method=START_METHOD)
+        except (EOFError, OSError) as error:
+            raise _LostError("as it started") from error
+        (self._connection,), (self._processes[self._number],) = vector.remotes, vector.processes
