@@ -12,12 +12,11 @@ from typing import Any, Final
 import gymnasium as gym
 from stable_baselines3.common.vec_env import SubprocVecEnv
 
-from env.process_watch import SLICE, is_stopped
+from env.process_watch import SLICE, STOPPED_SECONDS, is_stopped
 
 __all__ = ["MOST_LOSSES", "START_METHOD", "EnvironmentProcess", "was_lost"]
 
 START_METHOD: Final = "forkserver"
-STOPPED_SECONDS = 1.5  # after which a stopped process counts as lost; short pauses are over by then
 MOST_LOSSES = 3
 """Losses in a row without an answer after which a process is not replaced."""
 _ORDERS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})

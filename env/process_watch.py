@@ -11,10 +11,12 @@ import signal
 from pathlib import Path
 from time import monotonic
 
-__all__ = ["SLICE", "ProcessWatch", "is_stopped", "kill_session"]
+__all__ = ["SLICE", "STOPPED_SECONDS", "ProcessWatch", "is_stopped", "kill_session"]
 
 SLICE = 0.25
 """Seconds between two ticks."""
+STOPPED_SECONDS = 1.5
+"""After which a stopped process counts as lost; short pauses are over by then."""
 LEAST_SHARE = 1 / 16
 """Share of a slice that always counts, even without any processor time, so that a hang ends on a busy machine too."""
 

@@ -17,13 +17,12 @@ from typing import Any
 
 from compiler.errors import HlogymError
 from env.isolated import NEUTRAL_FOLDER, child_environment, python_command
-from env.process_watch import SLICE, ProcessWatch, kill_session
+from env.process_watch import SLICE, STOPPED_SECONDS, ProcessWatch, kill_session
 
 __all__ = ["WorkerCrashedError", "WorkerLostError", "WorkerProcess", "WorkerStartError", "WorkerTimeoutError"]
 
 START_SECONDS = 120.0  # for the imports; NumPy and SciPy from a cold network disk take their time
 START_PAUSES = (0.2, 1.0, 3.0)  # seconds before each further try to start
-STOPPED_SECONDS = 1.5  # after which a stopped process counts as lost; short pauses are over by then
 EXIT_SECONDS = 5.0  # from a closed pipe to the end of the process
 LONGEST_REPLY = 1 << 28  # bytes; anything longer is no reply of a worker
 KEPT_ERRORS = 1 << 14  # bytes kept from the end of stderr

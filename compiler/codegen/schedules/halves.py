@@ -18,6 +18,7 @@ from compiler.codegen.nest.loop_ir import Body, For, LoopKind
 from compiler.codegen.nest.scalar_ops import binary
 from compiler.codegen.nest.traversal import map_indices, names_of
 from compiler.codegen.schedules.loop_transforms import are_apart, map_vector_loops
+from compiler.codegen.schedules.moved_halves import MOVES
 from compiler.ir.opcodes import Opcode
 from compiler.ir.types import PrimitiveType as T
 
@@ -28,7 +29,6 @@ WIDEST = 64
 in narrower vectors, so that loads of whole vectors from local arrays wait for several stores."""
 LONGEST_ROW = 64
 """Number of elements up to which a loop of whole vectors stays one loop."""
-_MOVING = frozenset({Opcode.COPY, Opcode.SELECT, Opcode.NEGATE, Opcode.ABS})
 
 
 def convert_halves(kernel: lir.Kernel, body: Body) -> Body:
@@ -72,16 +72,15 @@ def suits_halves(s: For, types: Mapping[str, T]) -> bool:
         return False
     read = [x.value for x in s.body if isinstance(x, lir.Let) and isinstance(x.value, lir.Load)]
     written = [x for x in s.body if isinstance(x, lir.Store)]
-    ends = {(x.buffer, x.offset) for x in written}
-    changed = {buffer for buffer, _ in ends}
-    if any(x.buffer in changed and (x.buffer, x.offset) not in ends for x in read) or not are_apart(
-        written, s.var.extent
-    ):
+    sources, targets = ([(x.buffer, x.offset) for x in accessed] for accessed in (read, written))
+    changed = {buffer for buffer, _ in targets}
+    in_place = all(at in targets for at in sources if at[0] in changed)
+    if not in_place or not are_apart(written, s.var.extent):
         return False
-    accesses = [(x.buffer, x.offset) for x in read] + [(x.buffer, x.offset) for x in written]
+    accesses = sources + targets
     halves = [offset for name, offset in accesses if types.get(name) is T.F16 and s.var in set(offset.variables())]
     is_arithmetic = any(
-        isinstance(x, lir.Let) and isinstance(x.value, lir.Apply) and x.value.op.opcode not in _MOVING
+        isinstance(x, lir.Let) and isinstance(x.value, lir.Apply) and x.value.op.opcode not in MOVES
         and x.value.op.type.is_float
         for x in s.body
     )  # fmt: skip

@@ -23,7 +23,8 @@ _KNOWN = (
 """The statements of which it is known what they read."""
 _SIGNS = {Opcode.NEGATE: (Opcode.XOR, 0x8000), Opcode.ABS: (Opcode.AND, 0x7FFF)}
 """The ops on bits that change the sign of a number."""
-_MOVES = frozenset({Opcode.SELECT, Opcode.COPY, *_SIGNS})
+MOVES = frozenset({Opcode.SELECT, Opcode.COPY, *_SIGNS})
+"""The ops whose result is an operand, up to its sign."""
 
 
 def move_as_bits(kernel: lir.Kernel) -> lir.Kernel:
@@ -63,7 +64,7 @@ def _moved(statements: list[lir.Stmt], arrays: set[str], t: T) -> set[str]:
                 groups.join(s.name, v.buffer)
             case lir.Let(value=lir.Current() as v):
                 groups.join(s.name, v.name)
-            case lir.Let(value=lir.Apply() as v) if v.op.opcode in _MOVES:
+            case lir.Let(value=lir.Apply() as v) if v.op.opcode in MOVES:
                 groups.join(s.name, *v.args[-2:])  # of a select without its condition
             case lir.Let(value=lir.Constant()):
                 pass
