@@ -160,3 +160,12 @@ def run_emulated(cases: Sequence[Case], folder: Path, max_grid: int = 3) -> list
         error = kernels.launch(c.spec.symbol, [b.ctypes.data for b in buffers], max_blocks=max_grid)
         out.append(Emulated(buffers[len(c.args) :], error))
     return out
+
+
+def processor_has(*features: str) -> bool:
+    """Check whether Linux lists features of the processor, for example avx2."""
+    try:
+        found = Path("/proc/cpuinfo").read_text().split()
+    except OSError:
+        return False
+    return set(features) <= set(found)

@@ -16,6 +16,7 @@ from compiler.backends.cpu.toolchain import FLAGS, find_compiler, processor
 from compiler.codegen.printing.print_c import preamble
 from compiler.interpreter import evaluate
 from compiler.text import parse
+from tests.codegen.running import processor_has
 
 TYPES = {"s8": np.int8, "u8": np.uint8, "s16": np.int16, "u16": np.uint16, "s32": np.int32, "u32": np.uint32}
 HEADER = (resources.files("compiler.codegen.printing") / "division.h").read_text()
@@ -113,13 +114,6 @@ ENTRY e { a = s32[20] parameter(0) b = s32[33] parameter(1) zero = s32[] constan
         np.testing.assert_array_equal(got, want)
 
 
-def _has_avx2() -> bool:
-    try:
-        return " avx2 " in Path("/proc/cpuinfo").read_text()
-    except OSError:
-        return False
-
-
 def _assembly(code: str, folder: Path) -> str:
     source, assembly = folder / "loops.c", folder / "loops.s"
     source.write_text(preamble() + code)
@@ -129,7 +123,7 @@ def _assembly(code: str, folder: Path) -> str:
     return assembly.read_text()
 
 
-@pytest.mark.skipif(not _has_avx2(), reason=f"needs AVX2; this is {processor()}")
+@pytest.mark.skipif(not processor_has("avx2"), reason=f"needs AVX2; this is {processor()}")
 @pytest.mark.parametrize("element", ["s8", "s16"])
 def test_narrow_remainders_that_are_compared_stay_narrow(element: str, tmp_path: Path) -> None:
     exe = compile(f"""HloModule m
@@ -149,7 +143,7 @@ def test_narrow_remainders_that_are_compared_stay_narrow(element: str, tmp_path:
     assert not re.search(r"\tvpmovsxwd\t", _assembly(kernel.source, tmp_path))  # extends 16 bits to 32
 
 
-@pytest.mark.skipif(not _has_avx2(), reason=f"needs AVX2; this is {processor()}")
+@pytest.mark.skipif(not processor_has("avx2"), reason=f"needs AVX2; this is {processor()}")
 @pytest.mark.parametrize("element", TYPES)
 def test_loops_divide_vectors(element: str, tmp_path: Path) -> None:
     c_type = {"s": "int", "u": "uint"}[element[0]] + element[1:] + "_t"

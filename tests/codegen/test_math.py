@@ -13,6 +13,7 @@ from compiler import CompileOptions, compile
 from compiler.backends.cpu.toolchain import FLAGS, find_compiler, processor
 from compiler.codegen.printing.print_c import preamble
 from experiments.function_errors import FUNCTIONS, INLINE, measure
+from tests.codegen.running import processor_has
 
 BOUNDS = {
     "power": 0.6, "exponential": 1.2, "erf": 6, "acos": 1.2, "exponential-minus-one": 1.7,
@@ -147,17 +148,10 @@ def test_tanh_of_f64() -> None:
     assert np.array_equal(np.signbit(got[known]), np.signbit(want[known]))
 
 
-def _has_avx2() -> bool:
-    try:
-        return " avx2 " in Path("/proc/cpuinfo").read_text() and " fma " in Path("/proc/cpuinfo").read_text()
-    except OSError:
-        return False
-
-
-@pytest.mark.skipif(not _has_avx2(), reason=f"needs AVX2 and FMA; this is {processor()}")
+@pytest.mark.skipif(not processor_has("avx2", "fma"), reason=f"needs AVX2 and FMA; this is {processor()}")
 @pytest.mark.parametrize(("width", "register"), [(256, "ymm"), (512, "zmm")])
 def test_loops_use_vector_registers_and_make_no_calls(width: int, register: str, tmp_path: Path) -> None:
-    if width == 512 and " avx512dq " not in Path("/proc/cpuinfo").read_text():
+    if width == 512 and not processor_has("avx512dq"):
         pytest.skip("needs AVX-512")
     expressions = {name: FUNCTIONS[name].text for name in INLINE} | {"tanh64": "tanh((double)x)"}
     forms = [(name, text, "xs[i]", "ys[i]") for name, text in expressions.items()]

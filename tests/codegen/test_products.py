@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from compiler import compile, parse
+from compiler.backends.cpu import toolchain
+from compiler.backends.cpu.disassembly import machine_code, why_unreadable
 from compiler.codegen.lowering.lower import lower
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.traversal import walk
@@ -15,7 +17,7 @@ from compiler.codegen.schedules.template_schedules import ProductSchedule
 from compiler.interpreter import evaluate
 from compiler.ir.computation import HloComputation
 from tests.codegen.products import random_product
-from tests.codegen.running import case_of, fused, problem, random_args, run_c
+from tests.codegen.running import case_of, fused, problem, processor_has, random_args, run_c
 
 SMALL_BLOCKS = ProductSchedule(4, row_block=8, column_block=16, shared_rows=16, tasks=64, task_products=4096)
 LARGE_BLOCKS = ProductSchedule(28, row_block=104, column_block=208, shared_rows=4096, tasks=1)
@@ -151,6 +153,28 @@ def test_products_with_vectors_are_sums(t: str, lhs: str, rhs: str, out: str, di
 
     assert problem(result, case) is None
     assert "panel" not in case.spec.source  # nothing is packed
+
+
+@pytest.mark.skipif(
+    why_unreadable() is not None or not processor_has("fma"), reason="needs objdump and instructions of AVX2"
+)
+def test_tiles_of_few_rows_load_each_vector_of_the_rhs_once() -> None:
+    exe = compile(
+        parse("""HloModule m
+        ENTRY e { x = f32[4,64] parameter(0)
+          y = f32[64,32] parameter(1)
+          d = f32[4,32] dot(x, y), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+          ROOT n = f32[4,32] negate(d) }"""),
+        "cpu",
+    )
+    (kernel,) = exe.kernels
+    code = machine_code(toolchain.each_object([kernel], toolchain.toolchain()))[kernel.symbol]
+
+    multiply = [i for function in code for i in function if i.mnemonic.startswith("vfmadd") and "mm" in i.operands]
+
+    assert multiply
+    rhs = [i for i in multiply if "(" in i.operands and "{1to" not in i.operands]
+    assert not rhs
 
 
 def test_long_chains_after_a_product_run_in_stages() -> None:

@@ -58,6 +58,7 @@ ${attributes}static $entry *${f}_merge_sort($entry *a, $entry *b, int64_t count)
 ${attributes}static $entry *${f}_radix_sort($entry *a, $entry *b, int64_t count) {
   uint32_t counts[$digits][$radix];
   __builtin_memset(counts, 0, sizeof(counts));
+#pragma GCC unroll 4
   for (int64_t i = 0; i < count; i++) {
     const $key key = ($key)(a[i] >> $index_bits);
     for (int d = 0; d < $digits; d++) counts[d][(key >> (d * $digit)) & ($radix - 1)]++;
@@ -71,6 +72,7 @@ ${attributes}static $entry *${f}_radix_sort($entry *a, $entry *b, int64_t count)
       counts[d][r] = sum;
       sum += here;
     }
+#pragma GCC unroll 4
     for (int64_t i = 0; i < count; i++) b[counts[d][(uint32_t)(a[i] >> shift) & ($radix - 1)]++] = a[i];
     $entry *const other = a;
     a = b;

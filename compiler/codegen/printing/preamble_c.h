@@ -29,6 +29,12 @@ int hlogym_interrupted(void);
 #else
 #define VECTOR_BITS(n)
 #endif
+/* Otherwise gcc loads a vector again for each of a few uses, as an operand in memory. */
+#ifdef __AVX__
+#define IN_REGISTER(v) __asm__("" : "+v"(v))
+#else
+#define IN_REGISTER(v)
+#endif
 /* A number that the compiler does not know. */
 INLINE int64_t hlogym_opaque(int64_t x) {
   __asm__("" : "+r"(x));

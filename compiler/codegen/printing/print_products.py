@@ -25,6 +25,11 @@ _PARTIAL = {
 }  # fmt: skip
 """Suffix, element and mask element of the builtins for masked loads of 256 bits, and the extension that has them."""
 
+REGISTERS = {32: 16, 64: 32}
+"""Number of registers for vectors of some bytes; a tile needs them for its sums, a row of the rhs and one element."""
+MOST_FOLDED = 4
+"""Uses of a vector up to which gcc loads it again for each."""
+
 
 def product_call(s: lir.MatrixProduct, name: str) -> str:
     """Return the statement that calls the function of a product."""
@@ -132,6 +137,8 @@ class _Tiles:
             lines += [f"  {v} {', '.join(f'{x} = {{0}}' for x in row)};" for row in names]
         lines.append(f"  for (int64_t k = 0; k < depth; k++, a += {s.lhs.column}, b += {s.rhs.row}) {{")
         lines += [f"  {self._load(f'b{n}', 'b', n, columns, s.rhs.local)}" for n in range(vectors)]
+        if 1 < rows <= MOST_FOLDED and (rows + 1) * vectors < REGISTERS[self.width]:
+            lines += [f"    IN_REGISTER(b{n});" for n in range(vectors)]
         for r in range(rows):
             updates = " ".join(f"{names[r][n]} += x{r} * b{n};" for n in range(vectors))
             lines.append(f"    const {self.sum} x{r} = ({self.sum})a[{r * s.lhs.row}]; {updates}")
