@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from compiler.codegen.schedules.schedule import FIELD_RANGES
 from compiler.learned.kernel_cost import LearnedKernelCost, shipped_kernel_cost
 from env.suites import load_suite
 from experiments.console import stdout
@@ -121,7 +122,11 @@ def _transfer(o: argparse.Namespace) -> None:
 
 
 def _code_times(o: argparse.Namespace) -> None:
-    for seen, measured in collect_code(o.data, o.out, o.seconds, o.real_time):
+    names = [name for name in o.fields.split(",") if name]
+    unknown = next((name for name in names if name not in FIELD_RANGES), None)
+    if unknown is not None:
+        raise DatasetError(f"--fields: a schedule has no field {unknown}; it has {', '.join(FIELD_RANGES)}")
+    for seen, measured in collect_code(o.data, o.out, o.seconds, o.real_time, names):
         stdout.print(f"{seen} kernels, of which {measured} have candidates")
 
 
@@ -221,6 +226,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add("--out", type=Path, required=True, help="dataset to write or to continue")
     add("--real-time", action="store_true", help="run kernels at real-time priority")
     add("--seconds", type=float, default=None, help="time limit (default: none)")
+    add(
+        "--fields",
+        default="",
+        help="measure candidates of these fields of the schedule alone, for example columns,lanes",
+    )
     command.set_defaults(run=_code_times)
     command = commands.add_parser(
         "code", help="train a model that chooses kernels by their code, and say how good it is"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import time
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -49,8 +49,9 @@ _FIRST: tuple[Mapping[str, int], ...] = (
 """The changes of the schedule that gained most on training families, of some thousand that were drawn at random."""
 _OTHERS: Mapping[str, tuple[int, ...]] = {
     "flags": (1, 4, 5), "unroll": (8,), "narrow": (0,), "accumulators": (1, 2, 8), "cache": (0, 2), "edges": (0,),
-    "columns": (64, 128, 512, 1024), "splits": (1, 2, 4), "lanes": (64, 128, 512), "tile": (16, 64), "short": (3,),
-    "stages": (0, 4), "hoist": (0,), "product.row_block": (8, 16), "product.accumulators": (12, 16, 20),
+    "columns": (32, 64, 96, 128, 512, 1024), "splits": (1, 2, 4), "lanes": (32, 64, 128, 512), "tile": (16, 64),
+    "short": (3,), "stages": (0, 4), "hoist": (0,), "product.row_block": (8, 16),
+    "product.accumulators": (12, 16, 20, 28),
 }  # fmt: skip
 """Values of single fields that suit some kinds of kernels."""
 CANDIDATES: tuple[Mapping[str, int], ...] = (
@@ -62,7 +63,8 @@ LONGEST = 3e-3
 """Time of kernels that are not measured; they are few, and take long."""
 BATCH = 12
 MEASURED = 13
-"""Greatest number of choices that are measured of a kernel: the default, the first candidates, and others at random."""
+"""Greatest number of choices that are measured of a kernel: the default, the first candidates, and others at random.
+If fields of the schedule are named, the candidates of these fields are measured alone."""
 FOLDS = 8
 Floats = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
@@ -72,10 +74,20 @@ Integers = npt.NDArray[np.int64]
 # ---- measurements
 
 
-def collect_code(source: Path, out: Path, seconds: float | None, real_time: bool) -> Iterator[tuple[int, int]]:
+def collect_code(
+    source: Path, out: Path, seconds: float | None, real_time: bool, names: Collection[str] = ()
+) -> Iterator[tuple[int, int]]:
     """Measure the candidates of the kernels of a dataset; yield how many kernels were looked at and measured so far.
 
     A collection that was interrupted continues. Each family occurs once before any occurs twice.
+
+    Args:
+        source: the dataset.
+        out: dataset to write or to continue.
+        seconds: time limit.
+        real_time: whether kernels run at real-time priority.
+        names: fields of the schedule; their candidates alone are measured, and of kernels whose code they change. None:
+            all fields and kernels.
 
     Raises:
         DatasetError: one of the files is no dataset.
@@ -92,25 +104,26 @@ def collect_code(source: Path, out: Path, seconds: float | None, real_time: bool
     else:
         begin_dataset(out, cores=1, processor=toolchain.microarchitecture())
     waiting = [k for k in by_turns(long, 0) if k.fingerprint not in done]
-    options = TimingOptions(rounds=11, kernel_seconds=0.4, real_time=real_time)
+    options = TimingOptions(rounds=25, sample=2e-4, kernel_seconds=0.6, real_time=real_time)
     start, measured = time.monotonic(), 0
     for first in range(0, len(waiting), BATCH):
         if seconds is not None and time.monotonic() - start > seconds:
             return
         batch = waiting[first : first + BATCH]
-        rows = [row for k in batch if (row := _measured(k, options)) is not None]
+        rows = [row for k in batch if (row := _measured(k, options, names)) is not None]
         append_lines(out, [*(r.to_json() for r in rows), {"done": [k.fingerprint for k in batch]}])
         measured += len(rows)
         yield first + len(batch), measured
 
 
-def _measured(kernel: KernelTimes, options: TimingOptions) -> KernelTimes | None:
+def _measured(kernel: KernelTimes, options: TimingOptions, names: Collection[str]) -> KernelTimes | None:
     """Return the kernel with the times and the code of its candidates; None if there are none, or something fails."""
     try:
         site = site_of(kernel)
         if accesses_by_data(cost_features(site, [site.default], [1]))[0]:
             return None
-        found = drawn_kernels(generated_kernels(site, CANDIDATES), kernel.fingerprint)
+        candidates = [c for c in CANDIDATES if not names or not c.keys().isdisjoint(names)]
+        found = drawn_kernels(generated_kernels(site, candidates), kernel.fingerprint, bool(names))
         if len(found) < 2:
             return None
         code = code_rows(list(found.values()))
@@ -124,8 +137,15 @@ def _measured(kernel: KernelTimes, options: TimingOptions) -> KernelTimes | None
     return replace(kernel, cores=1, times=tuple(times), code=rows)
 
 
-def drawn_kernels(kernels: Mapping[KernelChoice, KernelSpec], seed: str) -> dict[KernelChoice, KernelSpec]:
-    """Return the default, the kernels of the first candidates, and others at random, MEASURED together."""
+def drawn_kernels(
+    kernels: Mapping[KernelChoice, KernelSpec], seed: str, in_order: bool = False
+) -> dict[KernelChoice, KernelSpec]:
+    """Return the default, the kernels of some candidates, and others at random, MEASURED together.
+
+    The former are the first candidates, or, in order, as many as possible.
+    """
+    if in_order:
+        return dict(list(kernels.items())[:MEASURED])
     first = [c for n, c in enumerate(kernels) if n == 0 or c.schedule in _FIRST]
     others = [c for c in kernels if c not in first]
     drawn = random.Random(seed).sample(others, min(len(others), MEASURED - len(first)))

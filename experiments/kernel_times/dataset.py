@@ -37,10 +37,10 @@ class ChoiceTime:
     Attributes:
         choice: what was measured.
         threads: number of threads that ran it.
-        seconds: fastest sample of one execution.
+        seconds: of one execution.
         noise: how much slower the second fastest sample was, relative to the fastest.
-        halves: fastest sample of every other round, and of the rounds between: two measurements of the same, so that
-            what is chosen by one can be valued by the other; None if they were not kept.
+        halves: the same of every other round, and of the rounds between: two measurements, so that what is chosen by
+            one can be valued by the other; None if they were not kept.
     """
 
     choice: KernelChoice

@@ -27,7 +27,7 @@ from env.racing import runners
 from env.real_time import real_time
 from experiments.kernel_times.dataset import ChoiceTime
 
-__all__ = ["TimingOptions", "draw_choices", "kernel_inputs", "time_choices"]
+__all__ = ["TimingOptions", "choice_times", "draw_choices", "kernel_inputs", "time_choices"]
 
 MAX_SOURCE = 30_000
 """Longest source of a kernel in characters; the C compiler takes seconds for a longer one."""
@@ -157,7 +157,7 @@ def time_choices(
             built[choice, n] = executable
     with real_time() if options.real_time else nullcontext():
         samples = _samples(built, inputs, options)
-    return [_time(choice, n, samples[choice, n]) for choice, n in built if (choice, n) in samples]
+    return choice_times(samples)
 
 
 def _is_parallel(executable: CpuExecutable, choice: KernelChoice) -> bool:
@@ -193,7 +193,21 @@ def _samples(
     return samples
 
 
-def _time(choice: KernelChoice, threads: int, samples: list[float]) -> ChoiceTime:
-    fastest, second = sorted(samples)[:2]
-    halves = min(samples[::2]), min(samples[1::2])
-    return ChoiceTime(choice, threads, fastest, second / max(fastest, 1e-12) - 1, halves)
+def choice_times(samples: Mapping[tuple[KernelChoice, int], Sequence[float]]) -> list[ChoiceTime]:
+    """Return the times of choices from their samples, as many of each; the choices of a round took turns.
+
+    What else the machine does slows down all choices of a round: the median of the round is what they have in common.
+    A choice takes as much longer than that as it does in its median round. Fastest samples, each of another moment,
+    have four times the error.
+    """
+    if not samples:
+        return []
+    logs = np.log(np.maximum(np.array(list(samples.values()), np.float64), 1e-12))
+    rounds = np.median(logs, axis=0)
+    beside = logs - rounds
+    found = []
+    for (choice, threads), row, own in zip(samples, beside, logs, strict=True):
+        whole, *halves = (float(np.exp(rounds.min() + np.median(part))) for part in (row, row[::2], row[1::2]))
+        fastest, second = np.partition(own, 1)[:2]
+        found.append(ChoiceTime(choice, threads, whole, float(np.expm1(second - fastest)), (halves[0], halves[1])))
+    return found

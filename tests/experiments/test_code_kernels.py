@@ -83,6 +83,24 @@ def test_candidates_are_measured_with_their_code_and_once_only(tmp_path: Path) -
 
 
 @needs_objdump
+def test_candidates_of_some_fields_are_measured_alone(tmp_path: Path) -> None:
+    source, out = _dataset(tmp_path), tmp_path / "code.jsonl"
+    main(["code-times", str(source), "--out", str(out), "--fields", "unroll,columns"])
+    (kernel,) = read_dataset(out)[1]
+    assert kernel.times[0].choice == KernelChoice()
+    assert {frozenset(t.choice.schedule) for t in kernel.times[1:]} == {
+        frozenset({"unroll"}),
+        frozenset({"unroll", "vector"}),
+    }
+    assert list(collect_code(source, tmp_path / "none.jsonl", None, False, ["columns"])) == [(1, 0)]
+
+
+def test_a_field_that_no_schedule_has_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match="no field colums"):
+        main(["code-times", str(tmp_path / "x.jsonl"), "--out", str(tmp_path / "y.jsonl"), "--fields", "colums"])
+
+
+@needs_objdump
 def test_kernels_that_access_elements_by_data_are_not_measured(tmp_path: Path) -> None:
     source, out = _dataset(tmp_path, program=GATHER), tmp_path / "code.jsonl"
     assert list(collect_code(source, out, None, False)) == [(1, 0)]

@@ -36,7 +36,7 @@ from experiments.kernel_times.dataset import (
 )
 from experiments.kernel_times.matrices import TimesMatrix, times_matrix
 from experiments.kernel_times.quality import field_errors, quality, spearman
-from experiments.kernel_times.timing import TimingOptions, draw_choices, kernel_inputs, time_choices
+from experiments.kernel_times.timing import TimingOptions, choice_times, draw_choices, kernel_inputs, time_choices
 from experiments.kernel_times.training import TrainingOptions, fit_prices, train
 from experiments.kernel_times.transfer import transferred
 from tests.session.test_kernel_sites import TRANSPOSE, fused
@@ -148,6 +148,31 @@ def test_every_choice_is_timed() -> None:
     found = time_choices(site, [KernelChoice(), TILED], (1,), FAST)
     assert [t.choice for t in found] == [KernelChoice(), TILED]
     assert all(t.seconds > 0 and t.noise >= 0 and t.threads == 1 for t in found)
+
+
+def test_what_slows_down_whole_rounds_does_not_count() -> None:
+    rng = np.random.default_rng(3)
+    load = 1 + rng.exponential(0.3, 21)
+    default, tiled = 1e-5 * load, 0.9e-5 * load
+    default[4] = 0.2e-5  # a sample that is too short would be the fastest
+    tiled[7] *= 3
+    others = {(KernelChoice(schedule={"unroll": n}), 1): (1e-5 * load).tolist() for n in (2, 4, 8)}
+
+    found = choice_times({(KernelChoice(), 1): default.tolist(), (TILED, 1): tiled.tolist(), **others})
+
+    assert [t.choice for t in found[:2]] == [KernelChoice(), TILED]
+    assert found[1].seconds / found[0].seconds == pytest.approx(0.9, rel=1e-6)
+    assert found[0].seconds == pytest.approx(1e-5 * load.min(), rel=1e-6)
+    for own, other in zip(found[1].halves or (), found[0].halves or (), strict=True):
+        assert own / other == pytest.approx(0.9, rel=1e-6)
+
+
+def test_one_choice_alone_has_its_fastest_sample() -> None:
+    (found,) = choice_times({(TILED, 2): [3e-6, 2e-6, 4e-6]})
+    assert (found.choice, found.threads) == (TILED, 2)
+    assert found.seconds == pytest.approx(2e-6)
+    assert found.noise == pytest.approx(0.5)
+    assert choice_times({}) == []
 
 
 def test_large_kernels_are_not_timed() -> None:
