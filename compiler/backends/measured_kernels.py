@@ -7,7 +7,6 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import numpy as np
@@ -22,6 +21,7 @@ from compiler.runtime.kernel_selector import KernelRanking, most_promising
 from compiler.runtime.kernel_sites import KernelSite
 from compiler.support.files import write_file
 from compiler.support.json_reading import read_object
+from compiler.support.rounds import beside_rounds
 
 __all__ = ["MeasuredKernels"]
 
@@ -105,7 +105,10 @@ class MeasuredKernels:
         return best if again[best] < (1 - self.margin) * again[site.default] else site.default
 
     def _times(self, built: dict[KernelChoice, Executable], inputs: list[Any]) -> dict[KernelChoice, float]:
-        """Return the median time of each executable; they are timed in turns, on a CPU in the same memory."""
+        """Return the time of each executable as a multiple of that of all; they are timed in rounds.
+
+        On a CPU, they run in the same memory.
+        """
         on_cpu = [e for e in built.values() if isinstance(e, CpuExecutable)]
         memory = on_cpu[0].timing_memory(*on_cpu[1:]) if len(on_cpu) == len(built) else None
 
@@ -121,7 +124,8 @@ class MeasuredKernels:
                 once = run(built[choice], 2)
                 repeats = max(3, min(100, round(LEAST_SAMPLE / max(once, 1e-9))))
                 samples[choice].append(run(built[choice], repeats))
-        return {choice: median(found) for choice, found in samples.items()}
+        _, beside = beside_rounds(list(samples.values()))
+        return dict(zip(samples, np.exp(np.median(beside, axis=1)).tolist(), strict=True))
 
 
 def _built(site: KernelSite, module: HloModule, choice: KernelChoice) -> Executable | None:

@@ -23,6 +23,7 @@ from compiler.runtime.executable import parameter_leaves
 from compiler.runtime.implementations import implementations_of
 from compiler.runtime.instruction_kernels import GenerateKernel, kernel_generator
 from compiler.runtime.kernel_sites import KernelSite
+from compiler.support.rounds import beside_rounds
 from env.racing import runners
 from env.real_time import real_time
 from experiments.kernel_times.dataset import ChoiceTime
@@ -196,18 +197,15 @@ def _samples(
 def choice_times(samples: Mapping[tuple[KernelChoice, int], Sequence[float]]) -> list[ChoiceTime]:
     """Return the times of choices from their samples, as many of each; the choices of a round took turns.
 
-    What else the machine does slows down all choices of a round: the median of the round is what they have in common.
-    A choice takes as much longer than that as it does in its median round. Fastest samples, each of another moment,
-    have four times the error.
+    A choice takes as much longer than the quietest round as it does in its median round, see `beside_rounds`.
     """
     if not samples:
         return []
-    logs = np.log(np.maximum(np.array(list(samples.values()), np.float64), 1e-12))
-    rounds = np.median(logs, axis=0)
-    beside = logs - rounds
+    rounds, beside = beside_rounds(list(samples.values()))
     found = []
-    for (choice, threads), row, own in zip(samples, beside, logs, strict=True):
+    for (choice, threads), row, own in zip(samples, beside, samples.values(), strict=True):
         whole, *halves = (float(np.exp(rounds.min() + np.median(part))) for part in (row, row[::2], row[1::2]))
-        fastest, second = np.partition(own, 1)[:2]
-        found.append(ChoiceTime(choice, threads, whole, float(np.expm1(second - fastest)), (halves[0], halves[1])))
+        fastest, second = sorted(own)[:2]
+        noise = second / max(fastest, 1e-12) - 1
+        found.append(ChoiceTime(choice, threads, whole, noise, (halves[0], halves[1])))
     return found
