@@ -233,7 +233,7 @@ class CodeOptions(GainOptions):
     least: int = 20
     learning_rate: float = 0.03
     damping: float = 5.0
-    margin: float = 0.02
+    margin: float = 0.03
     draft_margin: float = -0.03
     compiled: int = 3
     least_seconds: float = 1.5e-6
