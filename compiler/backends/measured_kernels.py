@@ -105,7 +105,7 @@ class MeasuredKernels:
         return best if again[best] < (1 - self.margin) * again[site.default] else site.default
 
     def _times(self, built: dict[KernelChoice, Executable], inputs: list[Any]) -> dict[KernelChoice, float]:
-        """Return the time of each executable as a multiple of that of all; they are timed in rounds.
+        """Return the time of each executable, as a multiple of the median executable of a round.
 
         On a CPU, they run in the same memory.
         """

@@ -37,9 +37,9 @@ class ChoiceTime:
     Attributes:
         choice: what was measured.
         threads: number of threads that ran it.
-        seconds: of one execution.
+        seconds: time of one execution.
         noise: how much slower the second fastest sample was, relative to the fastest.
-        halves: the same of every other round, and of the rounds between: two measurements, so that what is chosen by
+        halves: that time by every other round, and by the rounds between: two measurements, so that what is chosen by
             one can be valued by the other; None if they were not kept.
     """
 

@@ -195,7 +195,7 @@ def _samples(
 
 
 def choice_times(samples: Mapping[tuple[KernelChoice, int], Sequence[float]]) -> list[ChoiceTime]:
-    """Return the times of choices from their samples, as many of each; the choices of a round took turns.
+    """Return the time of each choice, given one sample of it for each round.
 
     A choice takes as much longer than the quietest round as it does in its median round, see `beside_rounds`.
     """

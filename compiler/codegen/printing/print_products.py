@@ -26,9 +26,9 @@ _PARTIAL = {
 """Suffix, element and mask element of the builtins for masked loads of 256 bits, and the extension that has them."""
 
 REGISTERS = {32: 16, 64: 32}
-"""Number of registers for vectors of some bytes; a tile needs them for its sums, a row of the rhs and one element."""
+"""Number of vector registers by their size in bytes; they hold the sums of a tile, a row of the rhs and one element."""
 MOST_FOLDED = 4
-"""Uses of a vector up to which gcc loads it again for each."""
+"""Largest number of rows of a tile for which gcc loads a vector of the rhs again for each row."""
 
 
 def product_call(s: lir.MatrixProduct, name: str) -> str:
