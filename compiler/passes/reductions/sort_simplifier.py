@@ -17,11 +17,11 @@ from compiler.passes.infrastructure.rewrite_limits import pinned, treatable
 class SortSimplifier:
     """Simplify sorts.
 
-    - A sort along a dimension of size 0 or 1 is replaced by its operands. - Operands that the comparator does not read
-    and whose results are unused are dropped. - A sort of an operand that the same comparison has sorted is replaced by
-    that operand. - A sort by a total order of which at most the first (or last) half is used becomes a topk along the
-    last dimension; a
-      stable sort also with its positions, if the first elements are used.
+    - A sort along a dimension of size 0 or 1 is replaced by its operands.
+    - Operands that the comparator does not read and whose results are unused are dropped.
+    - A sort of an operand that the same comparison has sorted is replaced by that operand.
+    - A sort by a total order of which at most the first (or last) half is used becomes a topk along the last dimension,
+      with the positions if the first elements are used. Of a sort that is not stable, any order of floats is total.
     """
 
     name: ClassVar[str] = "sort-simplifier"
@@ -119,7 +119,7 @@ def _top(sort: HloInstruction) -> bool:
         return False
     if len(sort.operands) > 2 or direction is None or sort.is_root:
         return False
-    if len(sort.operands) == 2 and not (_is_position(sort.operand(1)) and sort.attr("is_stable")):
+    if len(sort.operands) == 2 and not _is_position(sort.operand(1)):
         return False
     readers = [u for group in results for r in group for u in r.users]
     if not readers or any(r.is_root for group in results for r in group):
@@ -168,7 +168,8 @@ def _direction(sort: HloInstruction) -> str | None:
     kind = sort.operand(0).shape.element_type
     if root.opcode is not Opcode.COMPARE or not (kind.is_integer or kind.is_float):
         return None
-    if kind.is_float and root.attr("type") != "TOTALORDER":
+    # Any order of NaN, and of zeros of both signs, is a result of a sort that is not stable.
+    if kind.is_float and root.attr("type") != "TOTALORDER" and sort.attr("is_stable"):
         return None
     numbers = [o.parameter_number for o in root.operands]
     direction: str = root.attributes["direction"]
