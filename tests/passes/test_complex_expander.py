@@ -370,3 +370,54 @@ def test_programs_without_such_loops_are_left_alone() -> None:
     module = parse("HloModule m\nENTRY e { x = c64[4] parameter(0) ROOT y = c64[4] multiply(x, x) }")
     assert not ComplexExpander(in_loops=True).run(module)
     assert ComplexExpander().run(module)
+
+
+COLLECTED = """
+HloModule collected
+before {
+  a = c64[] parameter(0)
+  b = c64[] parameter(1)
+  m = s32[] parameter(2)
+  n = s32[] parameter(3)
+  x = f32[] real(a)
+  y = f32[] real(b)
+  u = f32[] imag(a)
+  v = f32[] imag(b)
+  first = pred[] compare(x, y), direction=LT, type=TOTALORDER
+  equal = pred[] compare(a, b), direction=EQ
+  same = pred[] compare(x, y), direction=EQ, type=TOTALORDER
+  second = pred[] compare(u, v), direction=LT, type=TOTALORDER
+  both = pred[] and(same, second)
+  less = pred[] or(first, both)
+  other = pred[] not(equal)
+  ROOT r = pred[] and(less, other)
+}
+add { a = c64[] parameter(0) b = c64[] parameter(1) ROOT c = c64[] add(a, b) }
+multiply { a = c64[] parameter(0) b = c64[] parameter(1) ROOT c = c64[] multiply(a, b) }
+ENTRY e {
+  x = c64[6,40] parameter(0)
+  n = s32[6,40] parameter(1)
+  rows = s32[6] parameter(2)
+  zero = c64[] constant((0, 0))
+  one = c64[] constant((1, 0))
+  sorted = (c64[6,40], s32[6,40]) sort(x, n), dimensions={1}, is_stable=true, to_apply=before
+  windows = c64[6,38] reduce-window(x, zero), window={size=1x3}, to_apply=add
+  products = c64[40] reduce(x, one), dimensions={0}, to_apply=multiply
+  empty = c64[4,40] broadcast(zero), dimensions={}
+  sums = c64[4,40] scatter(empty, rows, x), update_window_dims={1}, inserted_window_dims={0},
+    scatter_dims_to_operand_dims={0}, index_vector_dim=1, to_apply=add
+  a = c64[6,40] get-tuple-element(sorted), index=0
+  b = s32[6,40] get-tuple-element(sorted), index=1
+  ROOT t = (c64[6,40], s32[6,40], c64[6,38], c64[40], c64[4,40]) tuple(a, b, windows, products, sums)
+}
+"""
+
+
+def test_sorts_windows_products_and_scattered_sums_are_computed_in_kernels() -> None:
+    executable = compile(parse(COLLECTED), backend="cpu")
+    assert not [t for t in executable.thunks if isinstance(t, HostThunk)]
+    rng = np.random.default_rng(0)
+    x = (rng.integers(-2, 3, (6, 40)) + 1j * rng.integers(-2, 3, (6, 40))).astype(np.complex64)
+    n, rows = np.arange(240, dtype=np.int32).reshape(6, 40), np.array([0, 3, 9, 3, -1, 0], np.int32)
+    for got, want in zip(executable(x, n, rows), evaluate(parse(COLLECTED), [x, n, rows]), strict=True):
+        np.testing.assert_array_equal(got, want)

@@ -10,12 +10,12 @@ from compiler.analysis.while_loop import LoopView
 from compiler.interpreter.scalars import binary_opcode
 from compiler.ir import HloComputation, HloInstruction, HloModule, Opcode, PrimitiveType, Shape
 from compiler.passes.expanders.complex_functions import FUNCTIONS, Reals, power
+from compiler.passes.expanders.complex_sorts import PARTS, comparator_of_parts, split_sort
 from compiler.passes.infrastructure.builder import Builder
 from compiler.passes.infrastructure.registry import register
 from compiler.passes.infrastructure.rewrite_limits import pinned, treatable
 from compiler.passes.loops.loop_editing import LoopEdit, Loops
 
-_PARTS = {PrimitiveType.C64: PrimitiveType.F32, PrimitiveType.C128: PrimitiveType.F64}
 _LEAVES = (Opcode.CONSTANT, Opcode.COMPLEX)
 _BY_PART = frozenset(
     {
@@ -36,8 +36,8 @@ class ComplexExpander:
 
     Connected ops are expanded together, if that saves more complex ops than it adds where their values come from other
     complex ops or go to them. Arithmetic of c64 is always expanded, because kernels read and make the parts of a c64.
-    So are absolute values, elementary functions, comparisons, sums and matrix products. A loop carries the two parts of
-    an element on which such ops work.
+    So are absolute values, elementary functions, comparisons, products, sorts, matrix products and sums, those of
+    windows and of scattered updates as well. A loop carries the two parts of an element on which such ops work.
 
     Attributes:
         wide: whether all this holds for c128, too, but for matrix products: where kernels read and make their parts.
@@ -59,17 +59,18 @@ class ComplexExpander:
         changed = _split_loops(module)
         for computation in module.control_flow_computations():
             if computation in treated:
+                changed |= _expand_sorts(module, computation, self.wide)
                 changed |= _expand_single_ops(module, computation, self.wide)
                 changed |= _expand(computation, self.wide)
         return changed
 
 
 def _is_complex(i: HloInstruction) -> bool:
-    return i.shape.is_array and i.shape.element_type in _PARTS and not i.shape.is_dynamic
+    return i.shape.is_array and i.shape.element_type in PARTS and not i.shape.is_dynamic
 
 
 def _carries_complex(i: HloInstruction) -> bool:
-    return i.opcode is Opcode.WHILE and any(s.element_type in _PARTS for s in i.shape.leaves())
+    return i.opcode is Opcode.WHILE and any(s.element_type in PARTS for s in i.shape.leaves())
 
 
 def _is_expanded(i: HloInstruction) -> bool:
@@ -146,11 +147,34 @@ def _expand_single_ops(module: HloModule, computation: HloComputation, wide: boo
     return changed
 
 
+def _expand_sorts(module: HloModule, computation: HloComputation, wide: bool) -> bool:
+    fixed = pinned(computation)
+    types = set(PARTS) if wide else {PrimitiveType.C64}
+    found = [
+        i
+        for i in computation.of_opcode(Opcode.SORT)
+        if i not in fixed
+        and not i.shape.is_dynamic
+        and not types.isdisjoint(o.shape.element_type for o in i.operands)
+        and all(o.shape.element_type in types or not o.shape.element_type.is_complex for o in i.operands)
+    ]
+    for i in found:
+        comparator = module.add(comparator_of_parts(i))
+        _expand_single_ops(module, comparator, wide)
+        _expand(comparator, wide)
+        computation.replace(i, split_sort(Builder(computation), i, comparator))
+    return bool(found)
+
+
 def _has_parts(i: HloInstruction, wide: bool) -> bool:
     """Check whether kernels read the parts of the operands of an instruction, or they are known."""
-    if not i.shape.is_array or i.shape.is_dynamic or not all(_is_complex(o) for o in i.operands):
+    if not i.shape.is_array or i.shape.is_dynamic:
+        return False
+    if i.opcode is not Opcode.SCATTER and not all(_is_complex(o) for o in i.operands):
         return False
     x = i.operand(0)
+    if not _is_complex(x):
+        return False
     if x.shape.element_type is PrimitiveType.C64 or (wide and i.opcode is not Opcode.DOT):
         return True
     return i.opcode is Opcode.ABS and _is_expanded(x)
@@ -167,15 +191,45 @@ def _comparison(b: Builder, i: HloInstruction, _: HloModule) -> HloInstruction:
     return b.add(joined, *(b.compare(x, y, direction) for x, y in parts))
 
 
-def _sum(b: Builder, i: HloInstruction, module: HloModule) -> HloInstruction | None:
+def _sum_or_product(b: Builder, i: HloInstruction, module: HloModule) -> HloInstruction | None:
     reducer = i.attributes["to_apply"]
-    if len(i.operands) != 2 or binary_opcode(reducer) is not Opcode.ADD:
+    op = binary_opcode(reducer)
+    if len(i.operands) != 2 or op not in (Opcode.ADD, Opcode.MULTIPLY):
         return None
-    scalar = Shape(_PARTS[i.shape.element_type])
+    scalar = Shape(PARTS[i.shape.element_type])
+    made = module.add(HloComputation(f"{reducer.name}_of_parts"))
+    (x, y), inits = (_parts_of(b, o) for o in i.operands)
+    if op is Opcode.ADD:
+        made.root = made.add(Opcode.ADD, [made.add_parameter(n, scalar) for n in range(2)])
+        sums = (b.reduce(part, init, i.dimensions, made) for part, init in zip((x, y), inits, strict=True))
+        return b.add(Opcode.COMPLEX, *sums)
+    p, q, r, s = (made.add_parameter(n, scalar) for n in range(4))
+
+    def combined(joined: Opcode, *pairs: tuple[HloInstruction, HloInstruction]) -> HloInstruction:
+        return made.add(joined, [made.add(Opcode.MULTIPLY, pair) for pair in pairs])
+
+    real, imaginary = combined(Opcode.SUBTRACT, (p, r), (q, s)), combined(Opcode.ADD, (p, s), (q, r))
+    made.root = made.add(Opcode.TUPLE, [real, imaginary])
+    product = b.add(Opcode.REDUCE, x, y, *inits, dimensions=i.dimensions, to_apply=made)
+    return b.add(Opcode.COMPLEX, *(b.add(Opcode.GET_TUPLE_ELEMENT, product, index=n) for n in range(2)))
+
+
+def _sums_at_places(b: Builder, i: HloInstruction, module: HloModule) -> HloInstruction | None:
+    """Return the sums of a window, or of the updates of a scatter; indices are not complex."""
+    reducer = i.attributes["to_apply"]
+    complex_ = [o for o in i.operands if _is_complex(o)]
+    if len(complex_) != 2 or binary_opcode(reducer) is not Opcode.ADD:
+        return None
+    scalar = Shape(PARTS[i.shape.element_type])
     made = module.add(HloComputation(f"{reducer.name}_of_parts"))
     made.root = made.add(Opcode.ADD, [made.add_parameter(n, scalar) for n in range(2)])
-    parts = zip(*(_parts_of(b, x) for x in i.operands), strict=True)
-    return b.add(Opcode.COMPLEX, *(b.reduce(x, init, i.dimensions, made) for x, init in parts))
+    parts = {o: _parts_of(b, o) for o in complex_}
+
+    def sums(part: int) -> HloInstruction:
+        operands = [parts[o][part] if o in parts else o for o in i.operands]
+        return b.add(i.opcode, *operands, **{**i.attributes, "to_apply": made})
+
+    return b.add(Opcode.COMPLEX, sums(0), sums(1))
 
 
 def _matrix_product(b: Builder, i: HloInstruction, _: HloModule) -> HloInstruction:
@@ -185,7 +239,7 @@ def _matrix_product(b: Builder, i: HloInstruction, _: HloModule) -> HloInstructi
     """
     t = i.shape.element_type
     wide = PrimitiveType.F64 if t is PrimitiveType.F64 else PrimitiveType.F32
-    shape = Shape(_PARTS.get(t, wide), i.shape.dimensions)
+    shape = Shape(PARTS.get(t, wide), i.shape.dimensions)
     (a, b_), (c, d) = (_parts_of(b, x) for x in i.operands)
 
     def product(x: HloInstruction, y: HloInstruction) -> HloInstruction:
@@ -199,7 +253,7 @@ def _matrix_product(b: Builder, i: HloInstruction, _: HloModule) -> HloInstructi
 
 def _function(b: Builder, i: HloInstruction, _: HloModule) -> HloInstruction:
     """Return an elementary function, or a power."""
-    r = Reals(b, Shape(_PARTS[i.shape.element_type], i.shape.dimensions))
+    r = Reals(b, Shape(PARTS[i.shape.element_type], i.shape.dimensions))
     parts = [_parts_of(b, o) for o in i.operands]
     made = power(r, *parts) if i.opcode is Opcode.POWER else FUNCTIONS[i.opcode](r, *parts[0])
     return b.add(Opcode.COMPLEX, *made)
@@ -208,7 +262,9 @@ def _function(b: Builder, i: HloInstruction, _: HloModule) -> HloInstruction:
 _SINGLE_OPS: dict[Opcode, Callable[[Builder, HloInstruction, HloModule], HloInstruction | None]] = {
     Opcode.ABS: _absolute_value,
     Opcode.COMPARE: _comparison,
-    Opcode.REDUCE: _sum,
+    Opcode.REDUCE: _sum_or_product,
+    Opcode.REDUCE_WINDOW: _sums_at_places,
+    Opcode.SCATTER: _sums_at_places,
     Opcode.DOT: _matrix_product,
     **dict.fromkeys((*FUNCTIONS, Opcode.POWER), _function),
 }
@@ -309,7 +365,7 @@ class _Parts:
 
     def expand(self, i: HloInstruction) -> None:
         """Add the parts of an instruction; those of its operands are known, or are read from complex values."""
-        shape = Shape(_PARTS[i.shape.element_type], i.shape.dimensions)
+        shape = Shape(PARTS[i.shape.element_type], i.shape.dimensions)
         if i.opcode is Opcode.CONSTANT:
             array = i.value.array
             assert array is not None  # noqa: S101 - the constant is an array
