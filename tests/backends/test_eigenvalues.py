@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from compiler import compile, load
-from compiler.backends.cpu.eigenvalues import KIND
 from compiler.backends.cpu.executable import CpuExecutable
+from compiler.backends.cpu.lapack_routines import KIND
 from compiler.frontends import jax as frontend
 from compiler.interpreter import evaluate
 from compiler.ir import HloModule

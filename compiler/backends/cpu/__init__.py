@@ -4,6 +4,7 @@ from compiler.backends.cpu.backend import CpuBackend
 from compiler.backends.cpu.eigenvalues import eigenvalues_of
 from compiler.backends.cpu.factorizations import factorizations_of
 from compiler.backends.cpu.fourier_kernels import fourier_of
+from compiler.backends.cpu.lapack_calls import lapack_of
 from compiler.backends.cpu.onednn.implementation import onednn_of
 from compiler.runtime.implementations import register_implementation
 
@@ -13,4 +14,5 @@ BACKEND = CpuBackend()
 register_implementation(onednn_of(BACKEND.name))
 register_implementation(factorizations_of(BACKEND.name))
 register_implementation(eigenvalues_of(BACKEND.name))
+register_implementation(lapack_of(BACKEND.name))
 register_implementation(fourier_of(BACKEND.name))

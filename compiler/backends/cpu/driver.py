@@ -7,7 +7,7 @@ import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from compiler.backends.cpu.eigenvalues import KIND as LAPACK
+from compiler.backends.cpu.lapack_routines import KIND as LAPACK
 from compiler.backends.cpu.loop_functions import LoopFunction
 from compiler.ir.types import PrimitiveType as T
 from compiler.runtime.buffers import Buffer, BufferKind

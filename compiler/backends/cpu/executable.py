@@ -18,10 +18,10 @@ from compiler.backends.cpu.array_call import ProgramTable, builtin_functions, le
 from compiler.backends.cpu.blas import blas_address, blas_threading
 from compiler.backends.cpu.device import cpu_device
 from compiler.backends.cpu.driver import Driver, make_driver
-from compiler.backends.cpu.eigenvalues import KIND as LAPACK
-from compiler.backends.cpu.eigenvalues import provide_lapack
 from compiler.backends.cpu.frames import Context, Frame, FramePool, TimingMemory, pointers
 from compiler.backends.cpu.host_steps import HostSteps
+from compiler.backends.cpu.lapack_routines import KIND as LAPACK
+from compiler.backends.cpu.lapack_routines import provide_lapack
 from compiler.backends.cpu.libraries import load_library
 from compiler.backends.cpu.loop_functions import loop_functions
 from compiler.backends.cpu.native_runtime import LARGE, RUNTIME

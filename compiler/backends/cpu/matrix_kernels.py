@@ -19,6 +19,7 @@ def matrix_kernel(
     operations: int,
     grain: int,
     in_place: tuple[int, int],
+    rank: int = 2,
 ) -> KernelSpec:
     """Return the kernel of an instruction whose first operand is a batch of matrices.
 
@@ -30,9 +31,10 @@ def matrix_kernel(
         operations: floating point operations of one matrix.
         grain: number of matrices of a parallel task.
         in_place: the positions of an input and an output among the arguments, which may share one buffer.
+        rank: rank of what one item has of the first operand; all dimensions before it are those of the batch.
     """
     inputs, outputs = tuple(o.shape for o in i.operands), tuple(i.shape.leaves())
-    batch = math.prod(inputs[0].dimensions[:-2])
+    batch = math.prod(inputs[0].dimensions[: inputs[0].rank - rank])
     run = "HLOGYM_KERNEL_range((void *)arguments, 0, 1);" if batch == 1 else (
         f"hlogym_parallel(HLOGYM_KERNEL_range, (void *)arguments, {batch}, {grain});"
     )  # fmt: skip

@@ -25,8 +25,8 @@
 
 typedef void (*task_t)(void *context, int64_t first, int64_t last);
 
-/* Routines of LAPACK, in the order of `eigenvalues.ROUTINES`; null until a program that needs them is loaded. */
-EXPORT void *hlogym_lapack[4];
+/* Routines of LAPACK, in the order of `lapack_routines.ROUTINES`; null until a program that needs them is loaded. */
+EXPORT void *hlogym_lapack[42];
 
 /* ---- signals */
 
