@@ -31,7 +31,7 @@ from env.store import PlanStore
 from env.suites import ManifestError, Program, load_suite
 from env.summaries import SpeedupSummary, summarise
 from experiments.module_command import plain_errors
-from experiments.yardstick.rows import Row, collect, write_page
+from experiments.yardstick.rows import Row, collect, failure_lines, write_page
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -90,7 +90,7 @@ def _lines(rows: Sequence[Row], groups: Sequence[str], budget: int, gate: str) -
             f"| {group} | {mean} | {s.median.value:.3f}x | {s.best:.2f}x | {s.faster:.0%} of {s.programs} "
             f"| {counts[0]} | {counts[1]} |"
         )
-    failed = [f"- not measured: {r['program']}: {r['failure']}" for r in rows if "failure" in r]
+    failed = failure_lines(rows)
     return [*lines, "", *failed]
 
 

@@ -23,7 +23,7 @@ from env.suites import Program, load_suite
 from env.summaries import summarise
 from experiments.module_command import plain_errors
 from experiments.results import ResultError
-from experiments.yardstick.rows import Row, collect, write_page
+from experiments.yardstick.rows import Row, collect, failure_lines, write_page
 
 __all__ = ["again_row", "main", "read_map"]
 
@@ -71,7 +71,7 @@ def _lines(rows: Sequence[Row]) -> list[str]:
         return ["No plan of the map can be replayed."]
     former = summarise({r["program"]: [[r["former"]]] for r in replayed}).mean
     left = summarise({r["program"]: [[_best(r) or 1.0]] for r in replayed}).mean
-    failed = [f"- not measured: {r['program']}: {r['failure']}" for r in rows if "failure" in r]
+    failed = failure_lines(rows)
     return [
         f"Of {len(whole)} programs for which the map has a faster plan than the default, {len(replayed)} have plans "
         "that can still be replayed. The best of them was faster than the default plan of then by "

@@ -39,7 +39,7 @@ from experiments.estimated_search import EstimatedPlans, EstimatingMeasurer
 from experiments.headroom import drawn_by_family, no_larger
 from experiments.module_command import plain_errors
 from experiments.settings_file import read_experiment
-from experiments.yardstick.rows import Row, collect, write_page
+from experiments.yardstick.rows import Row, collect, failure_lines, write_page
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -353,7 +353,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         lambda p: search_row(lambda: Measurer(PlanStore(":memory:"), options), p, settings, policy),
         settings.programs or len(programs),
     )  # fmt: skip
-    failed = [f"- not measured: {r['program']}: {r['failure']}" for r in rows if "failure" in r]
+    failed = failure_lines(rows)
     counted = (
         f"A measurement here is the prediction of the {_ESTIMATES.get(settings.estimates, settings.estimates)}; no "
         "plan was timed."

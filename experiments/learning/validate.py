@@ -30,7 +30,7 @@ from experiments.learning.bandits import draw_programs, learnable_programs, meas
 from experiments.learning.settings import LearningSettings, add_settings, given_settings
 from experiments.module_command import plain_errors
 from experiments.provenance import compiler_digest
-from experiments.yardstick.rows import Row, collect, forget_rows_of_other_code, write_page
+from experiments.yardstick.rows import Row, collect, failure_lines, forget_rows_of_other_code, write_page
 
 __all__ = ["Validation", "main", "validate_policy"]
 
@@ -156,7 +156,7 @@ def write_validation(validation: Validation, policy: str, command: str, out: Pat
         value, low, high = r["speedup"]
         shown = f"{value:.3f}x [{low:.3f}, {high:.3f}]"
         table.append([r["program"], f"{r.get('seconds', 0) * 1e6:.1f}", shown, "yes" if r["counts"] else "-"])
-    failed = [f"- not measured: {r['program']}: {r['failure']}" for r in validation.rows if "failure" in r]
+    failed = failure_lines(validation.rows)
     head = f"Policy {policy} against the rules; the table has the programs that it compiles differently."
     lines = [head, "", *validation.lines(), *failed]
     return write_page(out, "The learned policy beside the rules", command, lines, table, out.with_suffix(".jsonl"))

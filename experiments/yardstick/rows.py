@@ -6,6 +6,7 @@ import functools
 import json
 import math
 import random
+import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -22,6 +23,7 @@ __all__ = [
     "Row",
     "collect",
     "drawn_programs",
+    "failure_lines",
     "forget_rows_of_other_code",
     "read_rows",
     "write_page",
@@ -30,6 +32,8 @@ __all__ = [
 
 Row: TypeAlias = dict[str, Any]
 _FACTS = ("commit", "machine", "date")
+_FOLDERS = re.compile(r"(?<![\w./])/(?:[^\s/:()]+/)+")
+"""The folders of an absolute path."""
 SUITES = "jax,kernels,models,linear_algebra,quickstart"
 
 
@@ -148,6 +152,12 @@ def forget_rows_of_other_code(path: Path, settings: Mapping[str, Any]) -> None:
         return
     if isinstance(found, dict) and found != dict(settings) and {**found, "code": settings["code"]} == dict(settings):
         path.unlink()
+
+
+def failure_lines(rows: Sequence[Row]) -> list[str]:
+    """Return a line of Markdown about each program that failed, without the folders of the files that it names."""
+    failed = [r for r in rows if "failure" in r]
+    return [f"- not measured: {r['program']}: {_FOLDERS.sub('', str(r['failure']))}" for r in failed]
 
 
 def _is_whole(row: Row) -> bool:
