@@ -34,6 +34,8 @@ SUM_STEPS, LONG_SUM = 2.0, 3.0
 where the terms have mixed signs, and like the result where they do not."""
 ABSORBED = 0.125
 """Part of a unit in the last place of a number below which another one is lost when the two are added."""
+HALF_BYTES = 2
+"""Size of the types that kernels hold in float32: their results need not be rounded before they are used."""
 LARGEST_WHOLE = float(1 << 20)
 """Sums of integers are treated as exact up to this magnitude."""
 
@@ -162,7 +164,10 @@ class RandomRounding:
         def run(machine: Machine, instruction: HloInstruction, values: list[Value]) -> Value:
             operands = [np.asarray(v) for v in values]
             x = np.asarray(evaluator(machine, instruction, values))
-            return self._perturbed(x, ~_is_exact(instruction.opcode, operands, x))
+            where = ~_is_exact(instruction.opcode, operands, x)
+            if x.dtype.kind == "c" or x.dtype.itemsize != HALF_BYTES:
+                return self._perturbed(x, where)
+            return self._perturbed(x, where, _CORRECTLY_ROUNDED[instruction.opcode](*map(_wide, operands)))
 
         return run
 
@@ -208,11 +213,15 @@ class RandomRounding:
             return tuple(self._perturbed_value(v) for v in value)
         return self._perturbed(value) if is_float(value.dtype) else value
 
-    def _perturbed(self, x: Array, where: Array | None = None) -> Array:
-        """Return `x` perturbed by up to some units in the last place of each element (of its modulus, if complex)."""
+    def _perturbed(self, x: Array, where: Array | None = None, unrounded: Array | None = None) -> Array:
+        """Return `x` perturbed by up to some units in the last place of each element (of its modulus, if complex).
+
+        What is perturbed is `unrounded`, if it is given: the mean of many perturbed numbers is then the exact one,
+        where rounding may have moved all of them in one direction, as in `x + y` with the same small y for many x.
+        """
         if x.dtype.kind == "c":
             return self._perturbed_sum(x, np.abs(x), precision(x.dtype).steps)
-        value, p = _wide(x), precision(x.dtype)
+        value, p = _wide(x) if unrounded is None else unrounded, precision(x.dtype)
         steps = np.maximum(np.abs(value) * value.dtype.type(p.eps), value.dtype.type(p.smallest))
         steps *= value != 0 if where is None else where
         return self._moved(value, steps, p.steps).astype(x.dtype, copy=False)

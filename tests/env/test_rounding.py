@@ -167,3 +167,14 @@ def test_floating_point_types_are_recognised() -> None:
     wide = (np.float32, np.float64, np.float16, np.complex64, ml_dtypes.bfloat16, ml_dtypes.float8_e5m2)
     assert all(is_float(np.dtype(t)) for t in wide)
     assert not any(is_float(np.dtype(t)) for t in (np.bool_, np.int8, np.uint64, ml_dtypes.int4, ml_dtypes.uint2))
+
+
+@pytest.mark.parametrize(("name", "dtype"), [("bf16", ml_dtypes.bfloat16), ("f16", np.float16)])
+def test_what_rounding_does_to_many_numbers_in_one_direction_is_not_in_all_evaluations(name: str, dtype: type) -> None:
+    x: Array = RNG.normal(size=(3000, 8)).astype(dtype)
+    y: Array = np.full(8, precision(np.dtype(dtype)).eps / 5).astype(dtype)
+    added = f"z = {name}[3000,8] broadcast(y), dimensions={{1}}\nROOT r = {name}[3000,8] add(x, z)"
+    body = f"x = {name}[3000,8] parameter(0)\ny = {name}[8] parameter(1)\n{added}"
+    plain, moved = (a.astype(np.float64).sum(0) for a in rounded(body, x, y))
+    exact = (x.astype(np.float64) + y.astype(np.float64)).sum(0)
+    assert np.all(np.abs(moved - exact) < np.abs(plain - exact))
