@@ -65,3 +65,21 @@ def test_multiples_by_a_number_that_is_hidden() -> None:
     assert found.to_c() == "(j + (stride*(i + 2)))"
     assert found.substitute({i: ix.const(-2)}) == ix.of(j)
     assert found.substitute({i: ix.of(j) - 2}).to_c() == "(j + (stride*j))"
+
+
+@pytest.mark.parametrize(("count", "m", "hidden"), [(6, 32, True), (5, 32, False), (6, 65, False), (8, 32, False)])
+def test_a_short_loop_does_not_know_where_many_single_elements_are(count: int, m: int, hidden: bool) -> None:
+    lines = []
+    for k in range(count):
+        lines.append(f"s{k} = s32[{m},1] slice(x), slice={{[0:{m}], [{k}:{k + 1}]}}")
+        lines.append(f"y{k} = s32[{m}] reshape(s{k})")
+        lines.append(f"p{k} = pred[{m}] compare(y{k}, z), direction=EQ")
+        lines.append(f"a{k} = pred[{m}] {f'xor(a{k - 1}, p{k})' if k else 'copy(p0)'}")
+    text = f"""
+    x = s32[{m},15] parameter(0)
+    z = s32[{m}] parameter(1)
+    {chr(10).join(lines)}
+    ROOT r = pred[{m}] not(a{count - 1})
+    """
+    source = checked(text, Schedule(threads=0, short=0))
+    assert ("hlogym_opaque(15LL)" in source) == hidden

@@ -4,6 +4,10 @@ It takes loads whose distance is a power of two for the first elements of groups
 and separate, even if each vector has one of them; of a group that is longer than a vector it makes no vectors of the
 loop at all. If the distance is another number, or one that it does not know, it loads the elements one by one and
 computes the rest in vectors.
+
+A short loop is written out as a whole. If it loads many elements one by one, at distances that the C compiler knows,
+the C compiler computes comparisons of them one by one as well, and takes time that grows with the square of their
+number.
 """
 
 from __future__ import annotations
@@ -27,6 +31,11 @@ VECTOR_BYTES = 64
 SET_BYTES, FEW = 4096, 32
 """Distance of elements that share a set of the first-level cache, and how many of them are still near: a loop over more
 waits for memory, with vectors even longer."""
+SHORT, MANY = 64, 6
+"""Iterations of the longest loop that is written out as a whole, and the number of loads of single elements that are
+many."""
+SHORTEST_SINGLE = 5
+"""Least distance, if it is no power of two, of elements that are loaded one by one: groups of three are separated."""
 MIN_WORK = 5
 """Minimum number of statements, for each element that is loaded by itself, of a loop without long functions: vectors
 gain nothing in a shorter one."""
@@ -42,13 +51,19 @@ def hide_strides(body: Body) -> Body:
 
 def _loop(s: For) -> Body:
     whole = _whole_groups(s)
-    found = [stride for x in walk(s.body) for stride in _strides(x, s.var, whole)]
-    if not found or not (_has_function(s.body) or work_of(s.body, expensive=1) >= MIN_WORK * len(found)):
+    long = [stride for x in walk(s.body) for stride in _strides(x, s.var, whole)]
+    if not (_has_function(s.body) or work_of(s.body, expensive=1) >= MIN_WORK * len(long)):
+        long = []
+    single = [stride for x in walk(s.body) for stride in _single_strides(x, s.var, whole)]
+    if s.var.extent > SHORT or len(single) < MANY:
+        single = []
+    hidden = {*long, *single}
+    if not hidden:
         return (s,)
-    names = {stride: Runtime(f"{s.var.name}_stride{stride}", stride, stride) for stride in sorted(set(found))}
+    names = {stride: Runtime(f"{s.var.name}_stride{stride}", stride, stride) for stride in sorted(hidden)}
 
     def statement(x: lir.Stmt) -> lir.Stmt:
-        for stride in _strides(x, s.var, whole):
+        for stride in hidden.intersection((*_strides(x, s.var, whole), *_single_strides(x, s.var, whole))):
             assert isinstance(x, lir.Let)  # noqa: S101 - `_strides` found its load
             assert isinstance(x.value, lir.Load | lir.LocalLoad)  # noqa: S101
             offset = _hidden(x.value.offset, s.var, names[stride])
@@ -79,6 +94,16 @@ def _whole_groups(s: For) -> frozenset[Group]:
 
 def _group(load: lir.Load | lir.LocalLoad) -> Group:
     return load.buffer if isinstance(load, lir.Load) else load.array, replace(load.offset, const=0)
+
+
+def _single_strides(x: lir.Stmt, row: Var, whole: frozenset[Group]) -> tuple[int, ...]:
+    """Return the distance of the elements that a statement loads if the C compiler loads them one by one."""
+    if not isinstance(x, lir.Let) or not isinstance(x.value, lir.Load | lir.LocalLoad):
+        return ()
+    stride = abs(x.value.offset.coefficient(row))
+    if stride < SHORTEST_SINGLE or not stride & (stride - 1) or _group(x.value) in whole:
+        return ()
+    return (stride,)
 
 
 def _strides(x: lir.Stmt, row: Var, whole: frozenset[Group]) -> tuple[int, ...]:
