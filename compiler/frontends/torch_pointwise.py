@@ -49,7 +49,12 @@ def _abs(b: TorchBuilder, x: H) -> H:
 
 @LOWERINGS.op("sign")
 def _sign(b: TorchBuilder, x: H) -> H:
-    return b.add(Opcode.SIGN, x) if _is_signed(x) else b.convert(b.convert(x, T.PRED), b.out.element_type)
+    """Return the sign, which is 0 for NaN in PyTorch."""
+    t = b.out.element_type
+    if t.is_float:
+        positive, negative = (b.convert(b.compare(x, 0, order), t) for order in ("GT", "LT"))
+        return b.binary(Opcode.SUBTRACT, positive, negative, t)
+    return b.add(Opcode.SIGN, x) if _is_signed(x) else b.convert(b.convert(x, T.PRED), t)
 
 
 def _binary(opcode: Opcode) -> Any:
@@ -238,13 +243,14 @@ def _atan(b: TorchBuilder, x: H) -> H:
 @LOWERINGS.op("hypot")
 @in_single_precision
 def _hypot(b: TorchBuilder, x: H, y: H) -> H:
-    """Scale by the larger operand, so that no square overflows."""
+    """Scale by the larger operand, so that no square overflows; an infinity counts more than NaN, as in C."""
     t = b.out.element_type
     x, y = (b.add(Opcode.ABS, b.operand(v, t, b.out.dimensions)) for v in (x, y))
     large, small = b.binary(Opcode.MAXIMUM, x, y, t), b.binary(Opcode.MINIMUM, x, y, t)
     ratio = b.binary(Opcode.DIVIDE, small, b.select(b.compare(large, 0, "EQ"), 1, large, t), t)
     root = b.add(Opcode.SQRT, b.binary(Opcode.ADD, b.binary(Opcode.MULTIPLY, ratio, ratio, t), 1, t))
-    return b.select(b.compare(large, math.inf, "EQ"), large, b.binary(Opcode.MULTIPLY, large, root, t), t)
+    infinite = b.binary(Opcode.OR, b.compare(x, math.inf, "EQ"), b.compare(y, math.inf, "EQ"), T.PRED)
+    return b.select(infinite, math.inf, b.binary(Opcode.MULTIPLY, large, root, t), t)
 
 
 _SAME_WIDTH = {T.F16: T.S16, T.BF16: T.S16, T.F32: T.S32, T.F64: T.S64}

@@ -1,6 +1,7 @@
 """Ops that PyTorch keeps whole in the graphs of `torch.compile`, compiled and beside eager mode."""
 
 import copy
+import math
 from typing import Any
 
 import numpy as np
@@ -278,3 +279,11 @@ def test_batch_norm_by_running_statistics() -> None:
 
     args = (drawn(4, 3, 5), drawn(3), drawn(3).abs())
     assert_close(compiled(normalised)(*args), normalised(*args), 1e-9)
+
+
+@pytest.mark.parametrize("function", [torch.hypot, lambda x, y: x.sign() + 2 * y.sign()], ids=["hypot", "sign"])
+def test_functions_of_special_numbers(function: Any) -> None:
+    x = torch.tensor([math.nan, math.inf, -math.inf, 0.0, -0.0, 3e38, -2.0])
+    pairs = torch.cartesian_prod(x, x)
+    found, wanted = (f(pairs[:, 0], pairs[:, 1]) for f in (compiled(function), function))
+    torch.testing.assert_close(found, wanted, equal_nan=True)
