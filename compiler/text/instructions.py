@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _START = re.compile(r"\s*%?([A-Za-z_][\w.\-]*)\s*=\s*")
 _OPCODE = re.compile(r"([a-z][a-z0-9\-]*)\s*\(")
+_DIMENSIONED = re.compile(r"[a-z]\w*\[")
 _SIMPLE_OPERANDS = re.compile(r"\s*%?([A-Za-z_][\w.\-]*(?:,\s*%?[A-Za-z_][\w.\-]*)*)\s*\)")
 _SEPARATOR = re.compile(r",\s*%?")
 _ATTRIBUTE = re.compile(r"([A-Za-z_][\w.\-]*)\s*=")
@@ -68,6 +69,8 @@ class BodyParser:
         s = self.s
         m = s.match(_OPCODE)
         if m is None:
+            if shape is None and _DIMENSIONED.match(s.text, s.pos):
+                parse_shape(s)  # which fails, because there is no such type
             s.fail(f"expected an opcode and '(', found {s.next_token()}")
         opcode = BY_TEXT.get(m.group(1))
         wrapped: Opcode | None = None

@@ -136,6 +136,7 @@ BROKEN = {
     "a second ROOT": "ENTRY e {\n ROOT x = f32[2] parameter(0)\n ROOT y = f32[2] negate(x)\n}",
     "a second ENTRY": "HloModule m\nENTRY e { x = f32[2] parameter(0) }\nENTRY f { x = f32[2] parameter(0) }",
     "parameter 0 is 'x' already": "ENTRY e {\n x = f32[2] parameter(0)\n ROOT y = f32[2] parameter(0)\n}",
+    "unknown element type 'f33'": "ENTRY e {\n ROOT x = f33[] parameter(0)\n}",
     "unknown element type 'f31'": "ENTRY e {\n ROOT x = (f32[2], f31[2]) parameter(0)\n}",
     "300 does not fit s8: it holds -128 to 127": "ENTRY e {\n ROOT x = s8[] constant(300)\n}",
     "1e39 is out of range for f32": "ENTRY e {\n ROOT x = f32[] constant(1e39)\n}",
