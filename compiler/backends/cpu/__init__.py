@@ -6,6 +6,7 @@ from compiler.backends.cpu.factorizations import factorizations_of
 from compiler.backends.cpu.fourier_kernels import fourier_of
 from compiler.backends.cpu.lapack_calls import lapack_of
 from compiler.backends.cpu.onednn.implementation import onednn_of
+from compiler.backends.cpu.sparse_products import sparse_products_of
 from compiler.runtime.implementations import register_implementation
 
 BACKEND = CpuBackend()
@@ -16,3 +17,4 @@ register_implementation(factorizations_of(BACKEND.name))
 register_implementation(eigenvalues_of(BACKEND.name))
 register_implementation(lapack_of(BACKEND.name))
 register_implementation(fourier_of(BACKEND.name))
+register_implementation(sparse_products_of(BACKEND.name))

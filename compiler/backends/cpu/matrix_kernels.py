@@ -18,7 +18,7 @@ def matrix_kernel(
     macros: Mapping[str, str | int],
     operations: int,
     grain: int,
-    in_place: tuple[int, int],
+    in_place: tuple[int, int] | None,
     rank: int = 2,
 ) -> KernelSpec:
     """Return the kernel of an instruction whose first operand is a batch of matrices.
@@ -30,7 +30,8 @@ def matrix_kernel(
         macros: definitions of the macros in the text by their names, with parameters if they have any.
         operations: floating point operations of one matrix.
         grain: number of matrices of a parallel task.
-        in_place: the positions of an input and an output among the arguments, which may share one buffer.
+        in_place: the positions of an input and an output among the arguments, which may share one buffer;
+            None if there are none.
         rank: rank of what one item has of the first operand; all dimensions before it are those of the batch.
     """
     inputs, outputs = tuple(o.shape for o in i.operands), tuple(i.shape.leaves())
@@ -52,4 +53,5 @@ def matrix_kernel(
             "",
         ]
     )
-    return replace(spec_of_text(i, kind, C.name, source, inputs, outputs, batch * operations), in_place=(in_place,))
+    spec = spec_of_text(i, kind, C.name, source, inputs, outputs, batch * operations)
+    return replace(spec, in_place=() if in_place is None else (in_place,))

@@ -1,0 +1,68 @@
+"""Products of matrices in compressed sparse rows and dense ones as kernels, as JAX calls them on a CPU."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from compiler.backends.cpu.matrix_kernels import matrix_kernel
+from compiler.codegen.schedules.kernel_choice import BoundKernel
+from compiler.ir.instruction import HloInstruction
+from compiler.ir.opcodes import Opcode
+from compiler.ir.types import PrimitiveType as T
+from compiler.runtime.implementations import KernelImplementation
+from compiler.runtime.thunk_emitter import ThunkEmitter
+
+_TARGET = "cpu_csr_sparse_dense_ffi"
+_TYPES = {T.F32: "float", T.F64: "double", T.S32: "int32_t", T.S64: "int64_t"}
+# Elements after the end of the last row are padding; indices that are out of range count as such.
+_PRODUCT = """\
+  const number *const elements = (const number *)arguments[0], *const dense = (const number *)arguments[3];
+  const int32_t *const ends = (const int32_t *)arguments[1], *const columns = (const int32_t *)arguments[2];
+  number *const result = (number *)arguments[4];
+  for (int64_t row = 0; row < ROWS; row++) {
+    number *const sums = result + row * WIDTH;
+    for (int64_t j = 0; j < WIDTH; j++) sums[j] = 0;
+    for (int64_t k = ends[row] > 0 ? ends[row] : 0; k < ends[row + 1] && k < COUNT; k++) {
+      const uint32_t from = (uint32_t)columns[k];
+      const number factor = elements[k];
+      if (from >= DEPTH) continue;
+      #pragma omp simd
+      for (int64_t j = 0; j < WIDTH; j++) sums[j] += factor * dense[from * (int64_t)WIDTH + j];
+    }
+  }
+"""
+
+
+def sparse_products_of(backend: str) -> KernelImplementation:
+    """Return the implementation for one backend, given its name."""
+
+    def refusal(i: HloInstruction, target: str) -> str | None:
+        if target != backend:
+            return f"it is a kernel of the {backend} backend"
+        return None if _is_product(i) else "it is no product with a matrix in compressed sparse rows"
+
+    return KernelImplementation("sparse-product", refusal, _emit, prefers=lambda i, target: True)
+
+
+def _is_product(i: HloInstruction) -> bool:
+    if i.opcode is not Opcode.CUSTOM_CALL or i.attr("custom_call_target") != _TARGET or not i.shape.is_array:
+        return False
+    if any(o.shape.is_dynamic or o.shape.num_elements == 0 for o in (i, *i.operands)):
+        return False
+    types = [o.shape.element_type for o in i.operands]
+    t = i.shape.element_type
+    return t in _TYPES and types == [t, T.S32, T.S32, t]
+
+
+def _emit(
+    emitter: ThunkEmitter, i: HloInstruction, operands: list[Any], thunks: list[Any], runs: float, bound: BoundKernel
+) -> Any:
+    depth, *rest = i.operand(3).shape.dimensions
+    count, width = i.operand(0).shape.num_elements, math.prod(rest)
+    macros: dict[str, str | int] = {
+        "number": _TYPES[i.shape.element_type], "ROWS": i.shape.dimensions[0], "WIDTH": width, "DEPTH": depth,
+        "COUNT": count,
+    }  # fmt: skip
+    spec = matrix_kernel(i, "sparse-product", _PRODUCT, macros, 2 * count * width, 1, None, 1)
+    return emitter.launch(spec, i.shape, list(operands), thunks, runs)
