@@ -13,6 +13,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from compiler.support.processor import facts
 from compiler.support.safe_names import shell_command
 
 __all__ = ["compiler_digest", "machine_class", "package_version", "provenance"]
@@ -42,14 +43,12 @@ def machine_class() -> str:
 
 
 def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
+    found = facts()
+    if not found:
         return platform.processor() or "unknown processor"
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    flags = next((line for line in lines if line.startswith("flags")), "")
+    flags = found.get("flags", "").split()
     vector = "AVX-512" if "avx512f" in flags else "AVX2" if "avx2" in flags else ""
-    return " ".join(filter(None, [names[0] if names else platform.machine(), vector]))
+    return " ".join(filter(None, [found.get("model name", platform.machine()), vector]))
 
 
 def _short(argument: str) -> str:

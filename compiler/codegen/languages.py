@@ -14,6 +14,7 @@ from compiler.codegen.schedules import bind_cuda as gpu_binding
 from compiler.codegen.schedules.observed import BindStage, bind_in_stages
 from compiler.codegen.schedules.schedule import Schedule
 from compiler.errors import UnknownNameError
+from compiler.support.processor import vector_unit
 
 
 @dataclass(frozen=True)
@@ -106,8 +107,8 @@ def _check_cuda(kernel: lir.Kernel, schedule: Schedule) -> None:
 
 C = register_language(
     Language(
-        "c", Schedule(), cpu_binding.bind_c, _print_c, cpu_binding.check_binding, cpu_binding.check_room,
-        lambda: cpu().units,
+        "c", Schedule(unit=vector_unit()), cpu_binding.bind_c, _print_c, cpu_binding.check_binding,
+        cpu_binding.check_room, lambda: cpu().units,
         scans=True, sorts=True, products=True, stages=cpu_binding.BIND_STAGES, run_stages=cpu_binding.run_stages,
     )
 )  # fmt: skip

@@ -35,6 +35,7 @@ from compiler.learned.kernel_model import shipped_kernel_cost
 from compiler.learned.policy_folder import read_number, read_policy_folder, write_policy_folder
 from compiler.runtime.instruction_kernels import kernel_generator
 from compiler.runtime.kernel_sites import KernelSite
+from compiler.support.processor import microarchitecture
 from compiler.support.untrusted import short_repr
 
 __all__ = ["CODE_INPUTS", "DRAFT_INPUTS", "FORMAT", "CodeKernels", "CodeModel", "accesses_by_data", "code_inputs",
@@ -76,7 +77,7 @@ class CodeModel:
 
     Attributes:
         candidates: changed fields of the schedule of each candidate.
-        trees: for each processor, by `toolchain.microarchitecture`.
+        trees: for each processor, by `processor.microarchitecture`.
         margin: log of the speedup over the default that a candidate must be expected to have.
         draft_margin: the same for the draft, below which a candidate is not compiled; it may be negative.
         compiled: greatest number of candidates that are compiled for a kernel.
@@ -234,7 +235,7 @@ class CodeKernels:
 
     Attributes:
         model: what was learned.
-        processor: the processor, as `toolchain.microarchitecture` names it; None: this machine's.
+        processor: the processor, as `processor.microarchitecture` names it; None: this machine's.
     """
 
     model: CodeModel
@@ -291,7 +292,7 @@ class CodeKernels:
 
     @property
     def _processor(self) -> str:
-        return self.processor or toolchain.microarchitecture()
+        return self.processor or microarchitecture()
 
     @property
     def _trees(self) -> Trees | None:

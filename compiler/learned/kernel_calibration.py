@@ -19,6 +19,7 @@ from compiler.errors import BackendError, PolicyError
 from compiler.learned.kernel_model import LearnedKernelCost, correction_terms
 from compiler.support.files import write_file
 from compiler.support.json_reading import read_object
+from compiler.support.processor import processor
 from compiler.support.threads import available_cores
 
 __all__ = ["Calibration", "calibrated", "calibration_file", "fit_calibration", "store_calibration"]
@@ -76,7 +77,7 @@ def _ridge(terms: Doubles, wanted: Doubles) -> Doubles:
 
 def machine() -> str:
     """Return what a calibration holds for: the processor, its cores and the C compiler."""
-    return f"{toolchain.processor()}, {available_cores()} cores, {toolchain.toolchain().version}"
+    return f"{processor()}, {available_cores()} cores, {toolchain.toolchain().version}"
 
 
 def calibration_file(model: LearnedKernelCost) -> Path:

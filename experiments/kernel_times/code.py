@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from compiler.backends.cpu import toolchain
 from compiler.backends.cpu.disassembly import why_unreadable
 from compiler.codegen.kernel_spec import KernelSpec
 from compiler.codegen.schedules.kernel_choice import KernelChoice
@@ -32,6 +31,7 @@ from compiler.learned.code_kernels import (
     generated_kernels,
 )
 from compiler.learned.features.kernel_costs import cost_features
+from compiler.support.processor import microarchitecture
 from experiments.kernel_times.collect import begin_dataset, by_turns
 from experiments.kernel_times.dataset import KernelTimes, append_lines, read_dataset, site_of
 from experiments.kernel_times.matrices import TimesMatrix
@@ -102,7 +102,7 @@ def collect_code(
     if out.exists():
         _, _, done = read_dataset(out)
     else:
-        begin_dataset(out, cores=1, processor=toolchain.microarchitecture())
+        begin_dataset(out, cores=1, processor=microarchitecture())
     waiting = [k for k in by_turns(long, 0) if k.fingerprint not in done]
     options = TimingOptions(rounds=25, sample=2e-4, kernel_seconds=0.6, real_time=real_time)
     start, measured = time.monotonic(), 0

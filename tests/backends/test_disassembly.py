@@ -68,22 +68,3 @@ def test_without_objdump_nothing_is_read(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_other_processors_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(platform, "machine", lambda: "aarch64")
     assert "aarch64" in str(disassembly.why_unreadable())
-
-
-@pytest.mark.parametrize(
-    ("facts", "expected"),
-    [
-        ({"vendor_id": "AuthenticAMD", "cpu family": "25", "model": "17", "flags": "avx2 avx512f"},
-         "AuthenticAMD 25 avx512f"),
-        ({"vendor_id": "AuthenticAMD", "cpu family": "25", "model": "1", "flags": "sse avx2"}, "AuthenticAMD 25 avx2"),
-        ({"vendor_id": "GenuineIntel", "cpu family": "6", "model": "143", "flags": "avx512f"},
-         "GenuineIntel 6 143 avx512f"),
-    ],
-)  # fmt: skip
-def test_the_microarchitecture(facts: dict[str, str], expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(toolchain, "_processor_facts", lambda: facts)
-    toolchain.microarchitecture.cache_clear()
-    try:
-        assert toolchain.microarchitecture() == expected
-    finally:
-        toolchain.microarchitecture.cache_clear()

@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 
 from compiler import CompileOptions, compile
 from compiler.backends.cpu.executable import CpuExecutable
-from compiler.backends.cpu.toolchain import FLAGS, find_compiler, processor
+from compiler.backends.cpu.toolchain import FLAGS, find_compiler
 from compiler.codegen.printing.print_c import preamble
 from compiler.interpreter import evaluate
+from compiler.support.processor import processor
 from compiler.text import parse
 from tests.codegen.running import processor_has
 

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from compiler.codegen.lowering.lower import lower
+from compiler.codegen.schedules.bind_c import bind_c
+from compiler.codegen.schedules.observed import ObservedSchedule
 from compiler.codegen.schedules.schedule import Schedule
+from compiler.support.processor import AVX2, AVX512, VectorUnit
+from tests.codegen.running import fused
 from tests.codegen.test_stages import checked
 
 SUMS = """
@@ -64,3 +69,37 @@ def test_whole_rows_from_memory_are_one_tile() -> None:
     assert "_lanes[3000]" in checked(SUMS.format(t="f32", to="f32", m=1500, n=3000), Schedule(threads=0), reducer)
     narrow = checked(SUMS.format(t="f32", to="f32", m=150, n=3000), Schedule(threads=0), reducer)
     assert "_lanes[3000]" not in narrow
+
+
+@pytest.mark.parametrize(
+    ("unit", "n", "body", "is_row"),
+    [
+        (AVX2, 1000, "ROOT r = f32[1000] reduce(x, zero), dimensions={0}, to_apply=reduce", True),
+        (AVX512, 1000, "ROOT r = f32[1000] reduce(x, zero), dimensions={0}, to_apply=reduce", False),
+        (AVX2, 5000, "ROOT r = f32[5000] reduce(x, zero), dimensions={0}, to_apply=reduce", False),
+        (AVX2, 1000, """s = f32[1000] reduce(x, zero), dimensions={0}, to_apply=reduce
+    y = f32[30,1000] negate(x)
+    ROOT r = (f32[1000], f32[30,1000]) tuple(s, y)""", False),
+        (AVX2, 1000, """s = f32[1000] reduce(x, zero), dimensions={0}, to_apply=reduce
+    b = f32[30,1000] broadcast(s), dimensions={1}
+    ROOT r = f32[30,1000] divide(x, b)""", False),
+    ],
+    ids=["a sum", "in registers", "more than the first-level cache", "stored rows", "rows that are read again"],
+)  # fmt: skip
+def test_whole_rows_are_one_tile_where_registers_hold_none(unit: VectorUnit, n: int, body: str, is_row: bool) -> None:
+    text = f"""
+    x = f32[30,{n}] parameter(0)
+    zero = f32[] constant(0)
+    {body}
+    """
+    source = checked(text, Schedule(threads=0, unit=unit), REDUCER.format(t="f32", op="add"))
+    assert (f"_lanes[{n}]" in source) == is_row
+
+
+@pytest.mark.parametrize(("m", "unit"), [(30, AVX2), (5000, AVX512)], ids=["in a cache", "in memory"])
+def test_the_fields_are_known_on_which_whole_rows_depend(m: int, unit: VectorUnit) -> None:
+    reducer = REDUCER.format(t="f32", op="add")
+    nest = lower(fused(SUMS.format(t="f32", to="f32", m=m, n=1000), reducer))
+    observed = ObservedSchedule.of(Schedule(unit=unit))
+    bind_c(nest, observed)
+    assert {"columns", "unit"} <= observed.reads

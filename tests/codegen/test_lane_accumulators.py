@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from compiler.codegen.schedules.schedule import Schedule
+from compiler.support.processor import AVX2, AVX512, VectorUnit
 from tests.codegen import running
 from tests.codegen.test_stages import checked
 
@@ -94,6 +95,16 @@ def test_few_vectors_of_long_bodies_are_not_computed_at_once(steps: int, columns
     ]
     source = checked("\n".join(lines), Schedule(threads=0), REDUCER.format(t="s32", op="add"))
     assert ("#pragma GCC unroll 1" in source) == kept
+
+
+@pytest.mark.parametrize(("unit", "sums", "lanes"), [(AVX512, 1, 64), (AVX512, 3, 64), (AVX2, 1, 64), (AVX2, 3, 32)])
+def test_accumulators_fit_into_registers(unit: VectorUnit, sums: int, lanes: int) -> None:
+    lines = ["x0 = f32[5,1000] parameter(0)", "zero = f32[] constant(0)"]
+    lines += [f"x{k + 1} = f32[5,1000] multiply(x{k}, x0)" for k in range(sums)]
+    lines += [f"s{k} = f32[5] reduce(x{k}, zero), dimensions={{1}}, to_apply=reduce" for k in range(sums)]
+    lines.append(f"ROOT t = ({', '.join(['f32[5]'] * sums)}) tuple({', '.join(f's{k}' for k in range(sums))})")
+    source = checked("\n".join(lines), Schedule(threads=0, unit=unit), REDUCER.format(t="f32", op="add"))
+    assert source.count(f"_lanes[{lanes}]") == sums
 
 
 @pytest.mark.parametrize(("op", "start"), [("and", "true"), ("or", "false")])

@@ -18,6 +18,7 @@ from compiler.codegen.templates import loop_kernel, loop_state
 from compiler.interpreter import Context, evaluate, evaluate_op
 from compiler.ir import HloInstruction
 from compiler.runtime.thunks import KernelThunk
+from compiler.support.processor import AVX2, AVX512, VectorUnit
 from compiler.text import parse
 from env.reference import Reference
 from tests.codegen import running
@@ -440,6 +441,17 @@ def test_tiles_of_threads_divide_the_positions(lanes: int, positions: int, tile:
     assert Schedule(lanes=lanes).lane_tile(positions) == tile
 
 
+@pytest.mark.parametrize(
+    ("unit", "lanes", "positions", "tile"),
+    [
+        (AVX2, 64, 100_000, 64), (AVX512, 128, 100_000, 128), (AVX2, 64, 50, 50),
+        (AVX2, 128, 100_000, 125), (AVX512, 1024, 100_000, 1000),
+    ],
+)  # fmt: skip
+def test_tiles_that_are_unrolled_have_whole_vectors(unit: VectorUnit, lanes: int, positions: int, tile: int) -> None:
+    assert Schedule(lanes=lanes, unit=unit).lane_tile(positions) == tile
+
+
 @pytest.mark.parametrize("schedule", [None, Schedule(lanes=100, rare=64), Schedule(lanes=256, rare=64)], ids=str)
 def test_reset_numbers_are_made_for_the_positions_that_need_them(schedule: Schedule | None) -> None:
     assert "hlogym_flagged" in _case("resets", "c", schedule).spec.source
@@ -551,21 +563,25 @@ def test_short_arrays_are_divided_among_threads_where_no_thread_needs_the_elemen
 
 
 @pytest.mark.parametrize(
-    ("dtype", "op", "repeats", "lanes"),
+    ("dtype", "op", "repeats", "of_avx512", "of_avx2"),
     [
-        ("f32", "multiply", 15, 128),
-        ("f64", "multiply", 15, 64),
-        ("f32", "multiply", 17, 1024),
-        ("f32", "divide", 1, 1024),
-        ("s32", "xor", 3, 128),
+        ("f32", "multiply", 15, 128, 64),
+        ("f64", "multiply", 15, 64, 32),
+        ("f32", "multiply", 17, 1024, 1024),
+        ("f32", "divide", 1, 1024, 1024),
+        ("s32", "xor", 3, 128, 64),
     ],
 )
-def test_tiles_are_smaller_where_iterations_do_little(dtype: str, op: str, repeats: int, lanes: int) -> None:
+def test_tiles_are_smaller_where_iterations_do_little(
+    dtype: str, op: str, repeats: int, of_avx512: int, of_avx2: int
+) -> None:
     steps = [f"y{n} = {dtype}[1048576] {op}(y{n - 1}, x1)" for n in range(1, repeats + 1)]
     lines = "\n  ".join([steps[0].replace("y0", "x1"), *steps[1:]])
     body = f"{lines}\n  n = s32[] add(i, one)\n  ROOT r = STATE tuple(n, y{repeats})"
     made = loop(f"{dtype}[1048576]", body, 3)
-    assert loop_state.default_loop_schedule(made, "c").lanes == lanes
+    state = loop_state.LoopState(made)
+    assert (state.most_lanes(AVX512), state.most_lanes(AVX2)) == (of_avx512, of_avx2)
+    assert loop_state.default_loop_schedule(made, "c").lanes in (of_avx512, of_avx2)
     assert loop_state.default_loop_schedule(made, "cuda").lanes <= loop_state.MAX_THREAD_LANES
 
 
@@ -575,4 +591,4 @@ def test_tiles_of_iterations_with_sums_are_not_smaller() -> None:
   w = f32[1048576,2] broadcast(y), dimensions={0}
   n = s32[] add(i, one)
   ROOT r = STATE tuple(n, w)"""
-    assert loop_state.LoopState(loop("f32[1048576,2]", body, 3)).most_lanes == loop_state.MAX_LANES
+    assert loop_state.LoopState(loop("f32[1048576,2]", body, 3)).most_lanes(AVX2) == loop_state.MAX_LANES

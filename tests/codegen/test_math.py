@@ -10,8 +10,9 @@ import pytest
 from numpy.typing import NDArray
 
 from compiler import CompileOptions, compile
-from compiler.backends.cpu.toolchain import FLAGS, find_compiler, processor
+from compiler.backends.cpu.toolchain import FLAGS, find_compiler
 from compiler.codegen.printing.print_c import preamble
+from compiler.support.processor import processor
 from experiments.function_errors import FUNCTIONS, INLINE, measure
 from tests.codegen.running import processor_has
 

@@ -23,6 +23,7 @@ from compiler.learned.tree_nodes import TreeNodes
 from compiler.learned.whole_folder import write_whole
 from compiler.policy import load_whole
 from compiler.runtime.kernel_sites import KernelSite
+from compiler.support.processor import microarchitecture
 from tests.session.test_kernel_sites import fused
 
 EXP = """HloModule exp
@@ -71,7 +72,7 @@ def _model(draft: float = 0.1, gain: float = 0.1, processor: str | None = None) 
         _split(DRAFT_INPUTS, "changed field: vector", -0.5, draft, -0.2),
         _split(CODE_INPUTS, "changed all: 512 bits", -0.1, gain, -0.2),
     )
-    here = processor or toolchain.microarchitecture()
+    here = processor or microarchitecture()
     return CodeModel(({"vector": 256}, {"unroll": 2}), {here: trees}, 0.02, -0.03, 3, 0.0, {"families": ["a"]})
 
 

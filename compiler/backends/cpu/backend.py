@@ -21,6 +21,7 @@ from compiler.plan import CompilationPlan
 from compiler.runtime.executable import CallOptions
 from compiler.runtime.program_files import ProgramFolder, SavedProgramError
 from compiler.runtime.thunk_emitter import ThunkEmitter
+from compiler.support.processor import processor
 from compiler.support.threads import program_threads
 
 
@@ -65,7 +66,7 @@ class CpuBackend:
 
     def load(self, folder: ProgramFolder) -> CpuExecutable:
         """Implement `Backend.load`; the program must have been built for this kind of processor."""
-        here, built_for = toolchain.processor(), folder.details["processor"]
+        here, built_for = processor(), folder.details["processor"]
         if built_for != here:
             raise SavedProgramError(
                 f"{folder.path} was built for the processor {built_for!r}, but this one is {here!r}; "

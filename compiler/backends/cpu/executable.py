@@ -61,6 +61,7 @@ from compiler.runtime.thunks import (
     walk,
 )
 from compiler.support.memory import SMALL
+from compiler.support.processor import processor
 from compiler.support.weak_methods import weakly
 
 Array = NDArray[Any]
@@ -213,7 +214,7 @@ class CpuExecutable:
         built = self.built
         names = {file: f"kernels-{n}.so" for n, file in enumerate(dict.fromkeys(built.objects.values()))}
         details = {
-            "processor": toolchain.processor(),
+            "processor": processor(),
             "objects": {symbol: names[file] for symbol, file in built.objects.items()},
             "call_options": asdict(self.call_options),
         }

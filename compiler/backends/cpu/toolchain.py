@@ -22,6 +22,7 @@ from compiler.codegen.printing import print_c
 from compiler.codegen.schedules.schedule import COMPILER_FLAGS
 from compiler.errors import BackendError, BuildKilledError, CodegenError
 from compiler.support.memory import bytes_of_variable
+from compiler.support.processor import processor
 from compiler.support.threads import available_cores
 
 FLAGS = (
@@ -268,38 +269,6 @@ def _first_writable(*folders: Path) -> Path:
         except OSError:
             continue
     return Path(tempfile.mkdtemp(prefix="hlogym-"))
-
-
-@functools.lru_cache(maxsize=1)
-def processor() -> str:
-    """Return the processor's model and a digest of its features, on which code compiled with -march=native depends."""
-    found = _processor_facts()
-    if not found:
-        return platform.processor() or platform.machine()
-    features = hashlib.sha256(found.get("flags", "").encode()).hexdigest()[:12]
-    return f"{found.get('model name', platform.machine())} {features}"
-
-
-@functools.lru_cache(maxsize=1)
-def microarchitecture() -> str:
-    """Return what processors have in common on which equal code takes about the same time: `AuthenticAMD 25 avx512f`.
-
-    These are the vendor, the family (of Intel, whose family is always the same, the model as well) and the vectors.
-    """
-    found = _processor_facts()
-    vendor, family = found.get("vendor_id", platform.machine()), found.get("cpu family", "")
-    model = found.get("model", "") if "Intel" in vendor else ""
-    vectors = next((v for v in ("avx512f", "avx2") if v in found.get("flags", "").split()), "")
-    return " ".join(filter(None, (vendor, family, model, vectors)))
-
-
-def _processor_facts() -> dict[str, str]:
-    """Return what Linux says of the last processor by name; empty where it says nothing."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return {}
-    return {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
 
 
 def kernel_objects(kernels: Sequence[KernelSpec], tools: CpuToolchain) -> dict[str, Path]:

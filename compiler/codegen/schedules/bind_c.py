@@ -26,7 +26,6 @@ from compiler.codegen.schedules.halves import convert_halves, lanes_of, suits_ha
 from compiler.codegen.schedules.hidden_strides import hide_strides
 from compiler.codegen.schedules.interleaving import interleave_values
 from compiler.codegen.schedules.joined_rows import join_rows
-from compiler.codegen.schedules.lane_accumulators import MAX_ACCUMULATORS
 from compiler.codegen.schedules.lanes import tile_columns, with_wide_columns
 from compiler.codegen.schedules.local_memory import check_local_bytes, local_bytes
 from compiler.codegen.schedules.loop_prices import loop_nanoseconds
@@ -473,7 +472,9 @@ class _Binder:
 
         It is a power of two, so that the lanes can be halved.
         """
-        vectors = min(self.schedule.accumulators, max(1, MAX_ACCUMULATORS // len(s.reductions)))
+        unit = self.schedule.unit
+        room = min(lane_accumulators.MAX_ACCUMULATORS, unit.registers - lane_accumulators.OTHERS) * unit.size
+        vectors = min(self.schedule.accumulators, max(1, room // (self.schedule.vector // 8) // len(s.reductions)))
         return 1 if work_of(s.body, expensive=1) > LIGHT_WORK else 1 << max(1, vectors).bit_length() - 1
 
     @staticmethod

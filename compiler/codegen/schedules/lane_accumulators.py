@@ -14,8 +14,8 @@ from compiler.codegen.schedules import accumulators
 from compiler.ir.opcodes import Opcode
 from compiler.ir.types import PrimitiveType as T
 
-MAX_ACCUMULATORS = 16
-"""Maximum number of vectors of all accumulators of a loop, half of the registers of AVX-512."""
+MAX_ACCUMULATORS, OTHERS = 16, 4
+"""Maximum number of registers of all accumulators of a loop, and least number that are left for other values."""
 
 _EXTREMES = frozenset({Opcode.MAXIMUM, Opcode.MINIMUM})
 _IN_REGISTERS = {t: _EXTREMES | {Opcode.ADD} for t in (T.F32, T.F64)} | {T.F16: _EXTREMES, T.BF16: _EXTREMES}

@@ -10,7 +10,7 @@ otherwise.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
@@ -59,15 +59,22 @@ def with_wide_columns(body: Body, schedule: Schedule, sizes: Mapping[str, int]) 
     (reduce,), width = reductions, columns[0].var.extent
     lets = [x for x in reduce.body if isinstance(x, lir.Let)]
     reads = {x.value.buffer for x in lets if isinstance(x.value, lir.Load)}
-    is_row = width * sum(SCALAR_BYTES[r.type] for r in reduce.reductions) <= WHOLE_ROW
+    held = sum(SCALAR_BYTES[r.type] for r in reduce.reductions)
+    is_row = width * held <= WHOLE_ROW
+    is_single = len(reduce.reductions) == 1 and not any(isinstance(x, For) for x in columns[0].body)
+    inside = sum(isinstance(x, lir.Store) for x in columns[0].body)
+    stores_rows = sum(isinstance(x, lir.Store) for x in walk(body)) > inside  # in the reduction, or beside the columns
+    if is_row and is_single and not stores_rows and schedule.columns * held > schedule.unit.room:
+        # The accumulators are in the first-level cache, however wide a tile is.
+        return schedule.with_values({"columns": max(schedule.columns, width)})
     if any(map(is_expensive, lets)):
         return _with_streamed_rows(columns[0], reduce, schedule, sizes)
     if work_of(reduce.body) > LIGHT_WORK or max((sizes.get(name, 0) for name in reads), default=0) <= FAR_BYTES:
         return schedule
     if is_row:
-        return replace(schedule, columns=max(schedule.columns, width))
+        return schedule.with_values({"columns": max(schedule.columns, width)})
     ops = {x.value.op.opcode for x in lets if isinstance(x.value, lir.Apply)} | {r.combiner for r in reduce.reductions}
-    return replace(schedule, columns=max(schedule.columns, WIDE_COLUMNS)) if ops <= LIGHT else schedule
+    return schedule.with_values({"columns": max(schedule.columns, WIDE_COLUMNS)}) if ops <= LIGHT else schedule
 
 
 def _with_streamed_rows(columns: For, reduce: lir.Reduce, schedule: Schedule, sizes: Mapping[str, int]) -> Schedule:
@@ -82,7 +89,7 @@ def _with_streamed_rows(columns: For, reduce: lir.Reduce, schedule: Schedule, si
     if moved <= STREAMED_BYTES or held > WHOLE_ROW:
         return schedule
     # What it reads per column stays in a cache: tiles are not narrower for it.
-    return replace(schedule, columns=max(schedule.columns, 2 * MAX_HELD * columns.var.extent))
+    return schedule.with_values({"columns": max(schedule.columns, 2 * MAX_HELD * columns.var.extent)})
 
 
 def tile_columns(body: Body, schedule: Schedule, in_vectors: bool = False) -> Body:

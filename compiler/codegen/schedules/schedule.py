@@ -17,6 +17,7 @@ from compiler.codegen.schedules.template_schedules import (
     TileSchedule,
 )
 from compiler.errors import PlanError
+from compiler.support.processor import AVX512, VectorUnit
 from compiler.support.untrusted import as_integer, short_repr
 
 LOCAL_BYTES = 256 * 1024
@@ -25,6 +26,10 @@ LOCAL_BYTES = 256 * 1024
 They are on the stack of a thread, which has 8 MiB on Linux and 512 KiB on macOS by default. Besides, local arrays that
 do not fit into the second-level cache would not make a kernel faster.
 """
+ELEMENT_BYTES = 4
+"""Bytes of most elements."""
+UNROLLED_VECTORS = 8
+"""Vectors of a loop up to which the C compiler unrolls it completely, if its body is short."""
 LANES = 16
 """Number of 32-bit elements of a vector; a tile of columns that ends with a part of one takes more time."""
 REGISTERS = 28 * LANES
@@ -152,6 +157,7 @@ class Schedule:
         attention: the part for attention.
         order: the part for sorts and selections by key.
         gpu: the part for loops on a GPU.
+        unit: the vector registers of the processor; not a choice.
     """
 
     tile: int = 32
@@ -183,6 +189,7 @@ class Schedule:
     attention: AttentionSchedule = field(default_factory=AttentionSchedule)
     order: OrderMethod = field(default_factory=OrderMethod)
     gpu: GpuSchedule = field(default_factory=GpuSchedule)
+    unit: VectorUnit = AVX512
 
     def value(self, name: str) -> int:
         """Return a field by its name in FIELD_RANGES."""
@@ -224,11 +231,13 @@ class Schedule:
     def lane_tile(self, width: int) -> int:
         """Return the number of positions in a tile of a loop kernel, given `width` positions in total.
 
-        There are only whole tiles of fewer than LANES positions.
+        There are only whole tiles of fewer than LANES positions. Larger ones whose vectors the C compiler unrolls leave
+        a remainder rather than parts of vectors; others leave none where possible.
         """
         if self.lanes < LANES:
             return max(n for n in range(1, self.lanes + 1) if width % n == 0)
-        return _divisor_near(self.lanes, width)
+        is_unrolled = self.lanes * ELEMENT_BYTES <= UNROLLED_VECTORS * self.unit.size
+        return min(width, self.lanes) if is_unrolled else _divisor_near(self.lanes, width)
 
     def to_json(self) -> dict[str, int]:
         """Return the fields that differ from the defaults."""

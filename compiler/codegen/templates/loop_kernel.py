@@ -161,7 +161,7 @@ def is_slow_in_blocks(loop: HloInstruction, launch: float) -> bool:
 
 def _lowered_with(state: LoopState, language: str, schedule: Schedule | None) -> tuple[lir.Kernel, LoopState, Schedule]:
     axis, extent = positions_of(state, language, 0 if schedule is None else schedule.axis)
-    schedule = schedule or fitted_schedule(language, extent, state.bytes_per_lane(axis, extent), state.most_lanes)
+    schedule = schedule or fitted_schedule(state, language, axis, extent)
     with deep_recursion():
         kernel = LoopLowering(state, axis, extent, schedule).kernel()
     return kernel, state, schedule

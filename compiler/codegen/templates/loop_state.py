@@ -10,12 +10,13 @@ from compiler.analysis.trip_count import trip_count_of
 from compiler.analysis.while_loop import SHARED_ELEMENTS
 from compiler.codegen.languages import default_schedule, find_language
 from compiler.codegen.nest.scalar_ops import SCALAR_BYTES, is_supported_type
-from compiler.codegen.schedules.schedule import LANES, LOCAL_BYTES, Schedule
+from compiler.codegen.schedules.schedule import LANES, LOCAL_BYTES, UNROLLED_VECTORS, Schedule
 from compiler.errors import UnsupportedError
 from compiler.ir.computation import HloComputation
 from compiler.ir.instruction import HloInstruction
 from compiler.ir.opcodes import Opcode, Trait
 from compiler.ir.shape import Shape
+from compiler.support.processor import VectorUnit
 
 LEAST_POSITIONS = 3
 """Elements of a short array from which on threads of a GPU divide it."""
@@ -33,9 +34,9 @@ MAX_THREAD_LANES = 8
 """Maximum number of positions of a thread of a GPU by default; their state should stay in registers."""
 MAX_LANES, LANE_STEP = 1024, 64
 """Maximum number of lanes of a tile by default, and the number of which it is a multiple."""
-LIGHT_OPS, LIGHT_BYTES = 16, 512
-"""Elementwise ops of an iteration up to which a tile has so many bytes of each array by default. The C compiler then
-unrolls the loop over the lanes, and the state stays in registers from one iteration to the next."""
+LIGHT_OPS = 16
+"""Elementwise ops of an iteration up to which a tile has UNROLLED_VECTORS vectors of each array by default. The C
+compiler then unrolls the loop over the lanes, and the state stays in registers from one iteration to the next."""
 TILE_BYTES = 48 * 1024
 """Maximum size of the state of a tile by default, so that it stays in the first-level cache."""
 CROWDED, CROWDED_ELEMENTS = 32, 2048
@@ -66,7 +67,7 @@ def default_loop_schedule(loop: HloInstruction, language: str) -> Schedule:
     """Return the default schedule of the kernel of a `while`; raise UnsupportedError if it cannot have a kernel."""
     state = LoopState(loop)
     axis, extent = positions_of(state, language)
-    return fitted_schedule(language, extent, state.bytes_per_lane(axis, extent), state.most_lanes)
+    return fitted_schedule(state, language, axis, extent)
 
 
 def states_of(loop: HloInstruction, on_gpu: bool) -> tuple[LoopState, ...]:
@@ -149,24 +150,25 @@ def _has_function(state: LoopState, elements: int) -> bool:
     return any(i.shape.num_elements >= elements for i in functions)
 
 
-def fitted_schedule(language: str, extent: int, bytes_per_lane: int, most_lanes: int) -> Schedule:
+def fitted_schedule(state: LoopState, language: str, axis: int, extent: int) -> Schedule:
     """Return the language's default schedule with tiles that all threads share and whose state fits.
 
     Every tile computes the shared state for itself, so there should be no more tiles than threads.
 
     Args:
+        state: of the loop.
         language: of the kernel.
+        axis: that of the positions.
         extent: number of positions.
-        bytes_per_lane: of the state.
-        most_lanes: of a tile in C, see `LoopState.most_lanes`.
     """
     preset, threads = default_schedule(language), find_language(language).threads
+    bytes_per_lane = state.bytes_per_lane(axis, extent)
     if threads is None and preset.lanes < LANES:
         return _on_threads(preset, extent)
     lanes = preset.lanes
     if threads is not None:
         preset = replace(preset, rare=MAX_LANES)
-        lanes = min(most_lanes, max(LANE_STEP, -(-extent // (threads() * LANE_STEP)) * LANE_STEP))
+        lanes = min(state.most_lanes(preset.unit), max(LANE_STEP, -(-extent // (threads() * LANE_STEP)) * LANE_STEP))
         lanes = min(lanes, max(LANE_STEP, TILE_BYTES // max(1, bytes_per_lane) // LANE_STEP * LANE_STEP))
     # The local arrays of a full tile and of the remainder tile must fit.
     while lanes > 1 and 2 * lanes * bytes_per_lane > LOCAL_BYTES:
@@ -229,16 +231,15 @@ class LoopState:
         alone = all(o not in reads for o in new.operands[1:]) and len(new.users) == 1
         return alone and all(u is new for r in reads for u in r.users)
 
-    @property
-    def most_lanes(self) -> int:
-        """Maximum number of lanes of a tile by default: fewer where iterations do little, see LIGHT_OPS."""
+    def most_lanes(self, unit: VectorUnit) -> int:
+        """Return the maximum number of lanes of a tile by default: fewer where iterations do little, see LIGHT_OPS."""
         work = [i for i in self.body.instructions if i.opcode not in _FREE and i.shape.is_array]
         work = [i for i in work if i.shape.num_elements > SHARED_ELEMENTS]
         is_light = len(work) <= LIGHT_OPS and all(
             i.opcode.has(Trait.ELEMENTWISE) and not i.opcode.has(Trait.EXPENSIVE) for i in work
         )
         largest = max((i.shape.element_type.byte_size for i in work), default=WORD)
-        return LIGHT_BYTES // max(largest, WORD) if work and is_light else MAX_LANES
+        return UNROLLED_VECTORS * unit.size // max(largest, WORD) if work and is_light else MAX_LANES
 
     def levels(self) -> Iterator[LoopState]:
         """Yield this state and those of all inner loops."""
