@@ -53,6 +53,17 @@ SCATTERED = """
     ROOT r = f16[10,{n}] scatter(x, i, u), update_window_dims={{1}}, inserted_window_dims={{0}},
       scatter_dims_to_operand_dims={{0}}, index_vector_dim=1, to_apply=combine
 """
+PAIRS = """
+    a = f16[{m},{n},{k}] parameter(0)
+    p = f16[{m},{n}] parameter(1)
+    e = f16[{m},{n},1] slice(a), slice={{[0:{m}], [0:{n}], [0:1]}}
+    o = f16[{m},{n},1] slice(a), slice={{[0:{m}], [0:{n}], [{l}:{k}]}}
+    x = f16[{m},{n}] reshape(e)
+    y = f16[{m},{n}] reshape(o)
+    v = f16[{m},{n}] multiply(x, p)
+    ROOT r = f16[{m},{n}] subtract(v, y)
+"""
+"""The first and the last number of groups of k, of which l is k - 1."""
 COMBINE = "combine {{ a = f16[] parameter(0) b = f16[] parameter(1) ROOT r = f16[] {combiner}(a, b) }}\n"
 ADD = "add { x = f32[] parameter(0) y = f32[] parameter(1) ROOT r = f32[] add(x, y) }\n"
 SHAPES = [(3, 16), (5, 33), (7, 100), (40, 64), (2, 3000), (1, 70000), (300, 512), (64, 15)]
@@ -71,6 +82,26 @@ def source_of(text: str, m: int, n: int, schedule: Schedule | None = None) -> st
 def test_elementwise_loops(m: int, n: int) -> None:
     source = source_of(SCALED, m, n)
     assert ("narrow_halves(" in source) == (n >= 16)
+    assert ("narrow_8_halves(" in source) == (n % 16 >= 8)
+
+
+@pytest.mark.parametrize("n", range(4, 34))
+def test_what_remains_over_is_converted_by_narrower_vectors(n: int) -> None:
+    source = source_of(SCALED, 7, n)
+    assert [f"widen_{k}_halves(" in source for k in (8, 4)] == [n % 16 >= 8, n > 8 and n % 8 >= 4]
+
+
+@pytest.mark.parametrize(("m", "n"), SHAPES)
+def test_a_copy_is_rounded_where_it_is_read(m: int, n: int) -> None:
+    source = source_of("a = f32[{m},{n}] parameter(0)\n ROOT r = f16[{m},{n}] convert(a)", m, n)
+    assert "o0_halves" not in source
+
+
+@pytest.mark.parametrize("k", [2, 3, 4])
+@pytest.mark.parametrize(("m", "n"), SHAPES)
+def test_whole_groups_are_converted_together(k: int, m: int, n: int) -> None:
+    text = PAIRS.replace("{k}", str(k)).replace("{l}", str(k - 1))
+    assert ("halves(" in source_of(text, m, n)) == (k == 2 and n >= 8)
 
 
 @pytest.mark.parametrize(("m", "n"), [(3, 32), (5, 66), (64, 4000), (7, 30)])
@@ -128,7 +159,8 @@ def test_blocks_beside_narrower_elements_fill_vectors_of_these(t: str, lanes: in
     sizes = {int(size) for size in re.findall(r"o0_halves\d+\[(\d+)\]", source)}
     rest = n % lanes if n >= lanes else n
     blocks = {lanes} if n >= lanes else set()
-    assert {min(k, lanes) for k in sizes} == blocks | ({16} if rest >= 16 and m * n < 70_000 else set())
+    fewer = {k for k, has in ((16, rest >= 16), (8, rest % 16 >= 8), (4, rest % 8 >= 4)) if has}
+    assert {min(k, lanes) for k in sizes} == blocks | (fewer if m * n < 70_000 else set())
 
 
 @pytest.mark.parametrize("combiner", ["add", "maximum"])

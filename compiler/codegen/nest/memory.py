@@ -154,11 +154,12 @@ class WidenHalves:
 
 @dataclass(frozen=True, slots=True)
 class NarrowHalves:
-    """buffer[offset + k] = array[k] for k < count, rounded from f32 to f16."""
+    """buffer[offset + k] = array[start + k] for k < count, rounded from f32 to f16; the array may be in memory."""
 
     buffer: str
     offset: IndexExpr
     array: str
+    start: IndexExpr
     count: int
 
 

@@ -115,7 +115,7 @@ def walk(body: Body) -> Iterator[Stmt]:
             pending.pop()
 
 
-_PLACED = (Store, StorePair, StoreTransposed, LocalStore, Update, WidenHalves, NarrowHalves, WideLoad, WideStore)
+_PLACED = (Store, StorePair, StoreTransposed, LocalStore, Update, WidenHalves, WideLoad, WideStore)
 """Statements whose only index is an offset."""
 
 
@@ -136,6 +136,8 @@ def _map_one(s: Stmt, f: Callable[[IndexExpr], IndexExpr]) -> Stmt:
         return replace(s, offset=f(s.offset))
     if isinstance(s, MatrixProduct):
         return s.map_indices(f)
+    if isinstance(s, NarrowHalves):
+        return replace(s, offset=f(s.offset), start=f(s.start))
     if isinstance(s, TransposeTile):
         rows, columns = (None if x is None else f(x) for x in (s.rows, s.columns))
         return replace(s, offset=f(s.offset), rows=rows, columns=columns, to=f(s.to))

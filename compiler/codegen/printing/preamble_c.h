@@ -169,20 +169,24 @@ INLINE uint16_t F16_BITS_OF(float x) {
   return (uint16_t)(sign | (size >= 0x7f800000u ? 0x7c00u | ((size >> 13) & 0x3ffu) : finite));
 }
 INLINE uint16_t F16_TO_BITS(float x) { return (uint16_t)(F16_BITS_OF(ROUND_F16(x)) | (uint16_t)(x != x) << 9); }
-/* 16 elements, which are converted by one instruction where there is one. */
-#if defined(__AVX512F__) && !defined(__clang__)
-typedef float halves_in_f32 __attribute__((vector_size(64), aligned(4), may_alias));
-typedef short halves_in_f16 __attribute__((vector_size(32), aligned(2), may_alias));
-INLINE void widen_halves(float *to, const half_t *from) {
-  *(halves_in_f32 *)to = __builtin_ia32_vcvtph2ps512_mask(*(const halves_in_f16 *)from, (halves_in_f32){0}, -1, 4);
-}
-INLINE void narrow_halves(half_t *to, const float *from) {
-  *(halves_in_f16 *)to = __builtin_ia32_vcvtps2ph512_mask(*(const halves_in_f32 *)from, 0, (halves_in_f16){0}, -1);
-}
-#else
-#if defined(__F16C__)
-typedef float halves_in_f32 __attribute__((vector_size(32), aligned(4), may_alias));
+/* One, 4, 8 and 16 elements, which are converted by one instruction where there is one. In a loop that gcc vectorizes it
+   cannot be used for one element. */
+#ifdef __F16C__
 typedef short halves_in_f16 __attribute__((vector_size(16), aligned(2), may_alias));
+typedef float halves_in_f32 __attribute__((vector_size(32), aligned(4), may_alias));
+typedef float few_halves_in_f32 __attribute__((vector_size(16), aligned(4), may_alias));
+typedef int64_t few_halves_in_f16 __attribute__((aligned(2), may_alias));
+typedef long long few_halves_in_f16_pair __attribute__((vector_size(16), may_alias));
+INLINE float widen_half(half_t x) { return __builtin_ia32_vcvtph2ps((halves_in_f16){(short)x})[0]; }
+INLINE half_t narrow_half(float x) { return (half_t)__builtin_ia32_vcvtps2ph((few_halves_in_f32){x}, 0)[0]; }
+INLINE void widen_4_halves(float *to, const half_t *from) {
+  const few_halves_in_f16_pair bits = {*(const few_halves_in_f16 *)from, 0};
+  *(few_halves_in_f32 *)to = __builtin_ia32_vcvtph2ps((halves_in_f16)bits);
+}
+INLINE void narrow_4_halves(half_t *to, const float *from) {
+  *(few_halves_in_f16 *)to =
+      ((few_halves_in_f16_pair)__builtin_ia32_vcvtps2ph(*(const few_halves_in_f32 *)from, 0))[0];
+}
 INLINE void widen_8_halves(float *to, const half_t *from) {
   *(halves_in_f32 *)to = __builtin_ia32_vcvtph2ps256(*(const halves_in_f16 *)from);
 }
@@ -190,13 +194,29 @@ INLINE void narrow_8_halves(half_t *to, const float *from) {
   *(halves_in_f16 *)to = __builtin_ia32_vcvtps2ph256(*(const halves_in_f32 *)from, 0);
 }
 #else
-INLINE void widen_8_halves(float *to, const half_t *from) {
-  for (int k = 0; k < 8; k++) to[k] = BITS_TO_F16(from[k]);
-}
-INLINE void narrow_8_halves(half_t *to, const float *from) {
-  for (int k = 0; k < 8; k++) to[k] = F16_TO_BITS(from[k]);
-}
+INLINE float widen_half(half_t x) { return BITS_TO_F16(x); }
+INLINE half_t narrow_half(float x) { return F16_TO_BITS(x); }
+#define HALVES_ONE_BY_ONE(n) \
+  INLINE void widen_##n##_halves(float *to, const half_t *from) { \
+    for (int k = 0; k < n; k++) to[k] = BITS_TO_F16(from[k]); \
+  } \
+  INLINE void narrow_##n##_halves(half_t *to, const float *from) { \
+    for (int k = 0; k < n; k++) to[k] = F16_TO_BITS(from[k]); \
+  }
+HALVES_ONE_BY_ONE(4) HALVES_ONE_BY_ONE(8)
 #endif
+#if defined(__AVX512F__) && !defined(__clang__)
+typedef float all_halves_in_f32 __attribute__((vector_size(64), aligned(4), may_alias));
+typedef short all_halves_in_f16 __attribute__((vector_size(32), aligned(2), may_alias));
+INLINE void widen_halves(float *to, const half_t *from) {
+  *(all_halves_in_f32 *)to =
+      __builtin_ia32_vcvtph2ps512_mask(*(const all_halves_in_f16 *)from, (all_halves_in_f32){0}, -1, 4);
+}
+INLINE void narrow_halves(half_t *to, const float *from) {
+  *(all_halves_in_f16 *)to =
+      __builtin_ia32_vcvtps2ph512_mask(*(const all_halves_in_f32 *)from, 0, (all_halves_in_f16){0}, -1);
+}
+#else
 INLINE void widen_halves(float *to, const half_t *from) { widen_8_halves(to, from), widen_8_halves(to + 8, from + 8); }
 INLINE void narrow_halves(half_t *to, const float *from) { narrow_8_halves(to, from), narrow_8_halves(to + 8, from + 8); }
 #endif
@@ -225,11 +245,12 @@ INLINE double choose_double(uint64_t mask, double x, double y) {
 }
 
 /* Maximum and minimum that propagate NaN, as in HLO. In two steps, gcc makes them one instruction and one under a mask; a
-   single select by two conditions combines masks, and a chain of these takes four times as long. */
+   single select by two conditions combines masks, and a chain of these takes four times as long. NAN, because gcc joins
+   two selects of y. */
 #define EXTREME(name, type, better) \
   INLINE type name(type x, type y) { \
     const type number = y better x ? y : x; \
-    return y != y ? y : number; \
+    return y != y ? (type)NAN : number; \
   }
 EXTREME(maximum_f32, float, >)
 EXTREME(minimum_f32, float, <)

@@ -42,7 +42,8 @@ LIST_PADDING = 16
 FEWEST_LANES, MOST_LANES = 4, 64
 """Numbers of elements in a vector; one has 64 bytes at most."""
 HALVES = 16
-"""Elements that `widen_halves` and `narrow_halves` of the preamble convert."""
+"""Elements that `widen_halves` and `narrow_halves` of the preamble convert. The names of those for fewer have their
+number."""
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _DECLARATION = re.compile(r" *(?:typedef \w+ (\w+)|(?:const )?\w+ (?:\*(?:const )?|const )?(\w+) = .*);$")
 _DIVISIONS = {Opcode.DIVIDE: "quotient", Opcode.REMAINDER: "remainder"}
@@ -317,13 +318,20 @@ class _CPrinter(Printer):
         size = self.types[s.buffer].byte_size
         self.emit(f"hlogym_stream(&{s.buffer}[{s.offset.to_c()}], {s.array}, (int64_t){span_size(s.span)} * {size});")
 
+    def from_half(self, element: str) -> str:
+        return super().from_half(element) if self._vector_loop else f"widen_half({element})"
+
+    def to_half(self, value: str) -> str:
+        return super().to_half(value) if self._vector_loop else f"narrow_half({value})"
+
     def halves(self, s: lir.WidenHalves | lir.NarrowHalves) -> None:
+        name = "halves" if s.count >= HALVES else f"{s.count}_halves"
         for k in range(0, s.count, HALVES):
-            memory, array = f"{s.buffer} + {(s.offset + k).to_c()}", f"{s.array} + {k}"
+            memory = f"{s.buffer} + {(s.offset + k).to_c()}"
             if isinstance(s, lir.WidenHalves):
-                self.emit(f"widen_halves({array}, {memory});")
+                self.emit(f"widen_{name}({s.array} + {k}, {memory});")
             else:
-                self.emit(f"narrow_halves({memory}, {array});")
+                self.emit(f"narrow_{name}({memory}, {s.array} + {(s.start + k).to_c()});")
 
     def update(self, s: lir.Update) -> None:
         # Loops with updates run sequentially in C, so the update need not be atomic.

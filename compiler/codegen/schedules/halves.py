@@ -7,7 +7,7 @@ and another one converts results back. The compiler then keeps these arrays in r
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 
@@ -24,6 +24,10 @@ from compiler.ir.types import PrimitiveType as T
 
 LANES = 16
 """Elements that are converted at once: the floats of the widest vector."""
+GROUPS = (2, 4)
+"""Numbers of elements of groups, such as pairs, that one loop reads or writes."""
+FEWER = (8, 4)
+"""Elements that narrower vectors convert, for what remains over and for short rows."""
 WIDEST = 64
 """Bytes of the widest vector. Where a block has fewer of the narrowest elements of its loop, gcc 12 computes all of it
 in narrower vectors, so that loads of whole vectors from local arrays wait for several stores."""
@@ -66,30 +70,54 @@ def suits_halves(s: For, types: Mapping[str, T]) -> bool:
         s: the loop, bound or not.
         types: the element types of the arrays in memory.
     """
-    if s.combined or s.var.extent < LANES or (s.base is not None and s.var.extent % LANES):
+    if s.combined or s.var.extent < FEWER[0] or (s.base is not None and s.var.extent % LANES):
         return False
     if not all(isinstance(x, lir.Let | lir.Store | lir.LocalStore) for x in s.body):
         return False
-    read = [x.value for x in s.body if isinstance(x, lir.Let) and isinstance(x.value, lir.Load)]
-    written = [x for x in s.body if isinstance(x, lir.Store)]
+    read, written = _accesses(s.body)
     sources, targets = ([(x.buffer, x.offset) for x in accessed] for accessed in (read, written))
     changed = {buffer for buffer, _ in targets}
     in_place = all(at in targets for at in sources if at[0] in changed)
     if not in_place or not are_apart(written, s.var.extent):
         return False
-    accesses = sources + targets
-    halves = [offset for name, offset in accesses if types.get(name) is T.F16 and s.var in set(offset.variables())]
+    halves = [_halves_of(accessed, s.var, types) for accessed in (sources, targets)]
     is_arithmetic = any(
         isinstance(x, lir.Let) and isinstance(x.value, lir.Apply) and x.value.op.opcode not in MOVES
         and x.value.op.type.is_float
         for x in s.body
     )  # fmt: skip
-    return bool(halves) and is_arithmetic and all(_is_adjacent(offset, s.var) for offset in halves)
+    return any(halves) and is_arithmetic and all(map(_are_whole_groups, halves))
 
 
-def _is_adjacent(offset: IndexExpr, var: Var) -> bool:
-    rest = offset - ix.of(var)
-    return offset.coefficient(var) == 1 and var not in set(rest.variables())
+def _halves_of(
+    accesses: Sequence[tuple[str, IndexExpr]], var: Var, types: Mapping[str, T]
+) -> dict[tuple[str, int, IndexExpr], set[int]]:
+    """Return the accesses to elements of f16 that vary with a variable.
+
+    Returns:
+        Those of a group, such as the even and the odd elements of a row, have one key: the array, the distance of the
+        elements of an access, 0 if it has none, and the index without its constant part. The values are these parts.
+    """
+    found: dict[tuple[str, int, IndexExpr], set[int]] = {}
+    for name, offset in accesses:
+        if types.get(name) is T.F16 and var in set(offset.variables()):
+            distance = _distance(offset, var)
+            found.setdefault((name, distance, offset - offset.const), set()).add(offset.const)
+    return found
+
+
+def _are_whole_groups(halves: Mapping[tuple[str, int, IndexExpr], set[int]]) -> bool:
+    """Check for accesses to adjacent elements: their own, or all those of groups."""
+    return all(
+        distance == 1 or (distance in GROUPS and constants == set(range(min(constants), min(constants) + distance)))
+        for (_, distance, _), constants in halves.items()
+    )
+
+
+def _distance(offset: IndexExpr, var: Var) -> int:
+    """Return how far apart the elements of an access are in a loop over a variable; 0: the distance varies."""
+    distance = offset.coefficient(var)
+    return 0 if var in set((offset - ix.of(var) * distance).variables()) else distance
 
 
 def _blocks(s: For, types: Mapping[str, T], numbers: Iterator[int]) -> Body:
@@ -99,7 +127,7 @@ def _blocks(s: For, types: Mapping[str, T], numbers: Iterator[int]) -> Body:
         return (s,)
     if s.base is not None and s.limit is not None:
         return (_bounded_blocks(s, s.base, s.limit, types, next(numbers)),)
-    lanes = lanes_of(s, types)
+    lanes = next(k for k in (lanes_of(s, types), *FEWER) if k <= n)
     if n <= LONGEST_ROW and n % lanes == 0:
         return _block(s, s.var, ix.of(s.var), types, next(numbers))
     block, lane = Var(f"{s.var.name}h", n // lanes), Var(f"{s.var.name}w", lanes)
@@ -108,16 +136,16 @@ def _blocks(s: For, types: Mapping[str, T], numbers: Iterator[int]) -> Body:
     if n % lanes:
         last = Var(f"{s.var.name}u", n % lanes)
         rest = replace(s, var=last, body=_moved(s, ix.of(last) + (n - n % lanes)))
-        out += _blocks(rest, types, numbers) if last.extent >= LANES else (rest,)
+        out += _blocks(rest, types, numbers) if last.extent >= FEWER[-1] else (rest,)
     return tuple(out)
 
 
 def lanes_of(s: For, types: Mapping[str, T]) -> int:
     """Return the number of elements of a block: those of the widest vector of the narrowest elements, if it stores."""
-    read = [x.value.buffer for x in s.body if isinstance(x, lir.Let) and isinstance(x.value, lir.Load)]
-    written = [x.buffer for x in s.body if isinstance(x, lir.Store)]
-    others = [types[name].byte_size for name in (*read, *written) if types[name] is not T.F16]
-    if T.F16 not in map(types.get, written) or not others:
+    read, written = _accesses(s.body)
+    accessed: list[lir.Load | lir.Store] = [*read, *written]
+    others = [types[x.buffer].byte_size for x in accessed if types[x.buffer] is not T.F16]
+    if all(types.get(x.buffer) is not T.F16 for x in written) or not others:
         return LANES
     lanes = max(LANES, WIDEST // min(others))
     return lanes if s.var.extent >= lanes else LANES
@@ -151,26 +179,52 @@ def _block(s: For, lane: Var, at: IndexExpr, types: Mapping[str, T], number: int
     """
     before: dict[tuple[str, IndexExpr], lir.WidenHalves] = {}
     inside: list[lir.Stmt] = []
-    after: list[lir.Stmt] = []
+    after: dict[tuple[str, IndexExpr], lir.NarrowHalves] = {}
+    arrays: list[lir.LocalArray] = []
     body = _moved(s, at)
     sources = _rounded_values(body)
+    copied = _copied_values(body, lane)
+    halves = [_halves_of([(x.buffer, x.offset) for x in accessed], lane, types) for accessed in _accesses(body)]
     for x in body:
         if isinstance(x, lir.Let) and isinstance(x.value, lir.Load) and _is_half(x.value, lane, types):
-            key = x.value.buffer, x.value.offset.substitute({lane: ix.const(0)})
+            start, place, count = _place(x.value, lane, halves[0])
+            key = x.value.buffer, start
             if key not in before:
-                before[key] = lir.WidenHalves(f"{x.name}_halves{number}", *key, lane.extent)
-            inside.append(replace(x, value=lir.LocalLoad(before[key].array, ix.of(lane))))
+                before[key] = lir.WidenHalves(f"{x.name}_halves{number}", *key, count)
+                arrays.append(lir.LocalArray(before[key].array, T.F32, count))
+            inside.append(replace(x, value=lir.LocalLoad(before[key].array, place)))
         elif isinstance(x, lir.Store) and _is_half(x, lane, types):
-            again = sum(isinstance(y, lir.NarrowHalves) and y.buffer == x.buffer for y in after)
-            array = f"{x.buffer}_{f'{again}_' if again else ''}halves{number}"
-            inside.append(lir.LocalStore(array, ix.of(lane), sources.get(x.value, x.value)))
-            after.append(lir.NarrowHalves(x.buffer, x.offset.substitute({lane: ix.const(0)}), array, lane.extent))
+            start, place, count = _place(x, lane, halves[1])
+            value, key = sources.get(x.value, x.value), (x.buffer, start)
+            if value in copied and count == lane.extent:
+                after[key] = lir.NarrowHalves(*key, *copied[value], count)
+                continue
+            if key not in after:
+                again = sum(y.buffer == x.buffer for y in after.values())
+                array = f"{x.buffer}_{f'{again}_' if again else ''}halves{number}"
+                after[key] = lir.NarrowHalves(*key, array, ix.const(0), count)
+                arrays.append(lir.LocalArray(array, T.F32, count))
+            inside.append(lir.LocalStore(after[key].array, place, value))
         else:
             inside.append(x)
-    names = [*(x.array for x in before.values()), *(x.array for x in after if isinstance(x, lir.NarrowHalves))]
-    arrays = [lir.LocalArray(name, T.F32, lane.extent) for name in names]
-    loop = For(lane, LoopKind.VECTOR, _without_unread(inside))
-    return (*arrays, *before.values(), loop, *after)
+    kept = _without_unread(inside)
+    loops = (For(lane, LoopKind.VECTOR, kept),) if kept else ()
+    return (*arrays, *before.values(), *loops, *after.values())
+
+
+def _place(
+    x: lir.Load | lir.Store, lane: Var, halves: Mapping[tuple[str, int, IndexExpr], set[int]]
+) -> tuple[IndexExpr, IndexExpr, int]:
+    """Return where in memory a block of the groups of an access begins, its place there, and the size of the block."""
+    distance, constant = _distance(x.offset, lane), x.offset.const
+    first = constant if distance == 1 else min(halves[x.buffer, distance, x.offset - constant])
+    start = x.offset.substitute({lane: ix.const(0)}) - (constant - first)
+    return start, ix.of(lane) * distance + (constant - first), distance * lane.extent
+
+
+def _accesses(body: Body) -> tuple[list[lir.Load], list[lir.Store]]:
+    read = [x.value for x in body if isinstance(x, lir.Let) and isinstance(x.value, lir.Load)]
+    return read, [x for x in body if isinstance(x, lir.Store)]
 
 
 def _is_half(x: lir.Load | lir.Store, lane: Var, types: Mapping[str, T]) -> bool:
@@ -187,8 +241,35 @@ def _rounded_values(body: Body) -> dict[str, str]:
     }  # fmt: skip
 
 
+def _copied_values(body: Body, lane: Var) -> dict[str, tuple[str, IndexExpr]]:
+    """Return where the values are that are adjacent numbers of f32 in an array that the statements do not write.
+
+    gcc copies such a block by narrower vectors, so that loads of whole vectors from the copy wait for several stores.
+    """
+    written = {
+        x.buffer if isinstance(x, lir.Store) else x.array for x in body if isinstance(x, lir.Store | lir.LocalStore)
+    }
+    found: dict[str, tuple[str, IndexExpr]] = {}
+    for x in body:
+        if not isinstance(x, lir.Let) or x.type is not T.F32 or not isinstance(x.value, lir.Load | lir.LocalLoad):
+            continue
+        array = x.value.buffer if isinstance(x.value, lir.Load) else x.value.array
+        if array not in written and _distance(x.value.offset, lane) == 1:
+            found[x.name] = array, x.value.offset.substitute({lane: ix.const(0)})
+    return found
+
+
 def _without_unread(body: list[lir.Stmt]) -> Body:
-    """Return the statements without the roundings that are not read any more."""
-    read = {name for x in body for name in names_of(x)}
+    """Return the statements without the loads and roundings that are not read any more."""
     rounded = _rounded_values(tuple(body))
-    return tuple(x for x in body if not isinstance(x, lir.Let) or x.name in read or x.name not in rounded)
+    kept: list[lir.Stmt] = []
+    read: set[str] = set()
+    for x in reversed(body):
+        if not isinstance(x, lir.Let) or x.name in read or not (x.name in rounded or _is_load(x)):
+            read.update(names_of(x))
+            kept.append(x)
+    return tuple(reversed(kept))
+
+
+def _is_load(x: lir.Let) -> bool:
+    return isinstance(x.value, lir.Load | lir.LocalLoad)

@@ -22,7 +22,7 @@ from compiler.ir.types import PrimitiveType as T
 INTERLEAVED = (2, 3, 4, 8, 16)
 """Lengths of rows that the C compiler deinterleaves."""
 
-MIN_WORK = 6
+MIN_WORK = 4
 """Minimum work for each element that is gathered; with less, a loop over single rows is faster."""
 
 

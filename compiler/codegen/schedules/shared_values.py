@@ -18,8 +18,8 @@ from compiler.codegen.nest.index import IndexExpr, IndexSymbol, Runtime, Var
 from compiler.codegen.nest.loop_ir import Body, For, LoopKind
 from compiler.codegen.nest.scalar_ops import SCALAR_BYTES, conversion
 from compiler.codegen.nest.traversal import indices_in, map_bodies, map_indices, names_of, names_used, walk
-from compiler.codegen.nest.work import work_of
-from compiler.codegen.schedules.lanes import reads_far_rows
+from compiler.codegen.nest.work import is_expensive, work_of
+from compiler.codegen.schedules.lanes import is_column_loop, reads_far_rows
 from compiler.codegen.schedules.loop_transforms import has_loop
 from compiler.ir.types import PrimitiveType as T
 
@@ -84,9 +84,10 @@ def _shared(body: Body, around: _Around) -> Body:
             room = sharing.room
             out += sharing.before
             rows = math.prod(v.extent for v in (*around.variables, s.var))
-            if rows >= MIN_ROWS and _is_of_rows(s):
+            of_columns = _is_of_columns(s)
+            if rows >= MIN_ROWS and (of_columns or _is_of_rows(s)):
                 inner = _shared(s.body, replace(around, variables=(*around.variables, s.var)))
-                s = s if _reads_apart(inner) else replace(s, body=inner)
+                s = s if not of_columns and _reads_apart(inner) else replace(s, body=inner)
         out.append(s)
     return tuple(out)
 
@@ -100,6 +101,14 @@ def _is_of_rows(s: For) -> bool:
             return False
         depth, s = depth + 1, inner[0]
     return depth > 2 and s.var.extent >= MIN_ELEMENTS and all(isinstance(x, lir.Let | lir.Store) for x in s.body)
+
+
+def _is_of_columns(s: For) -> bool:
+    """Check for a loop around one column reduction that computes functions for each of its rows."""
+    inner = [x for x in s.body if not isinstance(x, lir.Let)]
+    if len(inner) != 1 or not isinstance(inner[0], For) or not is_column_loop(inner[0]):
+        return False
+    return any(is_expensive(x) for r in inner[0].body if isinstance(r, lir.Reduce) for x in r.body)
 
 
 def _reads_apart(body: Body) -> bool:
