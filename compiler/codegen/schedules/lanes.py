@@ -40,8 +40,8 @@ WIDE_COLUMNS, WHOLE_ROW = 2048, 16 << 10
 tiles visit each page many times, and tiles of whole rows read all in order. Parts of rows are wide only where several
 rows are joined."""
 NEAR_BYTES = 1 << 20
-"""Bytes of an array up to which its rows come from a cache of the core, where the order in which they are read is no
-matter."""
+"""Bytes of an array up to which its rows come from a cache of the core, where the order in which they are read does not
+matter. Tiles of several values per column are narrow so that registers hold them."""
 STREAMED_BYTES = 4 << 20
 """Bytes of what a reduction reads and stores from which on its expensive functions wait for memory, unless its rows are
 read and stored in order."""
@@ -73,7 +73,8 @@ def with_wide_columns(body: Body, schedule: Schedule, sizes: Mapping[str, int]) 
     if any(map(is_expensive, lets)):
         return _with_streamed_rows(columns[0], reduce, schedule, sizes)
     largest = max((sizes.get(name, 0) for name in reads), default=0)
-    if work_of(reduce.body) > LIGHT_WORK or largest <= (NEAR_BYTES if is_row else FAR_BYTES):
+    is_one_row = is_row and _values_held(columns[0]) == (1, 0)
+    if work_of(reduce.body) > LIGHT_WORK or largest <= (NEAR_BYTES if is_one_row else FAR_BYTES):
         return schedule
     if is_row:
         return schedule.with_values({"columns": max(schedule.columns, width)})
