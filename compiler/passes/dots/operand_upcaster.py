@@ -57,7 +57,7 @@ def _upcast(i: HloInstruction, terms: int, b: Builder) -> HloInstruction | None:
     operands = [b.convert(o, wide) for o in i.operands]
     made = b.add(i.opcode, *operands, shape=Shape(wide, i.shape.dimensions), **attributes)
     if i.shape.element_type.is_integer:
-        made = b.convert(made, T.S64)
+        made = b.convert(made, T.S32 if wide is T.F32 else T.S64)  # which has room for every sum
     return b.convert(made, i.shape.element_type)
 
 
