@@ -33,6 +33,7 @@ from compiler.codegen.nest.expressions import (
 from compiler.codegen.nest.index import IndexExpr, Var
 from compiler.codegen.nest.matrix_product import Matrix, MatrixProduct
 from compiler.codegen.nest.memory import (
+    CopyElements,
     LocalArray,
     LocalStore,
     NarrowHalves,
@@ -78,6 +79,7 @@ __all__ = [
     "CombineThreads",
     "Combined",
     "Constant",
+    "CopyElements",
     "Current",
     "Expr",
     "For",
@@ -281,6 +283,7 @@ Stmt = (
     | StreamStore
     | WidenHalves
     | NarrowHalves
+    | CopyElements
     | WideLoad
     | WideStore
     | Update

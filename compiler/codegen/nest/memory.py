@@ -164,6 +164,17 @@ class NarrowHalves:
 
 
 @dataclass(frozen=True, slots=True)
+class CopyElements:
+    """buffer[offset + k] = source[start + k] for k < count; both are arrays in memory, of one type, which are apart."""
+
+    buffer: str
+    offset: IndexExpr
+    source: str
+    start: IndexExpr
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
 class WideLoad:
     """array[k] = buffer[offset + k] for k < count, in one access; the offset is a multiple of the count."""
 

@@ -12,6 +12,7 @@ from compiler.codegen.nest.index import IndexExpr
 from compiler.codegen.nest.loop_ir import Accumulator, Assign, Body, For, If, Let, Reduce, Stmt, While
 from compiler.codegen.nest.matrix_product import MatrixProduct
 from compiler.codegen.nest.memory import (
+    CopyElements,
     LocalArray,
     LocalStore,
     NarrowHalves,
@@ -136,7 +137,7 @@ def _map_one(s: Stmt, f: Callable[[IndexExpr], IndexExpr]) -> Stmt:
         return replace(s, offset=f(s.offset))
     if isinstance(s, MatrixProduct):
         return s.map_indices(f)
-    if isinstance(s, NarrowHalves):
+    if isinstance(s, NarrowHalves | CopyElements):
         return replace(s, offset=f(s.offset), start=f(s.start))
     if isinstance(s, TransposeTile):
         rows, columns = (None if x is None else f(x) for x in (s.rows, s.columns))
@@ -164,6 +165,8 @@ def _indices_of(s: Stmt) -> Iterator[IndexExpr]:
             yield found
     elif isinstance(s, _PLACED):
         yield s.offset
+    elif isinstance(s, NarrowHalves | CopyElements):
+        yield from (s.offset, s.start)
     elif isinstance(s, StreamStore):
         yield from (x for x in (s.offset, s.span.base) if x is not None)
     elif isinstance(s, TransposeTile):

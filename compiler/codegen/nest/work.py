@@ -8,6 +8,7 @@ from compiler.codegen.nest.expressions import Apply, Constant
 from compiler.codegen.nest.loop_ir import Body, For, If, Let, Reduce, Stmt, While
 from compiler.codegen.nest.matrix_product import MatrixProduct
 from compiler.codegen.nest.memory import (
+    CopyElements,
     NarrowHalves,
     RepeatElements,
     StoreTransposed,
@@ -90,7 +91,7 @@ def work_of(body: Body, expensive: int = EXPENSIVE_STATEMENTS) -> int:
             )
         elif isinstance(s, StreamStore):
             total += s.span.extent
-        elif isinstance(s, WidenHalves | NarrowHalves | WideLoad | WideStore):
+        elif isinstance(s, WidenHalves | NarrowHalves | CopyElements | WideLoad | WideStore):
             total += s.count
         elif isinstance(s, TransposeTile):
             total += s.size * (s.height or s.size)

@@ -333,6 +333,10 @@ class _CPrinter(Printer):
             else:
                 self.emit(f"narrow_{name}({memory}, {s.array} + {(s.start + k).to_c()});")
 
+    def copy_elements(self, s: lir.CopyElements) -> None:
+        to, source = f"{s.buffer} + {s.offset.to_c()}", f"{s.source} + {s.start.to_c()}"
+        self.emit(f"__builtin_memcpy({to}, {source}, {s.count * self.types[s.buffer].byte_size});")
+
     def update(self, s: lir.Update) -> None:
         # Loops with updates run sequentially in C, so the update need not be atomic.
         t = self.types[s.buffer]

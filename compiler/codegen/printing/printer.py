@@ -52,6 +52,8 @@ class Printer:
             self.stream_store(s)
         elif isinstance(s, lir.WidenHalves | lir.NarrowHalves):
             self.halves(s)
+        elif isinstance(s, lir.CopyElements):
+            self.copy_elements(s)
         elif isinstance(s, lir.WideLoad):
             self.wide_load(s)
         elif isinstance(s, lir.WideStore):
@@ -152,6 +154,9 @@ class Printer:
 
     def halves(self, s: lir.WidenHalves | lir.NarrowHalves) -> None:
         raise UnsupportedError("elements are converted one by one in this language")
+
+    def copy_elements(self, s: lir.CopyElements) -> None:
+        raise UnsupportedError("elements are copied one by one in this language")
 
     def wide_load(self, s: lir.WideLoad) -> None:
         raise UnsupportedError("elements are read one by one in this language")

@@ -19,6 +19,7 @@ from compiler.codegen.nest.work import work_of
 from compiler.codegen.schedules import accumulators, lane_accumulators, stages, streams
 from compiler.codegen.schedules.aligned_stores import align_stores
 from compiler.codegen.schedules.complex_parts import divide_complex
+from compiler.codegen.schedules.copied_runs import copy_runs
 from compiler.codegen.schedules.divisions import multiply_for_divisions
 from compiler.codegen.schedules.edges import REDUCTIONS, split_edges
 from compiler.codegen.schedules.flat_functions import flatten_functions
@@ -209,7 +210,7 @@ def _with_rewritten_loops(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
     body = pair_elements(kernel, hide_single_elements(separate_columns(write_out_moves(body))))
     body = hide_strides(convert_halves(kernel, body))
     body = multiply_for_divisions(join_rows(move_uniform_values(interleave_values(body)), kernel.sizes))
-    return divide_complex(replace(kernel, body=body))
+    return copy_runs(divide_complex(replace(kernel, body=body)))
 
 
 def _with_vectors(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:

@@ -31,7 +31,7 @@ from compiler.codegen.nest.loop_ir import Body, For, LoopKind
 from compiler.codegen.nest.scalar_ops import binary
 from compiler.codegen.nest.traversal import map_bodies, names_defined, walk
 from compiler.codegen.nest.work import work_of
-from compiler.codegen.schedules.few_elements import LONGEST_MOVE, has_few_elements
+from compiler.codegen.schedules.few_elements import LONGEST_MOVE, has_few_elements, moves_few
 from compiler.codegen.schedules.index_tests import Outcomes, outcomes_of, tests_of
 from compiler.codegen.schedules.known_tests import COPYABLE, Facts, copy_with
 from compiler.codegen.schedules.loop_transforms import has_loop, without_dead_code
@@ -46,6 +46,8 @@ REDUCTIONS = ("reduction", "column-reduction", "block")
 """The kinds of kernels whose loops over single elements are split, with those of reductions (`reduction_edges`)."""
 MIN_RANGE = 16
 """Minimum number of elements of the longest range of a loop over single elements, those of a vector."""
+LEAST_SCALAR = 2
+"""The same of a loop of which the C compiler makes no vectors: each element takes branches."""
 LEAST_APART = 8
 """The same where branches load elements that are apart: vectors of these have no masks, and load them one by one."""
 TEST_WORK = 4
@@ -65,7 +67,7 @@ COPIED = 8
 """Statements that may be copied for each of those that may be left: most copies are copied again, or are not used."""
 NARROWEST_GATHERED = 4
 """Bytes of the narrowest elements that vectors gather."""
-SHORT = 8
+SHORT = 4
 """Ranges of fewer iterations are not worth a vector."""
 
 
@@ -153,11 +155,12 @@ class _Edges:
             raise _TooManyError
         return copied
 
-    @staticmethod
-    def _has_ranges(body: Body) -> bool:
+    def _has_ranges(self, body: Body) -> bool:
         """Check whether a loop over single elements is split; short ones are faster whole, and without branches."""
         loops = (s for s in walk(body) if isinstance(s, For) and s.kind is LoopKind.INDEPENDENT and s.base is None)
-        return any(not has_loop(s.body) and worthwhile_ranges(s, tests_of(s)) for s in loops)
+        return any(
+            not has_loop(s.body) and worthwhile_ranges(s, tests_of(s), is_scalar=self._is_scalar(s)) for s in loops
+        )
 
     def _suffix(self) -> str:
         self.copies += 1
@@ -211,7 +214,7 @@ class _Edges:
 
     def _ranges(self, s: For, tests: Sequence[lir.IndexTest]) -> Body | None:
         """Return the loops for the ranges of a loop over single elements, or None if it should stay as it is."""
-        if not tests:
+        if not tests or moves_few(s):
             return None
         ranges = worthwhile_ranges(s, tests, self.branches == (_Branches.NONE,), has_loop(s.body) or self._is_scalar(s))
         if ranges is None or not all(isinstance(x, COPYABLE) for x in walk(s.body)):
@@ -226,13 +229,16 @@ class _Edges:
         return self._ranges(s, tests_of(s)) or (s,)
 
     def _is_scalar(self, s: For) -> bool:
-        """Check whether a loop gathers elements for which there is no vector instruction."""
-        loads = [x.value for x in walk(s.body) if isinstance(x, lir.Let) and isinstance(x.value, lir.Load)]
-        gathers = [i for i in loads if i.buffer in self._narrow]
-        if not gathers:
-            return False
+        """Check whether a loop loads elements, by indices or under a mask, for which there is no vector instruction."""
         computed = set(names_defined(s.body))
-        return any(ix.depends_on(i.offset, computed) for i in gathers)
+        if any(ix.depends_on(i.offset, computed) for i in self._narrow_loads(s.body)):
+            return True
+        branches = [x for x in walk(s.body) if isinstance(x, lir.If)]
+        return any(s.var in i.offset.variables() for x in branches for i in self._narrow_loads((*x.then, *x.otherwise)))
+
+    def _narrow_loads(self, body: Body) -> list[lir.Load]:
+        loads = (x.value for x in walk(body) if isinstance(x, lir.Let) and isinstance(x.value, lir.Load))
+        return [i for i in loads if i.buffer in self._narrow]
 
     def _range(self, s: For, tests: Sequence[lir.IndexTest], r: Range, group: int) -> For:
         var = Var(f"{s.var.name}{self._suffix()}", r.last - r.first)
@@ -353,9 +359,9 @@ def worthwhile_ranges(
         is_scalar: whether the C compiler makes no vectors of the loop as it is.
     """
     group = _group_of(tests)
-    if not tests or group > MAX_REMAINDERS or s.var.extent < LEAST_APART:
+    if not tests or group > MAX_REMAINDERS or s.var.extent < (LEAST_SCALAR if is_scalar else LEAST_APART):
         return None
-    least = LEAST_APART if _chooses_apart(s) else MIN_RANGE
+    least = LEAST_SCALAR if is_scalar else LEAST_APART if _chooses_apart(s) else MIN_RANGE
     ranges = _ranges_of(tests, s.var.extent, group)
     if ranges is None or max(r.last - r.first for r in ranges) * group < least:
         return None

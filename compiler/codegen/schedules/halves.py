@@ -70,7 +70,7 @@ def suits_halves(s: For, types: Mapping[str, T]) -> bool:
         s: the loop, bound or not.
         types: the element types of the arrays in memory.
     """
-    if s.combined or s.var.extent < FEWER[0] or (s.base is not None and s.var.extent % LANES):
+    if s.combined or s.var.extent < FEWER[-1] or (s.base is not None and s.var.extent % LANES):
         return False
     if not all(isinstance(x, lir.Let | lir.Store | lir.LocalStore) for x in s.body):
         return False
@@ -136,7 +136,7 @@ def _blocks(s: For, types: Mapping[str, T], numbers: Iterator[int]) -> Body:
     if n % lanes:
         last = Var(f"{s.var.name}u", n % lanes)
         rest = replace(s, var=last, body=_moved(s, ix.of(last) + (n - n % lanes)))
-        out += _blocks(rest, types, numbers) if last.extent >= FEWER[-1] else (rest,)
+        out += _blocks(rest, types, numbers) if last.extent >= FEWER[-1] else (replace(rest, kind=LoopKind.SERIAL),)
     return tuple(out)
 
 
