@@ -196,6 +196,21 @@ def _of_broadcast(i: HloInstruction, b: Builder) -> HloInstruction | None:
 
 
 @RULES.on(Opcode.REDUCE)
+def _of_copies(i: HloInstruction, b: Builder) -> HloInstruction | None:
+    """Reduce an array before its results are repeated, instead of each of its copies."""
+    if not _single(i) or not is_op(i.operands[0], Opcode.BROADCAST):
+        return None
+    x = i.operands[0]
+    own = [n for n, d in enumerate(x.dimensions) if d in i.dimensions]
+    kept = [d for d in range(x.shape.rank) if d not in i.dimensions]
+    if len(own) < len(i.dimensions) or set(kept) <= set(x.dimensions):
+        return None
+    inner = b.reduce(x.operands[0], i.operands[1], own, i.attributes["to_apply"])
+    dims = [kept.index(d) for n, d in enumerate(x.dimensions) if n not in own]
+    return b.broadcast(inner, i.shape.dimensions, dims)
+
+
+@RULES.on(Opcode.REDUCE)
 def _of_pieces(i: HloInstruction, b: Builder) -> HloInstruction | None:
     """Combine many arrays that are stacked to be reduced, without the stack.
 
