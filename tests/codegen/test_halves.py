@@ -64,6 +64,22 @@ PAIRS = """
     ROOT r = f16[{m},{n}] subtract(v, y)
 """
 """The first and the last number of groups of k, of which l is k - 1."""
+TURNED = """
+    a = f16[{m},{n},2] parameter(0)
+    p = f16[{m},{n}] parameter(1)
+    e = f16[{m},{n},1] slice(a), slice={{[0:{m}], [0:{n}], [0:1]}}
+    o = f16[{m},{n},1] slice(a), slice={{[0:{m}], [0:{n}], [1:2]}}
+    x = f16[{m},{n}] reshape(e)
+    y = f16[{m},{n}] reshape(o)
+    v = f16[{m},{n}] multiply(x, p)
+    w = f16[{m},{n}] multiply(y, p)
+    s = f16[{m},{n}] subtract(v, y)
+    t = f16[{m},{n}] add(w, x)
+    s1 = f16[{m},{n},1] reshape(s)
+    t1 = f16[{m},{n},1] reshape(t)
+    ROOT r = f16[{m},{n},2] concatenate(s1, t1), dimensions={{2}}
+"""
+"""Pairs that are computed from pairs, as in rotary embeddings of adjacent elements."""
 COMBINE = "combine {{ a = f16[] parameter(0) b = f16[] parameter(1) ROOT r = f16[] {combiner}(a, b) }}\n"
 ADD = "add { x = f32[] parameter(0) y = f32[] parameter(1) ROOT r = f32[] add(x, y) }\n"
 SHAPES = [(3, 16), (5, 33), (7, 100), (40, 64), (2, 3000), (1, 70000), (300, 512), (64, 15)]
@@ -95,6 +111,12 @@ def test_what_remains_over_is_converted_by_narrower_vectors(n: int) -> None:
 def test_a_copy_is_rounded_where_it_is_read(m: int, n: int) -> None:
     source = source_of("a = f32[{m},{n}] parameter(0)\n ROOT r = f16[{m},{n}] convert(a)", m, n)
     assert "o0_halves" not in source
+
+
+@pytest.mark.parametrize(("m", "n"), [(3, 32), (5, 66), (64, 400), (7, 30), (9, 8)])
+def test_pairs_of_pairs(m: int, n: int) -> None:
+    source = source_of(TURNED, m, n)
+    assert "halves(" in source[source.index("part0(") if "part0(" in source else 0 :]
 
 
 @pytest.mark.parametrize("k", [2, 3, 4])

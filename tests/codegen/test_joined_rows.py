@@ -49,8 +49,8 @@ def test_an_array_from_memory_is_read_in_order(m: int, n: int, is_joined: bool) 
 
 
 @pytest.mark.parametrize(
-    ("m", "op", "is_row"), [(1500, "tanh", True), (300, "tanh", False), (1500, "abs", False)],
-    ids=["from memory", "from a cache", "cheap"],
+    ("m", "op", "is_row"), [(1500, "tanh", True), (300, "tanh", False), (1500, "abs", True), (200, "abs", False)],
+    ids=["from memory", "from a cache", "cheap from memory", "cheap from a cache"],
 )  # fmt: skip
 def test_whole_rows_are_one_tile_if_functions_of_them_are_stored(m: int, op: str, is_row: bool) -> None:
     text = f"""
@@ -67,7 +67,7 @@ def test_whole_rows_are_one_tile_if_functions_of_them_are_stored(m: int, op: str
 def test_whole_rows_from_memory_are_one_tile() -> None:
     reducer = REDUCER.format(t="f32", op="maximum")
     assert "_lanes[3000]" in checked(SUMS.format(t="f32", to="f32", m=1500, n=3000), Schedule(threads=0), reducer)
-    narrow = checked(SUMS.format(t="f32", to="f32", m=150, n=3000), Schedule(threads=0), reducer)
+    narrow = checked(SUMS.format(t="f32", to="f32", m=80, n=3000), Schedule(threads=0), reducer)
     assert "_lanes[3000]" not in narrow
 
 

@@ -167,3 +167,20 @@ def test_values_that_parts_of_a_loop_share_have_arrays_of_their_own(t: str) -> N
     ROOT r = {t}[127,12,19] logistic(l)
     """
     assert "_shared[" in checked(text, Schedule())
+
+
+@pytest.mark.parametrize(("op", "shared"), [("tanh", True), ("negate", False)])
+@pytest.mark.parametrize(("batch", "rows", "columns"), [(16, 100, 10), (33, 40, 5), (20, 64, 300)])
+def test_functions_of_rows_that_a_batch_of_matrices_is_summed_by(
+    op: str, shared: bool, batch: int, rows: int, columns: int
+) -> None:
+    text = f"""
+    x = f32[{batch},{rows},{columns}] parameter(0)
+    y = f32[{batch},{rows}] parameter(1)
+    f = f32[{batch},{rows}] {op}(y)
+    b = f32[{batch},{rows},{columns}] broadcast(f), dimensions={{0,1}}
+    p = f32[{batch},{rows},{columns}] multiply(x, b)
+    z = f32[] constant(0)
+    ROOT r = f32[{batch},{columns}] reduce(p, z), dimensions={{1}}, to_apply=add_f32
+    """
+    assert ("_shared[" in checked(text, Schedule(), SUM)) == shared

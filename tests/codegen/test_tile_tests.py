@@ -74,7 +74,7 @@ PARTS = """
 
 
 @pytest.mark.parametrize("schedule", [Schedule(threads=0, splits=1), Schedule(), Schedule(splits=3, columns=32)])
-@pytest.mark.parametrize(("rows", "half"), [(40, 512), (40, 500), (300, 1024)])
+@pytest.mark.parametrize(("rows", "half"), [(40, 512), (40, 500), (100, 1024)])
 def test_columns_of_a_concatenation_are_summed_without_branches_in_the_loops(
     rows: int, half: int, schedule: Schedule
 ) -> None:

@@ -94,6 +94,18 @@ def test_large_arrays(t: str) -> None:
     assert checked(1500, 1301, t) == "transpose"
 
 
+@pytest.mark.parametrize("t", ["pred", "s4", "u8", "s16", "f16", "bf16", "f32", "s64", "c64"])
+@pytest.mark.parametrize(
+    ("m", "n"), [(100, 128), (130, 65), (65, 500), (1000, 37), (512, 1024), (500, 16), (500, 8), (500, 24), (104, 32)]
+)
+def test_what_is_only_moved_goes_from_memory_to_memory(t: str, m: int, n: int) -> None:
+    fused = running.fused(f"a = {t}[{m},{n}] parameter(0)\n ROOT r = {t}[{n},{m}] transpose(a), dimensions={{1,0}}")
+    case = running.case_of(fused, running.random_args(fused.parameter_shapes, np.random.default_rng(0)), "c")
+    assert running.problem(running.run_c([case])[0], case) is None
+    pitch = m * fused.parameter_shapes[0].element_type.byte_size
+    assert ("_tile[" in case.spec.source) == (pitch % 2048 == 0)
+
+
 @pytest.mark.parametrize(("m", "n"), [(100, 128), (130, 65), (70, 40)])
 def test_transposes_with_values_of_rows(m: int, n: int) -> None:
     text = f"""

@@ -66,12 +66,13 @@ class TransposeTile:
     """array[to + a * size + b] = buffer[offset + a + b * stride] for a < rows and b < columns, both at most `size`.
 
     Attributes:
-        array: a local array of size * size elements.
+        array: a local array of size * size elements, or an array argument.
         buffer, offset, stride: where the elements are read: an array argument, or a local array of f32 or f64.
         size: edge of the tile.
         rows, columns: index expressions whose values may exceed `size`; None for whole tiles.
         height: number of rows of a tile that is no square, whose array has height * size elements; 0 for a square.
         to: where the tile begins in the array.
+        pitch: distance of the rows of the tile in the array; 0: `size`.
     """
 
     array: str
@@ -83,6 +84,7 @@ class TransposeTile:
     columns: IndexExpr | None = None
     height: int = 0
     to: IndexExpr = _START
+    pitch: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -363,7 +363,8 @@ class _CPrinter(Printer):
             bounds[0] = str(s.height) if s.rows is None else f"TILE_ROOM({s.rows.to_c()}, {s.height})"
         source = f"{s.buffer} + {s.offset.to_c()}"
         begin = "" if s.to.factor == 0 else f"{s.to.to_c()} + "
-        if not t.is_half and (COMPUTE_TYPES[t] != STORAGE_TYPES[t] or t.bits < 8):
+        is_moved = bool(s.pitch)  # as it is in memory
+        if not is_moved and not t.is_half and (COMPUTE_TYPES[t] != STORAGE_TYPES[t] or t.bits < 8):
             # One row at a time: reads are contiguous, and what is written stays in the first-level cache.
             self.emit(f"for (index_t b = 0; b < {bounds[1]}; b++)")
             element = self.converted("tile_row[a]", t)
@@ -374,18 +375,19 @@ class _CPrinter(Printer):
             return
         if s.height == s.stride and t.bits == 32 and s.columns is None and s.size % 16 == 0:
             self.emit(
-                f"transpose_rows_32((tile_item_32 *){s.array}, (const tile_item_32 *)({source}), "
-                f"{s.stride}, {s.size}, {s.size});"
+                f"transpose_rows_32((tile_item_32 *)({begin}{s.array}), (const tile_item_32 *)({source}), "
+                f"{s.stride}, {s.pitch or s.size}, {s.size});"
             )
             return
-        if t.bits < 32:
+        bits = 8 * t.byte_size
+        if bits < 32:
             self.helpers["transpose_narrow.h"] = None
-        name = t.name if t.is_half else str(t.bits)
+        name = t.name if t.is_half else str(bits)
         array = f"({begin}{s.array})" if begin else s.array
-        array = array if t.is_half else f"(tile_item_{t.bits} *){array}"
+        array = array if t.is_half else f"(tile_item_{bits} *){array}"
         self.emit(
-            f"transpose_tile_{name}({array}, (const tile_item_{t.bits} *)({source}), "
-            f"{s.stride}, {s.size}, {bounds[0]}, {bounds[1]});"
+            f"transpose_tile_{name}({array}, (const tile_item_{bits} *)({source}), "
+            f"{s.stride}, {s.pitch or s.size}, {bounds[0]}, {bounds[1]});"
         )
 
     def store_transposed(self, s: lir.StoreTransposed) -> None:

@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from compiler.codegen.nest import loop_ir as lir
+from compiler.codegen.nest.index import Var
 from compiler.codegen.nest.loop_ir import Body, For
 from compiler.codegen.nest.traversal import map_bodies, names_used, walk
 from compiler.ir.types import PrimitiveType as T
@@ -43,15 +45,15 @@ class _Runs:
     written: set[str]
     uses: Mapping[str, int]
 
-    def body(self, body: Body) -> Body:
-        """Return the statements of a body outside of vector loops, with their runs as copies."""
+    def body(self, body: Body, var: Var | None = None) -> Body:
+        """Return the statements of a body, of a loop over a variable, outside of vector loops with runs as copies."""
         loads = {s.name: s.value for s in body if isinstance(s, lir.Let) and isinstance(s.value, lir.Load)}
         out: list[lir.Stmt] = []
         run: list[tuple[lir.Store, lir.Load]] = []
         copied: set[str] = set()
 
         def end_run() -> None:
-            if len(run) > 1 and (len(run) != TRIPLE or self.types[run[0][0].buffer].byte_size == 1):
+            if len(run) > 1 and not self._is_dense_triple(run, var):
                 store, load = run[0]
                 out.append(lir.CopyElements(store.buffer, store.offset, load.buffer, load.offset, len(run)))
                 copied.update(store.value for store, _ in run if self.uses[store.value] == 1)
@@ -67,8 +69,9 @@ class _Runs:
                 run.append((s, load))
             else:
                 end_run()
+                inner = s.var if isinstance(s, For) else var
                 is_vector = isinstance(s, For) and s.kind.is_vector
-                out.append(s if is_vector else map_bodies(s, self.body))
+                out.append(s if is_vector else map_bodies(s, partial(self.body, var=inner)))
         end_run()
         return tuple(s for s in out if not isinstance(s, lir.Let) or s.name not in copied)
 
@@ -76,6 +79,11 @@ class _Runs:
         """Check for a store of an element of an array that nothing writes, as it is."""
         t = self.types.get(s.buffer)
         return t is not None and self.types.get(load.buffer) is t and load.buffer not in self.written
+
+    def _is_dense_triple(self, run: Sequence[tuple[lir.Store, lir.Load]], var: Var | None) -> bool:
+        store, _ = run[0]
+        is_dense = var is not None and store.offset.coefficient(var) == TRIPLE
+        return is_dense and len(run) == TRIPLE and self.types[store.buffer].byte_size > 1
 
     def _continues(self, run: Sequence[tuple[lir.Store, lir.Load]], s: lir.Store, load: lir.Load) -> bool:
         """Check whether an element follows the last one of a run where it is read and where it is written."""

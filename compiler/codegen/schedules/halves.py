@@ -78,9 +78,9 @@ def suits_halves(s: For, types: Mapping[str, T]) -> bool:
     sources, targets = ([(x.buffer, x.offset) for x in accessed] for accessed in (read, written))
     changed = {buffer for buffer, _ in targets}
     in_place = all(at in targets for at in sources if at[0] in changed)
-    if not in_place or not are_apart(written, s.var.extent):
-        return False
     halves = [_halves_of(accessed, s.var, types) for accessed in (sources, targets)]
+    if not in_place or not _stores_apart(written, s.var, halves[1]):
+        return False
     is_arithmetic = any(
         isinstance(x, lir.Let) and isinstance(x.value, lir.Apply) and x.value.op.opcode not in MOVES
         and x.value.op.type.is_float
@@ -104,6 +104,22 @@ def _halves_of(
             distance = _distance(offset, var)
             found.setdefault((name, distance, offset - offset.const), set()).add(offset.const)
     return found
+
+
+def _stores_apart(
+    written: Sequence[lir.Store], var: Var, halves: Mapping[tuple[str, int, IndexExpr], set[int]]
+) -> bool:
+    """Check whether a loop stores to different elements, of which those of a group are stored together."""
+    if len({(x.buffer, x.offset) for x in written}) < len(written):
+        return False
+    firsts = [x for x in written if x.offset.const == _first(x, var, halves)]
+    return are_apart(firsts, var.extent * max((distance for _, distance, _ in halves), default=1))
+
+
+def _first(x: lir.Load | lir.Store, var: Var, halves: Mapping[tuple[str, int, IndexExpr], set[int]]) -> int:
+    """Return the constant part of the index of the first element of an access's group, or of its own element."""
+    constant, distance = x.offset.const, _distance(x.offset, var)
+    return constant if distance == 1 else min(halves.get((x.buffer, distance, x.offset - constant), {constant}))
 
 
 def _are_whole_groups(halves: Mapping[tuple[str, int, IndexExpr], set[int]]) -> bool:
@@ -216,10 +232,9 @@ def _place(
     x: lir.Load | lir.Store, lane: Var, halves: Mapping[tuple[str, int, IndexExpr], set[int]]
 ) -> tuple[IndexExpr, IndexExpr, int]:
     """Return where in memory a block of the groups of an access begins, its place there, and the size of the block."""
-    distance, constant = _distance(x.offset, lane), x.offset.const
-    first = constant if distance == 1 else min(halves[x.buffer, distance, x.offset - constant])
-    start = x.offset.substitute({lane: ix.const(0)}) - (constant - first)
-    return start, ix.of(lane) * distance + (constant - first), distance * lane.extent
+    distance, place = _distance(x.offset, lane), x.offset.const - _first(x, lane, halves)
+    start = x.offset.substitute({lane: ix.const(0)}) - place
+    return start, ix.of(lane) * distance + place, distance * lane.extent
 
 
 def _accesses(body: Body) -> tuple[list[lir.Load], list[lir.Store]]:

@@ -281,11 +281,12 @@ def _tile(s: lir.Stmt, tiling: Tiling) -> lir.Stmt:
     inner: lir.Stmt = bounded(For(b_in, LoopKind.INDEPENDENT, inside), b_out, b.extent, width)
     of_row = map_indices(lets, lambda i: i.substitute(mapping))
     inner = bounded(For(a_in, LoopKind.SERIAL, (*of_row, inner)), a_out, a.extent, height)
+    moved = _moved_tile(staged, inside, a_in, b_in)
     walk = [*(a_out if f is outer else f.var for f in nest[:-1]), b_out]
     if tiling.outer_first:
         at = walk.index(a_out)
         walk[at], walk[-1] = b_out, a_out
-    body: Body = (*staged, inner)
+    body: Body = (*staged, inner) if moved is None else (moved,)
     for var in reversed(walk):
         body = (For(var, LoopKind.INDEPENDENT, body),)
     return body[0]
@@ -341,6 +342,29 @@ def _staged(body: Body, a: tuple[Var, Var, int], b: tuple[Var, Var, int]) -> tup
     return tuple(before), tuple(out)
 
 
+def _moved_tile(staged: Body, inside: Body, row: Var, column: Var) -> lir.TransposeTile | None:
+    """Return what transposes a tile from memory to memory, or None if its elements are not only moved.
+
+    Rows of the result whose lines evict each other from the first-level cache are written one after the other.
+    """
+    if len(staged) != 2 or len(inside) != 2:
+        return None
+    array, tile = staged
+    load, store = inside
+    if not isinstance(array, lir.LocalArray) or not isinstance(tile, lir.TransposeTile):
+        return None
+    if not isinstance(load, lir.Let) or not isinstance(store, lir.Store) or store.value != load.name:
+        return None
+    pitch = store.offset.coefficient(row)
+    to = store.offset.substitute({row: IndexExpr(), column: IndexExpr()})
+    if store.offset != to + ix.of(row) * pitch + ix.of(column) or pitch <= 1:
+        return None
+    lines = LINES * WAY_BYTES // math.gcd(pitch * SCALAR_BYTES[array.type], WAY_BYTES)
+    if array.type.is_half or lines < row.extent:
+        return None
+    return replace(tile, array=store.buffer, to=to, pitch=pitch)
+
+
 def iterations(s: For, var: Var, start: int) -> For:
     """Return the iterations of a loop from `start` on, as many as another variable has values."""
     at = IndexExpr(((var, 1),), start)
@@ -384,13 +408,14 @@ def flat_nest(s: For) -> tuple[tuple[Var, ...], Body] | None:
         s = inner
 
 
-_LOOPS = frozenset({For, lir.While, lir.Reduce, lir.Sort, lir.SortByKey, lir.ForFlagged, lir.MatrixProduct})
+_TILES = frozenset({lir.MatrixProduct, lir.TransposeTile})
+_LOOPS = _TILES | {For, lir.While, lir.Reduce, lir.Sort, lir.SortByKey, lir.ForFlagged}
 
 
 def has_loop(body: Body) -> bool:
-    """Check whether the statements contain a loop of any kind or a matrix product."""
+    """Check whether the statements contain a loop of any kind, a matrix product or the transposition of a tile."""
     if not has_compound(body):  # most bodies that are asked about
-        return lir.MatrixProduct in map(type, body)
+        return not _TILES.isdisjoint(map(type, body))
     return any(type(s) in _LOOPS for s in walk(body))
 
 
