@@ -1,4 +1,4 @@
-"""Arrays of complex numbers that a kernel takes apart and makes of parts are arrays of floats."""
+"""Arrays of complex numbers of which a kernel only uses the parts are arrays of floats."""
 
 from __future__ import annotations
 

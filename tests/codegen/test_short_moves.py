@@ -73,7 +73,7 @@ def test_padding_of_elements_of_all_sizes(t: str, size: int, c: int) -> None:
 def test_what_shares_memory_with_a_result_is_not_copied() -> None:
     arguments = (lir.Argument("p0", T.F32, 8, False), lir.Argument("o0", T.F32, 8, True))
     moves = [(f"v{n}", ix.const(n)) for n in range(4)]
-    body = (
+    body: lir.Body = (
         *(lir.Let(name, T.F32, lir.Load("p0", at)) for name, at in moves),
         *(lir.Store("o0", at, name) for name, at in moves),
     )

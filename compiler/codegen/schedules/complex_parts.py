@@ -1,4 +1,4 @@
-"""Arrays of complex numbers that a kernel only takes apart and makes of parts are arrays of the parts.
+"""Arrays of complex numbers of which a kernel only uses the parts are arrays of floats.
 
 A complex number is held as an integer of 64 bits, of which gcc 12 shifts and narrows vectors to get the parts. Where it
 sees pairs of adjacent floats from which it computes other pairs, it computes both in one vector: a product takes three
@@ -80,7 +80,7 @@ def _held(statements: Iterable[lir.Stmt], arrays: set[str]) -> set[str]:
 def _apart(statements: Iterable[lir.Stmt], arrays: set[str]) -> set[str]:
     """Return those of some arrays that a vector loop accesses in which gcc would not compute pairs of adjacent floats.
 
-    It does so where all results are such pairs, too: it takes them apart by more instructions than it takes integers.
+    It does so where all results are such pairs, too. Otherwise it takes more instructions than integers need.
     """
     found: set[str] = set()
     for s in statements:
