@@ -15,6 +15,7 @@ from compiler.passes.dots.convolution_patches import is_gathered
 from compiler.passes.dots.dot_strength_reduction import suits_tiles
 from compiler.passes.dots.features_last import FeaturesLast
 from compiler.passes.dots.sliding_windows import LongFilterPadding, WindowPadding
+from compiler.passes.expanders.complex_expander import ComplexExpander
 from compiler.passes.pipelines.default import (
     expand_products,
     expand_transforms,
@@ -74,6 +75,7 @@ def lower_for(module: HloModule, backend: Backend, target: BuildTarget, known: K
     WindowPadding(sums_windows).run(module)
     if backend.language == C.name:
         LongFilterPadding(library_computes).run(module)
+        ComplexExpander(wide=True, wide_products=True).run(module)
     if language.staged:
         expand_transforms(module, keeps)
         select_updates(module)

@@ -1,4 +1,4 @@
-"""The implementation of the parts of c128 on a GPU: kernels of pairs of f64, which are the same memory.
+"""The implementation of the parts of c128: kernels of pairs of f64, which are the same memory.
 
 A kernel holds no value of 16 bytes. Passes compute on the parts, so that c128 remains in arguments, results and what
 libraries take.
@@ -22,15 +22,15 @@ _PARTS = {Opcode.REAL: 0, Opcode.IMAG: 1}
 
 
 def _is_part(i: HloInstruction, backend: str) -> bool:
-    """Check for an op between c128 and its parts on a GPU."""
-    if backend != "cuda" or i.opcode not in (*_PARTS, Opcode.COMPLEX):
+    """Check for an op between c128 and its parts on a backend with kernels."""
+    if backend not in ("cpu", "cuda") or i.opcode not in (*_PARTS, Opcode.COMPLEX):
         return False
     types = (i.shape.element_type, i.operand(0).shape.element_type)
     return T.C128 in types and not i.shape.is_dynamic and i.shape.num_elements > 0
 
 
 def _refusal(i: HloInstruction, backend: str) -> str | None:
-    return None if _is_part(i, backend) else f"%{i.name} has no part of a c128 on a GPU"
+    return None if _is_part(i, backend) else f"%{i.name} has no part of a c128"
 
 
 def _emit(

@@ -413,11 +413,30 @@ ENTRY e {
 """
 
 
-def test_sorts_windows_products_and_scattered_sums_are_computed_in_kernels() -> None:
-    executable = compile(parse(COLLECTED), backend="cpu")
+@pytest.mark.parametrize("dtype", ["complex64", "complex128"])
+def test_sorts_windows_products_and_scattered_sums_are_computed_in_kernels(dtype: str) -> None:
+    text = COLLECTED if dtype == "complex64" else COLLECTED.replace("c64", "c128").replace("f32", "f64")
+    executable = compile(parse(text), backend="cpu")
     assert not [t for t in executable.thunks if isinstance(t, HostThunk)]
     rng = np.random.default_rng(0)
-    x = (rng.integers(-2, 3, (6, 40)) + 1j * rng.integers(-2, 3, (6, 40))).astype(np.complex64)
+    x = (rng.integers(-2, 3, (6, 40)) + 1j * rng.integers(-2, 3, (6, 40))).astype(dtype)
     n, rows = np.arange(240, dtype=np.int32).reshape(6, 40), np.array([0, 3, 9, 3, -1, 0], np.int32)
-    for got, want in zip(executable(x, n, rows), evaluate(parse(COLLECTED), [x, n, rows]), strict=True):
+    for got, want in zip(executable(x, n, rows), evaluate(parse(text), [x, n, rows]), strict=True):
         np.testing.assert_array_equal(got, want)
+
+
+def test_matrix_products_of_c128_are_computed_in_kernels_on_a_cpu() -> None:
+    text = """HloModule m
+    ENTRY e {
+      x = c128[7,30] parameter(0)
+      y = c128[30,9] parameter(1)
+      p = c128[7,9] dot(x, y), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+      ROOT r = c128[7,9] exponential(p)
+    }"""
+    executable = compile(parse(text), backend="cpu")
+    assert not [t for t in executable.thunks if isinstance(t, HostThunk)]
+    rng = np.random.default_rng(0)
+    shapes = ((7, 30), (30, 9))
+    parts = [(rng.normal(size=s), rng.normal(size=s)) for s in shapes]
+    x, y = (real + 1j * imaginary for real, imaginary in parts)
+    np.testing.assert_allclose(executable(x, y)[0], evaluate(parse(text), [x, y])[0], rtol=1e-12)

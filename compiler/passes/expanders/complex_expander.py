@@ -41,11 +41,13 @@ class ComplexExpander:
 
     Attributes:
         wide: whether all this holds for c128, too, but for matrix products: where kernels read and make their parts.
+        wide_products: whether to expand matrix products of c128 as well, for which a GPU has a library.
         in_loops: whether to change only programs with a loop that carries complex numbers.
     """
 
     name: ClassVar[str] = "complex-expander"
     wide: bool = False
+    wide_products: bool = False
     in_loops: bool = False
 
     def run(self, module: HloModule) -> bool:
@@ -60,7 +62,7 @@ class ComplexExpander:
         for computation in module.control_flow_computations():
             if computation in treated:
                 changed |= _expand_sorts(module, computation, self.wide)
-                changed |= _expand_single_ops(module, computation, self.wide)
+                changed |= _expand_single_ops(module, computation, self.wide, self.wide_products)
                 changed |= _expand(computation, self.wide)
         return changed
 
@@ -134,10 +136,16 @@ def _parts_of(b: Builder, x: HloInstruction) -> tuple[HloInstruction, HloInstruc
 # ---- sequences
 
 
-def _expand_single_ops(module: HloModule, computation: HloComputation, wide: bool) -> bool:
+def _expand_single_ops(module: HloModule, computation: HloComputation, wide: bool, wide_products: bool = False) -> bool:
     """Compute from the parts of their operands what is no array of complex numbers, sums, and matrix products."""
     fixed = pinned(computation)
-    found = [i for i in computation.post_order() if i not in fixed and i.opcode in _SINGLE_OPS and _has_parts(i, wide)]
+    found = [
+        i
+        for i in computation.post_order()
+        if i not in fixed
+        and i.opcode in _SINGLE_OPS
+        and _has_parts(i, wide_products if i.opcode is Opcode.DOT else wide)
+    ]
     changed = False
     for i in found:
         made = _SINGLE_OPS[i.opcode](Builder(computation), i, module)
@@ -175,7 +183,7 @@ def _has_parts(i: HloInstruction, wide: bool) -> bool:
     x = i.operand(0)
     if not _is_complex(x):
         return False
-    if x.shape.element_type is PrimitiveType.C64 or (wide and i.opcode is not Opcode.DOT):
+    if x.shape.element_type is PrimitiveType.C64 or wide:
         return True
     return i.opcode is Opcode.ABS and _is_expanded(x)
 
