@@ -55,7 +55,7 @@ def hlo_text_of(data: bytes, where: str) -> str:
         where: what messages call it.
     """
     if data.startswith(_BYTECODE):
-        return str(stablehlo(data))
+        return str(stablehlo(data, where))
     try:
         text = data.decode("utf-8-sig")  # without the byte order mark with which some editors start a file
     except UnicodeDecodeError:
@@ -68,4 +68,4 @@ def hlo_text_of(data: bytes, where: str) -> str:
         )
     if text.lstrip().startswith("HloModule") or not _MLIR.search(text):
         return text
-    return str(stablehlo(text))
+    return str(stablehlo(text, where))

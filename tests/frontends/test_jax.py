@@ -73,6 +73,10 @@ def test_mlir_bytecode_is_read() -> None:
 def test_what_is_not_stablehlo_is_refused_in_one_message() -> None:
     with pytest.raises(HloSyntaxError, match="not StableHLO"):
         stablehlo("module { nonsense }")
+    with pytest.raises(
+        HloSyntaxError, match=r"f\.mlir:2:3: this is not StableHLO: custom op 'stablehlo\.foo' is unknown"
+    ):
+        stablehlo("module {\n  stablehlo.foo\n}", "f.mlir")
     with pytest.raises(HloSyntaxError, match=r"HLO text.*parse"):
         stablehlo("HloModule m\nENTRY e { ROOT p = f32[] parameter(0) }")
     with pytest.raises(ArgumentError, match="NoneType"):
