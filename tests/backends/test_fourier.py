@@ -59,7 +59,17 @@ def test_transforms_of_small_prime_factors_are_kernels(n: int) -> None:
     assert problem(exe(x), Reference.of(parse(text), [x])) is None
 
 
-@pytest.mark.parametrize(("kind", "n"), [("FFT", 131), ("IRFFT", 6561), ("FFT", 1 << 17)])
+@pytest.mark.parametrize("kind", ["RFFT", "IRFFT"])
+@pytest.mark.parametrize(("dims", "wide"), [((3375,), False), ((9, 1155), False), ((2, 375), True)])
+def test_long_lines_of_an_odd_number_of_real_numbers_are_divided(kind: str, dims: tuple[int, ...], wide: bool) -> None:
+    text, x = transform(kind, dims, dims[-1:], wide)
+    exe = compile(text)
+    (kernel,) = exe.kernels
+    assert "whole[" in kernel.source
+    assert problem(exe(x), Reference.of(parse(text), [x])) is None
+
+
+@pytest.mark.parametrize(("kind", "n"), [("FFT", 131), ("IRFFT", 59049), ("FFT", 1 << 17)])
 def test_other_transforms_are_made_by_scipy(kind: str, n: int) -> None:
     text, x = transform(kind, (n,), (n,), False)
     exe = compile(text)

@@ -4,8 +4,8 @@ The dimensions are transformed one after the other. The lines of a group, one fo
 the stack with their elements side by side, which transposes them if they lie along the last dimension. Few lines, and
 long ones, are divided instead: as a matrix whose columns and rows are transformed (Bailey, FFTs in external or
 hierarchical memory, 1990), so that the lines of a group are columns of one line. A transform of an even number of real
-numbers is a complex one of half the length. `fourier.h` has the passes; lengths with large prime factors are left to
-SciPy (`fourier`).
+numbers is a complex one of half the length, that of an odd number one of the whole length. `fourier.h` has the passes;
+lengths with large prime factors are left to SciPy (`fourier`).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ LONGEST = 1024
 LONGEST_COLUMN = 4096
 """The same for lines that are not along the last dimension; they cannot be divided."""
 LONGEST_DIVIDED = 512 * 1024
-"""Bytes of the longest divided line, a copy of which is kept on the stack."""
+"""Bytes of the longest divided line, a copy of which is kept on the stack; of an odd number of real ones three."""
 WIDTHS = {"#ifdef __AVX512F__": 64, "#else": 32}
 """Bytes of a vector by the condition of the C preprocessor. If a processor has narrower ones, gcc makes scalar code."""
 _GRAIN = 20_000
@@ -85,6 +85,11 @@ class _Axis:
         return self.kind in ("RFFT", "IRFFT") and self.length % 2 == 0
 
     @property
+    def widened(self) -> bool:
+        """Whether the numbers of a real line become complex ones first, because their number is odd."""
+        return self.kind in ("RFFT", "IRFFT") and not self.halved
+
+    @property
     def pitches(self) -> tuple[int, int]:
         """Numbers from one line along the last dimension to the next: in the operand and in the result."""
         real, spectrum = self.length, 2 * (self.length // 2 + 1)
@@ -93,12 +98,13 @@ class _Axis:
     def divided(self, lanes: int) -> tuple[int, int] | None:
         """Return the numbers of rows and columns of a line that is divided, or None if it is not."""
         n = self.points
-        if self.inner > 1 or (self.kind in ("RFFT", "IRFFT") and not self.halved):
+        if self.inner > 1:
             return None
         if n <= LONGEST and (self.outer > lanes // 2 or n < 4 * lanes):
             return None
         rows = next((f for f in range(math.isqrt(n), 1, -1) if n % f == 0), 1)
-        is_possible = rows >= 4 and n // rows <= LONGEST and n * self.bits // 4 <= LONGEST_DIVIDED
+        copies = 3 if self.widened else 1
+        is_possible = rows >= 4 and n // rows <= LONGEST and copies * n * self.bits // 4 <= LONGEST_DIVIDED
         return (rows, n // rows) if is_possible else None
 
     def is_possible(self) -> bool:
@@ -335,10 +341,10 @@ class _AxisCode:
             f"fourier_load_rows_TYPE(a, x + line * {pitch}, {pitch}, {pitch}, lines);",
         ]
         first = "a"
-        if a.kind == "RFFT" and not a.halved:
+        if a.kind == "RFFT" and a.widened:
             first = "b"
             lines.append(f"for (int64_t k = 0; k < {n}; k++) b[2 * k] = a[k], b[2 * k + 1] = (fourier_TYPE){{0}};")
-        elif a.kind == "IRFFT" and not a.halved:
+        elif a.kind == "IRFFT" and a.widened:
             lines += [
                 "a[1] = (fourier_TYPE){0};",
                 f"for (int64_t k = 1; k < {n // 2 + 1}; k++) "
@@ -351,7 +357,7 @@ class _AxisCode:
         lines += passes
         if a.kind == "RFFT" and a.halved:
             lines.append(f"FOURIER_UNPACK_TYPE(fourier_TYPE, {result}, {result}, {a.points}, w)")
-        elif a.kind == "IRFFT" and not a.halved:
+        elif a.kind == "IRFFT" and a.widened:
             lines.append(f"for (int64_t k = 0; k < {n}; k++) {result}[k] = {result}[2 * k];")
         count = made
         return [
@@ -369,10 +375,12 @@ class _AxisCode:
         real = self.number.real
         lines = [
             f"const {real} *from = x + item * {pitch};",
-            f"{real} *const to = y + item * {made};",
+            f"{real} *const to = {'whole' if a.widened else f'y + item * {made}'};",
             f"{real} between[{2 * n}] __attribute__((aligned(64)));",
         ]
-        if a.kind == "IRFFT":
+        if a.widened:
+            lines = [f"{real} packed[{2 * n}], whole[{2 * n}];", *lines, *self._widened(), "from = packed;"]
+        elif a.kind == "IRFFT":
             lines += [f"{real} packed[{2 * n}];", f"FOURIER_PACK_TYPE(REAL, from, packed, {n}, w)", "from = packed;"]
         part, turns = self.part, f"{self.prefix}_turns"
         lines += [
@@ -406,9 +414,25 @@ class _AxisCode:
             f"  fourier_store_columns_TYPE({after_across}, to + 2 * row, {2 * rows}, {columns}, lines);",
             "}",
         ]
-        if a.kind == "RFFT":
+        if a.widened:
+            step = 2 if a.kind == "IRFFT" else 1
+            lines.append(f"for (int64_t k = 0; k < {made}; k++) (y + item * {made})[k] = whole[{step} * k];")
+        elif a.kind == "RFFT":
             lines.append(f"FOURIER_UNPACK_TYPE(REAL, to, to, {n}, w)")
         return lines
+
+    def _widened(self) -> list[str]:
+        """Return the statements that make an odd number of real numbers, or their spectrum, a complex line."""
+        n = self.axis.length
+        if self.axis.kind == "RFFT":
+            return [f"for (int64_t k = 0; k < {n}; k++) packed[2 * k] = from[k], packed[2 * k + 1] = 0;"]
+        return [
+            "packed[0] = from[0], packed[1] = 0;",
+            f"for (int64_t k = 1; k < {n // 2 + 1}; k++) {{",
+            f"  packed[2 * k] = packed[2 * ({n} - k)] = from[2 * k];",
+            f"  packed[2 * k + 1] = from[2 * k + 1], packed[2 * ({n} - k) + 1] = -from[2 * k + 1];",
+            "}",
+        ]
 
 
 def _root(k: int, n: int) -> complex:
