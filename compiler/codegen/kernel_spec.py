@@ -185,13 +185,17 @@ class KernelVariants:
 
     def __call__(self, schedule: Schedule) -> KernelSpec:
         """Return the kernel with a schedule, as `LoweredKernel.bind` does."""
-        k, nest = self._kernel, self._language.run_stages(self._stages, self._nest(schedule), schedule)
+        k, nest = self._kernel, self.bound_nest(schedule)
         found = self._printed.get(id(nest))
         if found is None:
             found = _spec_of(k.name, nest, self._source(nest), k.language, k.inputs, k.outputs, k.flops)
             self._printed[id(nest)] = found
             self._nests.append(nest)
         return found
+
+    def bound_nest(self, schedule: Schedule) -> lir.Kernel:
+        """Return the loop nest with a schedule, as `LoweredKernel.bound_nest` does."""
+        return self._language.run_stages(self._stages, self._nest(schedule), schedule)
 
     def _source(self, nest: lir.Kernel) -> PrintedKernel:
         """Return a nest in its language; nests that differ in the flags of their compiler alone are printed once."""

@@ -179,7 +179,7 @@ def generated_kernels(site: KernelSite, candidates: Sequence[Schedule]) -> dict[
     """
     if site.backend != BACKEND or site.default != KernelChoice() or site.spec is None:
         return {}
-    generate = kernel_generator(site.instruction, site.target.language)
+    generate = site.variants or kernel_generator(site.instruction, site.target.language)
     found: dict[KernelChoice, KernelSpec] = {}
     symbols: set[str] = set()
     for fields in ({}, *candidates):
@@ -312,6 +312,7 @@ class CodeKernels:
             return None
         choices = list(kernels)
         costs = cost_features(site, choices, [1] * len(choices))
+        site.forget_variants()
         if accesses_by_data(costs)[0]:
             self._known[key] = _Decision(site.default, "the default; which elements it accesses depends on data")
             return None

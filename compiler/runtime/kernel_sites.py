@@ -230,9 +230,8 @@ class KernelSite:
     def bound_nest(self, schedule: Schedule) -> lir.Kernel | None:
         """Return the loop nest that the generated kernel prints with a schedule; None when there is none."""
         try:
-            generate = self._generate
-            if isinstance(generate, LoweredKernel):
-                return generate.bound_nest(schedule)
+            if self.variants is not None:
+                return self.variants.bound_nest(schedule)
             return bound_loop_nest(self.instruction, self.target.language, schedule)
         except UnsupportedError:
             return None
@@ -271,16 +270,20 @@ class KernelSite:
         key = self.fingerprint, self.target.language, self.default_schedule
         found = _SPACES.get(key)
         if found is None:
-            generate = self._variants or self._generate
+            generate = self.variants or self._generate
             found = schedule_space(lambda s: kernel_code(generate, s), self.default_schedule)
             _SPACES[key] = found
         return found
 
     @cached_property
-    def _variants(self) -> KernelVariants | None:
+    def variants(self) -> KernelVariants | None:
         """The generated kernels with many schedules; None for loops, of which each is made by itself."""
         generate = self._generate
         return KernelVariants(generate, self.default_schedule) if isinstance(generate, LoweredKernel) else None
+
+    def forget_variants(self) -> None:
+        """Free the nests of `variants`: they are many, and rarely asked for again."""
+        self.__dict__.pop("variants", None)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -307,7 +310,7 @@ class KernelSite:
         found = _OFFERED.get(key)
         if found is None:
             found = _OFFERED[key] = OfferedChoices(self._offered_choices(limit, kernel))
-        self.__dict__.pop("_variants", None)  # many nests, which are rarely asked for again
+        self.forget_variants()
         self._offered = found
         return found
 
@@ -328,8 +331,8 @@ class KernelSite:
 
     def is_refused(self, choice: KernelChoice) -> bool:
         """Check whether `check` has a reason; faster for generated kernels."""
-        if choice.implementation == GENERATED and self._variants is not None:
-            return self._variants.is_change_refused(choice.schedule)
+        if choice.implementation == GENERATED and self.variants is not None:
+            return self.variants.is_change_refused(choice.schedule)
         return self.check(choice) is not None
 
     def neighbours(self, choice: KernelChoice) -> list[KernelChoice]:
