@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from compiler.backends.cpu.lapack_routines import KIND, ROUTINES
-from compiler.backends.cpu.matrix_kernels import matrix_kernel
+from compiler.backends.cpu.matrix_kernels import by_kernels, matrix_kernel
 from compiler.codegen.kernel_spec import KernelSpec
-from compiler.codegen.schedules.kernel_choice import BoundKernel
 from compiler.interpreter.custom_calls import options
 from compiler.ir.instruction import HloInstruction
 from compiler.ir.opcodes import Opcode
 from compiler.ir.types import PrimitiveType as T
 from compiler.runtime.implementations import KernelImplementation
-from compiler.runtime.thunk_emitter import ThunkEmitter
 
 __all__ = ["eigenvalues_of"]
 
@@ -95,19 +91,13 @@ _MACROS = {
 
 def eigenvalues_of(backend: str) -> KernelImplementation:
     """Return the implementation by LAPACK for one backend, given its name."""
-
-    def refusal(i: HloInstruction, target: str) -> str | None:
-        if target != backend:
-            return f"it is a kernel of the {backend} backend"
-        return None if _text(i) is not None else "it has no eigenvalues or singular values that a kernel computes"
-
-    return KernelImplementation(KIND, refusal, _emit, prefers=lambda i, target: True)
-
-
-def _emit(
-    emitter: ThunkEmitter, i: HloInstruction, operands: list[Any], thunks: list[Any], runs: float, bound: BoundKernel
-) -> Any:
-    return emitter.launch(_kernel(i), i.shape, list(operands), thunks, runs)
+    return by_kernels(
+        KIND,
+        backend,
+        _kernel,
+        lambda i: _text(i) is not None,
+        "it has no eigenvalues or singular values that a kernel computes",
+    )
 
 
 def _text(i: HloInstruction) -> tuple[str, dict[str, str | int]] | None:

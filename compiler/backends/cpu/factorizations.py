@@ -7,18 +7,15 @@ matrices of a batch are computed in parallel.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
-from compiler.backends.cpu.matrix_kernels import matrix_kernel
+from compiler.backends.cpu.matrix_kernels import by_kernels, matrix_kernel
 from compiler.codegen.kernel_spec import KernelSpec, distinct_operands
-from compiler.codegen.schedules.kernel_choice import BoundKernel
 from compiler.interpreter.custom_calls import options
 from compiler.ir.instruction import HloInstruction
 from compiler.ir.opcodes import Opcode
 from compiler.ir.shape import Shape
 from compiler.ir.types import PrimitiveType
 from compiler.runtime.implementations import KernelImplementation
-from compiler.runtime.thunk_emitter import ThunkEmitter
 
 LARGEST = 128
 """Rows of the largest matrix; LAPACK, which works on blocks, is faster with larger ones."""
@@ -256,20 +253,13 @@ class _Work:
 
 def factorizations_of(backend: str) -> KernelImplementation:
     """Return the implementation of small factorizations and triangular solves for one backend, given its name."""
-
-    def refusal(i: HloInstruction, target: str) -> str | None:
-        if target != backend:
-            return f"it is a kernel of the {backend} backend"
-        return None if _work(i) is not None else "it is no LU, QR, Cholesky or triangular solve of small real matrices"
-
-    return KernelImplementation("factorization", refusal, _emit, prefers=lambda i, target: True)
-
-
-def _emit(
-    emitter: ThunkEmitter, i: HloInstruction, operands: list[Any], thunks: list[Any], runs: float, bound: BoundKernel
-) -> Any:
-    spec = _kernel(i)
-    return emitter.launch(spec, i.shape, list(operands), thunks, runs)
+    return by_kernels(
+        "factorization",
+        backend,
+        _kernel,
+        lambda i: _work(i) is not None,
+        "it is no LU, QR, Cholesky or triangular solve of small real matrices",
+    )
 
 
 def _kernel(i: HloInstruction) -> KernelSpec:

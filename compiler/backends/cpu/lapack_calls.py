@@ -8,18 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from compiler.backends.cpu.lapack_routines import KIND, ROUTINES
-from compiler.backends.cpu.matrix_kernels import matrix_kernel
+from compiler.backends.cpu.matrix_kernels import by_kernels, matrix_kernel
 from compiler.codegen.kernel_spec import KernelSpec, distinct_operands
-from compiler.codegen.schedules.kernel_choice import BoundKernel
 from compiler.interpreter.custom_calls import options
 from compiler.ir.instruction import HloInstruction
 from compiler.ir.opcodes import Opcode
 from compiler.ir.types import PrimitiveType as T
 from compiler.runtime.implementations import KernelImplementation
-from compiler.runtime.thunk_emitter import ThunkEmitter
 
 __all__ = ["lapack_of"]
 
@@ -233,19 +230,9 @@ _CALLS: dict[str, Callable[[dict[str, int], bool], _Call]] = {
 
 def lapack_of(backend: str) -> KernelImplementation:
     """Return the implementation by LAPACK for one backend, given its name."""
-
-    def refusal(i: HloInstruction, target: str) -> str | None:
-        if target != backend:
-            return f"it is a kernel of the {backend} backend"
-        return None if _routine(i) is not None else "no kernel calls LAPACK for it"
-
-    return KernelImplementation("lapack-call", refusal, _emit, prefers=lambda i, target: True)
-
-
-def _emit(
-    emitter: ThunkEmitter, i: HloInstruction, operands: list[Any], thunks: list[Any], runs: float, bound: BoundKernel
-) -> Any:
-    return emitter.launch(_kernel(i), i.shape, list(operands), thunks, runs)
+    return by_kernels(
+        "lapack-call", backend, _kernel, lambda i: _routine(i) is not None, "no kernel calls LAPACK for it"
+    )
 
 
 def _routine(i: HloInstruction) -> str | None:

@@ -3,12 +3,51 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Any
 
 from compiler.codegen.kernel_spec import KernelSpec, spec_of_text
 from compiler.codegen.languages import C
+from compiler.codegen.schedules.kernel_choice import BoundKernel
 from compiler.ir.instruction import HloInstruction
+from compiler.runtime.implementations import KernelImplementation
+from compiler.runtime.thunk_emitter import ThunkEmitter
+
+
+def by_kernels(
+    name: str,
+    backend: str,
+    kernel: Callable[[HloInstruction], KernelSpec],
+    has_kernel: Callable[[HloInstruction], bool],
+    refusal: str,
+) -> KernelImplementation:
+    """Return the implementation of instructions of one backend that one kernel each computes.
+
+    Args:
+        name: of the implementation.
+        backend: name of the backend.
+        kernel: returns the kernel of an instruction that has one.
+        has_kernel: whether an instruction has one.
+        refusal: why others have none.
+    """
+
+    def why_refused(i: HloInstruction, target: str) -> str | None:
+        if target != backend:
+            return f"it is a kernel of the {backend} backend"
+        return None if has_kernel(i) else refusal
+
+    def emit(
+        emitter: ThunkEmitter,
+        i: HloInstruction,
+        operands: list[Any],
+        thunks: list[Any],
+        runs: float,
+        bound: BoundKernel,
+    ) -> Any:
+        return emitter.launch(kernel(i), i.shape, list(operands), thunks, runs)
+
+    return KernelImplementation(name, why_refused, emit, prefers=lambda i, target: True)
 
 
 def matrix_kernel(

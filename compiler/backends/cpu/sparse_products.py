@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
-from compiler.backends.cpu.matrix_kernels import matrix_kernel
-from compiler.codegen.schedules.kernel_choice import BoundKernel
+from compiler.backends.cpu.matrix_kernels import by_kernels, matrix_kernel
+from compiler.codegen.kernel_spec import KernelSpec
 from compiler.ir.instruction import HloInstruction
 from compiler.ir.opcodes import Opcode
 from compiler.ir.types import PrimitiveType as T
 from compiler.runtime.implementations import KernelImplementation
-from compiler.runtime.thunk_emitter import ThunkEmitter
 
 _TARGET = "cpu_csr_sparse_dense_ffi"
 _TYPES = {T.F32: "float", T.F64: "double", T.S32: "int32_t", T.S64: "int64_t"}
@@ -36,13 +34,8 @@ _PRODUCT = """\
 
 def sparse_products_of(backend: str) -> KernelImplementation:
     """Return the implementation for one backend, given its name."""
-
-    def refusal(i: HloInstruction, target: str) -> str | None:
-        if target != backend:
-            return f"it is a kernel of the {backend} backend"
-        return None if _is_product(i) else "it is no product with a matrix in compressed sparse rows"
-
-    return KernelImplementation("sparse-product", refusal, _emit, prefers=lambda i, target: True)
+    why = "it is no product with a matrix in compressed sparse rows"
+    return by_kernels("sparse-product", backend, _kernel, _is_product, why)
 
 
 def _is_product(i: HloInstruction) -> bool:
@@ -55,14 +48,11 @@ def _is_product(i: HloInstruction) -> bool:
     return t in _TYPES and types == [t, T.S32, T.S32, t]
 
 
-def _emit(
-    emitter: ThunkEmitter, i: HloInstruction, operands: list[Any], thunks: list[Any], runs: float, bound: BoundKernel
-) -> Any:
+def _kernel(i: HloInstruction) -> KernelSpec:
     depth, *rest = i.operand(3).shape.dimensions
     count, width = i.operand(0).shape.num_elements, math.prod(rest)
     macros: dict[str, str | int] = {
         "number": _TYPES[i.shape.element_type], "ROWS": i.shape.dimensions[0], "WIDTH": width, "DEPTH": depth,
         "COUNT": count,
     }  # fmt: skip
-    spec = matrix_kernel(i, "sparse-product", _PRODUCT, macros, 2 * count * width, 1, None, 1)
-    return emitter.launch(spec, i.shape, list(operands), thunks, runs)
+    return matrix_kernel(i, "sparse-product", _PRODUCT, macros, 2 * count * width, 1, None, 1)
