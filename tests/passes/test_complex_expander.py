@@ -406,15 +406,18 @@ ENTRY e {
   empty = c64[4,40] broadcast(zero), dimensions={}
   sums = c64[4,40] scatter(empty, rows, x), update_window_dims={1}, inserted_window_dims={0},
     scatter_dims_to_operand_dims={0}, index_vector_dim=1, to_apply=add
+  ones = c64[4,40] broadcast(one), dimensions={}
+  scaled = c64[4,40] scatter(ones, rows, x), update_window_dims={1}, inserted_window_dims={0},
+    scatter_dims_to_operand_dims={0}, index_vector_dim=1, to_apply=multiply
   a = c64[6,40] get-tuple-element(sorted), index=0
   b = s32[6,40] get-tuple-element(sorted), index=1
-  ROOT t = (c64[6,40], s32[6,40], c64[6,38], c64[40], c64[4,40]) tuple(a, b, windows, products, sums)
+  ROOT t = (c64[6,40], s32[6,40], c64[6,38], c64[40], c64[4,40], c64[4,40]) tuple(a, b, windows, products, sums, scaled)
 }
 """
 
 
 @pytest.mark.parametrize("dtype", ["complex64", "complex128"])
-def test_sorts_windows_products_and_scattered_sums_are_computed_in_kernels(dtype: str) -> None:
+def test_sorts_windows_products_and_scattered_values_are_computed_in_kernels(dtype: str) -> None:
     text = COLLECTED if dtype == "complex64" else COLLECTED.replace("c64", "c128").replace("f32", "f64")
     executable = compile(parse(text), backend="cpu")
     assert not [t for t in executable.thunks if isinstance(t, HostThunk)]

@@ -37,7 +37,8 @@ class ComplexExpander:
     Connected ops are expanded together, if that saves more complex ops than it adds where their values come from other
     complex ops or go to them. Arithmetic of c64 is always expanded, because kernels read and make the parts of a c64.
     So are absolute values, elementary functions, comparisons, products, sorts, matrix products and sums, those of
-    windows and of scattered updates as well. A loop carries the two parts of an element on which such ops work.
+    windows and, with products, of scattered updates as well. A loop carries the two parts of an element on which such
+    ops work.
 
     Attributes:
         wide: whether all this holds for c128, too, but for matrix products: where kernels read and make their parts.
@@ -204,22 +205,44 @@ def _sum_or_product(b: Builder, i: HloInstruction, module: HloModule) -> HloInst
     op = binary_opcode(reducer)
     if len(i.operands) != 2 or op not in (Opcode.ADD, Opcode.MULTIPLY):
         return None
+    (x, y), inits = (_parts_of(b, o) for o in i.operands)
+    if op is Opcode.MULTIPLY:
+        made = module.add(_product_of_parts(reducer, PARTS[i.shape.element_type]))
+        return _joined(b, b.add(Opcode.REDUCE, x, y, *inits, dimensions=i.dimensions, to_apply=made))
     scalar = Shape(PARTS[i.shape.element_type])
     made = module.add(HloComputation(f"{reducer.name}_of_parts"))
-    (x, y), inits = (_parts_of(b, o) for o in i.operands)
-    if op is Opcode.ADD:
-        made.root = made.add(Opcode.ADD, [made.add_parameter(n, scalar) for n in range(2)])
-        sums = (b.reduce(part, init, i.dimensions, made) for part, init in zip((x, y), inits, strict=True))
-        return b.add(Opcode.COMPLEX, *sums)
-    p, q, r, s = (made.add_parameter(n, scalar) for n in range(4))
+    made.root = made.add(Opcode.ADD, [made.add_parameter(n, scalar) for n in range(2)])
+    sums = (b.reduce(part, init, i.dimensions, made) for part, init in zip((x, y), inits, strict=True))
+    return b.add(Opcode.COMPLEX, *sums)
+
+
+def _product_of_parts(reducer: HloComputation, t: PrimitiveType) -> HloComputation:
+    """Return the product of two complex numbers as a function of four parts, which returns two."""
+    made = HloComputation(f"{reducer.name}_of_parts")
+    p, q, r, s = (made.add_parameter(n, Shape(t)) for n in range(4))
 
     def combined(joined: Opcode, *pairs: tuple[HloInstruction, HloInstruction]) -> HloInstruction:
         return made.add(joined, [made.add(Opcode.MULTIPLY, pair) for pair in pairs])
 
     real, imaginary = combined(Opcode.SUBTRACT, (p, r), (q, s)), combined(Opcode.ADD, (p, s), (q, r))
     made.root = made.add(Opcode.TUPLE, [real, imaginary])
-    product = b.add(Opcode.REDUCE, x, y, *inits, dimensions=i.dimensions, to_apply=made)
-    return b.add(Opcode.COMPLEX, *(b.add(Opcode.GET_TUPLE_ELEMENT, product, index=n) for n in range(2)))
+    return made
+
+
+def _joined(b: Builder, parts: HloInstruction) -> HloInstruction:
+    """Return the complex numbers whose parts are the elements of a tuple."""
+    return b.add(Opcode.COMPLEX, *(b.add(Opcode.GET_TUPLE_ELEMENT, parts, index=n) for n in range(2)))
+
+
+def _scattered(b: Builder, i: HloInstruction, module: HloModule) -> HloInstruction | None:
+    """Return the sums or products of the updates of a scatter."""
+    reducer = i.attributes["to_apply"]
+    if len(i.operands) != 3 or binary_opcode(reducer) is not Opcode.MULTIPLY:
+        return _sums_at_places(b, i, module)
+    operand, indices, updates = i.operands
+    made = module.add(_product_of_parts(reducer, PARTS[i.shape.element_type]))
+    operands = *_parts_of(b, operand), indices, *_parts_of(b, updates)
+    return _joined(b, b.add(Opcode.SCATTER, *operands, **{**i.attributes, "to_apply": made}))
 
 
 def _sums_at_places(b: Builder, i: HloInstruction, module: HloModule) -> HloInstruction | None:
@@ -272,7 +295,7 @@ _SINGLE_OPS: dict[Opcode, Callable[[Builder, HloInstruction, HloModule], HloInst
     Opcode.COMPARE: _comparison,
     Opcode.REDUCE: _sum_or_product,
     Opcode.REDUCE_WINDOW: _sums_at_places,
-    Opcode.SCATTER: _sums_at_places,
+    Opcode.SCATTER: _scattered,
     Opcode.DOT: _matrix_product,
     **dict.fromkeys((*FUNCTIONS, Opcode.POWER), _function),
 }
