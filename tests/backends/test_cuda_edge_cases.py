@@ -40,6 +40,10 @@ ENTRY e {
   zero = s32[] constant(0)
   ROOT r = (f32[4], s32[4]) reduce(x, i, least, zero), dimensions={1}, to_apply=greater
 }"""
+ARGMAX_OF_BYTES = (
+    ARGMAX.replace("f32[4,1021]", "s8[4,121]").replace("s32[4,1021]", "s32[4,121]").replace("-inf", "-128")
+)
+ARGMAX_OF_BYTES = ARGMAX_OF_BYTES.replace("f32", "s8")
 REPLACING = """HloModule m
 second {
   a = s8[] parameter(0)
@@ -104,6 +108,7 @@ def _with_nan() -> npt.NDArray[np.float32]:
 
 ARGUMENTS: Mapping[str, tuple[str, list[npt.NDArray[np.generic]]]] = {
     "an argmax of ties, NaN and infinities": (ARGMAX, [_with_nan()]),
+    "an argmax of bytes with ties": (ARGMAX_OF_BYTES, [RNG(5).integers(-128, -120, (4, 121)).astype(np.int8)]),
     "updates that replace each other or are outside": (
         REPLACING,
         [

@@ -63,15 +63,19 @@ def test_floats_with_ties_and_special_values(direction: str, special: float | No
             np.testing.assert_array_equal(a, b)
 
 
-@pytest.mark.parametrize(("t", "init"), [("s32", "-2147483648"), ("u8", "0")])
-def test_integers_with_the_last_of_equal_values(t: str, init: str) -> None:
-    text = module_text(t, LAST, "GT", (5, 300), 1, init)
-    x = np.random.default_rng(0).integers(0, 20, (5, 300)).astype(PrimitiveType(t).dtype)
+@pytest.mark.parametrize("n", [127, 128, 300])
+@pytest.mark.parametrize(("t", "init"), [("s32", "-2147483648"), ("u8", "0"), ("s8", "-128"), ("s16", "-32768")])
+def test_integers_with_the_last_of_equal_values(t: str, init: str, n: int) -> None:
+    text = module_text(t, LAST, "GT", (5, n), 1, init)
+    x = np.random.default_rng(0).integers(0, 20, (5, n)).astype(PrimitiveType(t).dtype)
+    x[3], x[4, -1] = 0, 100
     module = parse(text)
     assert make_pass("argmax-rewriter").run(module)
     values, places = evaluate(module, [x])
     np.testing.assert_array_equal(values, x.max(1))
-    np.testing.assert_array_equal(places, 299 - np.argmax(x[:, ::-1], 1))
+    np.testing.assert_array_equal(places, n - 1 - np.argmax(x[:, ::-1], 1))
+    (got,) = compile_hlo(text, backend="cpu")(x)[1:]
+    np.testing.assert_array_equal(got, places)
 
 
 @pytest.mark.parametrize("direction", ["GT", "LT"])

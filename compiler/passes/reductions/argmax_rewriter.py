@@ -74,29 +74,41 @@ def _split(i: HloInstruction, b: Builder, min_size: int) -> HloInstruction | Non
     has_it = b.compare(x, b.broadcast(extreme, x.shape.dimensions, kept), "EQ")
     if t.is_float:
         has_it = b.add(Opcode.OR, has_it, b.compare(x, x, "NE"))
-    # 32-bit positions: there are twice as many in a vector as of 64 bits.
-    s32 = PrimitiveType.S32
-    none = b.scalar(n if first else -1, s32)
-    positions = b.add(Opcode.IOTA, shape=x.shape.with_type(s32), iota_dimension=axis)
+    number = _type_of_positions(t, n)
+    none = b.scalar(n if first else -1, number)
+    positions = b.add(Opcode.IOTA, shape=x.shape.with_type(number), iota_dimension=axis)
     candidates = b.add(Opcode.SELECT, has_it, positions, b.broadcast(none, x.shape.dimensions, ()))
-    place = b.reduce(candidates, none, (axis,), module.add(_function(by_place, s32)))
+    place = b.reduce(candidates, none, (axis,), module.add(_function(by_place, number)))
     return b.add(Opcode.TUPLE, extreme, b.convert(place, index_type))
+
+
+def _type_of_positions(values: PrimitiveType, n: int) -> PrimitiveType:
+    """Return the narrowest type of `n` positions, and of -1, that is not narrower than the values.
+
+    A loop that compares bytes has as many positions in a vector. Floats of 16 bits are compared as f32.
+    """
+    if values.is_float:
+        return PrimitiveType.S32
+    narrow = (PrimitiveType.S8, PrimitiveType.S16)
+    return next((t for t in narrow if n <= np.iinfo(t.dtype).max and t.bits >= values.bits), PrimitiveType.S32)
 
 
 def _place_of_bool(i: HloInstruction, b: Builder, largest: bool, first: bool) -> HloInstruction:
     """Return the argmax or argmin of bools: a place of the extreme, which all have where none has it."""
     x, numbers = i.operands[:2]
-    (axis,), s32, module = i.dimensions, PrimitiveType.S32, b.computation.parent
+    (axis,), module = i.dimensions, b.computation.parent
     assert module is not None  # noqa: S101 - `_split` checked it
     n = x.shape.dimensions[axis]
-    none = b.scalar(n if first else -1, s32)
-    positions = b.add(Opcode.IOTA, shape=x.shape.with_type(s32), iota_dimension=axis)
+    number = _type_of_positions(PrimitiveType.PRED, n)
+    none = b.scalar(n if first else -1, number)
+    positions = b.add(Opcode.IOTA, shape=x.shape.with_type(number), iota_dimension=axis)
     has_it = x if largest else b.add(Opcode.NOT, x)
     candidates = b.add(Opcode.SELECT, has_it, positions, b.broadcast(none, x.shape.dimensions, ()))
-    place = b.reduce(candidates, none, (axis,), module.add(_function(Opcode.MINIMUM if first else Opcode.MAXIMUM, s32)))
+    function = _function(Opcode.MINIMUM if first else Opcode.MAXIMUM, number)
+    place = b.reduce(candidates, none, (axis,), module.add(function))
     dims = place.shape.dimensions
     is_none = b.compare(place, b.broadcast(none, dims, ()), "EQ")
-    at = b.add(Opcode.SELECT, is_none, b.broadcast(b.scalar(0 if first else n - 1, s32), dims, ()), place)
+    at = b.add(Opcode.SELECT, is_none, b.broadcast(b.scalar(0 if first else n - 1, number), dims, ()), place)
     extreme = b.add(Opcode.NOT, is_none) if largest else is_none
     return b.add(Opcode.TUPLE, extreme, b.convert(at, numbers.shape.element_type))
 
