@@ -14,6 +14,7 @@ from compiler.codegen.nest.traversal import walk
 from compiler.codegen.schedules.bind_c import bind_c
 from compiler.codegen.schedules.schedule import Schedule
 from compiler.interpreter import evaluate
+from compiler.support.processor import AVX2, AVX512, VectorUnit
 from compiler.text import parse
 
 REDUCERS = """
@@ -81,7 +82,9 @@ def arguments(rows: int, columns: int) -> list[npt.NDArray[np.float32]]:
     return [rng.standard_normal(s).astype(np.float32) for s in ((rows, columns), (rows,), (columns,))]
 
 
-@pytest.mark.parametrize("shape", [(16, 5), (100, 7), (1000, 10), (333, 15), (70, 17), (129, 20), (64, 31)], ids=str)
+@pytest.mark.parametrize(
+    "shape", [(16, 5), (100, 7), (90, 8), (1000, 10), (333, 15), (70, 16), (70, 17), (129, 20), (64, 31)], ids=str
+)
 @pytest.mark.parametrize("name", BODIES)
 def test_short_rows_have_the_results_of_the_interpreter(name: str, shape: tuple[int, int]) -> None:
     text = program(BODIES[name], *shape)
@@ -95,7 +98,7 @@ def test_short_rows_have_the_results_of_the_interpreter(name: str, shape: tuple[
     ("name", "columns", "is_transposed"),
     [
         ("maximum", 10, True), ("sum", 10, True), ("softmax", 10, True), ("maximum", 20, True), ("softmax", 20, True),
-        ("sum", 20, False), ("maximum", 8, False), ("maximum", 16, False), ("maximum", 40, False),
+        ("sum", 20, False), ("sum", 24, False), ("maximum", 40, False),
         ("distance", 10, True), ("distance", 20, False),
     ],
 )  # fmt: skip
@@ -104,7 +107,15 @@ def test_which_rows_are_transposed(name: str, columns: int, is_transposed: bool)
     assert any("transpose_rows_32(" in k.source for k in executable.kernels) == is_transposed
 
 
-@pytest.mark.parametrize("shape", [(100, 10), (1000, 7), (50, 17), (333, 24), (80, 50), (70, 63)], ids=str)
+@pytest.mark.parametrize(("columns", "unit", "is_transposed"), [(8, AVX2, True), (16, AVX2, True), (16, AVX512, False)])
+def test_vectors_decide_about_rows_that_fill_their_halves(columns: int, unit: VectorUnit, is_transposed: bool) -> None:
+    kernel = bind_c(lower(parse(program(BODIES["maximum"], 1000, columns)).entry), Schedule(unit=unit))
+    assert any(isinstance(s, lir.TransposeTile) for s in walk(kernel.body)) == is_transposed
+
+
+@pytest.mark.parametrize(
+    "shape", [(100, 8), (100, 10), (1000, 7), (70, 16), (50, 17), (333, 24), (80, 50), (70, 63)], ids=str
+)
 @pytest.mark.parametrize(
     ("t", "op", "init"),
     [

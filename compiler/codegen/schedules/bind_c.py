@@ -157,7 +157,8 @@ def _with_transposed_rows(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
     if not schedule.vector or not schedule.short:
         return kernel
     types = kernel.types
-    body = transpose_rows(flatten_rows(kernel.body, types), types, schedule.cache, kernel.kind in SORTS)
+    flat = flatten_rows(kernel.body, types)
+    body = transpose_rows(flat, types, schedule.cache, schedule.unit, kernel.kind in SORTS)
     return replace(kernel, body=body)
 
 

@@ -23,15 +23,25 @@ from compiler.codegen.schedules.row_cache import EXPENSIVE, cache_rows
 from compiler.codegen.schedules.short_loops import Copies
 from compiler.ir.opcodes import Opcode
 from compiler.ir.types import PrimitiveType as T
+from compiler.support.processor import AVX512, VectorUnit
 
 SHORTEST, WRITTEN_OUT, LONGEST = min(SHORT_ROWS), 16, 31
 """Elements of the shortest row, of the longest one whose reductions have no loops, and of the longest one."""
 LONGEST_BYTES = 63
 """Elements of the longest row of bytes."""
+LONGEST_MAXIMUM = 24
+"""Elements from which on a single extreme of each row is faster along the row."""
 STRIP = 4
 """Elements of which shuffles put several rows together; those of shorter rows are copied one by one."""
-EVEN = frozenset({8, 16, 24})
-"""Rows that fill halves of vectors: they are reduced as they are."""
+EVEN: dict[int, dict[int, tuple[int, ...]]] = {
+    64: dict.fromkeys((1, 2, 4), (8, 16, 24)),
+    32: {1: (8,), 2: (), 4: (24,)},
+}
+"""Rows that fill halves of vectors and are reduced as they are, by the bytes of a vector and of an element."""
+WHOLE = 8
+"""Rows of a multiple of so many elements are whole vectors: loops that only store them are faster along the rows."""
+TILES = {64: {1: 16, 2: 16}, 32: {1: 16, 2: 8}}
+"""Edges of the tiles in which narrow elements are transposed as they are, by the same: what is shorter is converted."""
 SORTS = frozenset({"sort", "top-k"})
 """Kinds of kernels that sort short rows as scalars; rows of any of these lengths are faster transposed."""
 BLOCKS = (64, 48, 32, 16)
@@ -56,23 +66,26 @@ class _Rows:
         return f"{self.buffer}_{'results' if self.is_result else 'rows'}"
 
 
-def transpose_rows(body: Body, types: Mapping[str, T], level: int, is_sort: bool = False) -> Body:
+def transpose_rows(
+    body: Body, types: Mapping[str, T], level: int, unit: VectorUnit = AVX512, is_sort: bool = False
+) -> Body:
     """Return a nest, before it is bound, whose loops over short rows run over blocks of transposed rows.
 
     Args:
         body: the statements.
         types: types of the arrays in memory, by name.
         level: the `cache` of the schedule.
+        unit: the vectors of the processor.
         is_sort: whether the elements of each row are sorted, as scalars.
     """
     out: list[lir.Stmt] = []
     for s in body:
-        found = _rows_of(s, types, is_sort) if isinstance(s, For) else None
-        out += [s] if found is None or not isinstance(s, For) else _in_blocks(s, found, types, level)
+        found = _rows_of(s, types, unit, is_sort) if isinstance(s, For) else None
+        out += [s] if found is None or not isinstance(s, For) else _in_blocks(s, found, types, unit, level)
     return tuple(out)
 
 
-def _rows_of(s: For, types: Mapping[str, T], is_sort: bool) -> list[_Rows] | None:
+def _rows_of(s: For, types: Mapping[str, T], unit: VectorUnit, is_sort: bool) -> list[_Rows] | None:
     """Return the short rows that a loop reads and stores; None if it does anything else with them."""
     if s.kind is not LoopKind.INDEPENDENT or s.base is not None or s.var.extent < BLOCKS[-1]:
         return None
@@ -107,10 +120,9 @@ def _rows_of(s: For, types: Mapping[str, T], is_sort: bool) -> list[_Rows] | Non
         return None
     if not all(_are_whole(found, reads[buffer].length) for buffer, found in stores.items()):
         return None
-    lengths = [r.length for r in reads.values()]
-    narrow = any(types[r.buffer].byte_size == 1 for r in reads.values())
-    is_faster = max(lengths) >= STRIP if is_sort else _is_worthwhile(s, lengths, narrow)
-    return list(reads.values()) if is_faster and _reads_rows(s, reads) else None
+    rows = list(reads.values())
+    is_faster = max(r.length for r in rows) >= STRIP if is_sort else _is_worthwhile(s, rows, types, unit)
+    return rows if is_faster and _reads_rows(s, reads) else None
 
 
 def _reads_rows(s: For, rows: Mapping[str, _Rows]) -> bool:
@@ -129,7 +141,7 @@ def _reads_rows(s: For, rows: Mapping[str, _Rows]) -> bool:
     return is_reduced or any(2 * len(found) > rows[name].length for name, found in outside.items())
 
 
-def _is_worthwhile(s: For, lengths: Sequence[int], narrow: bool) -> bool:
+def _is_worthwhile(s: For, rows: Sequence[_Rows], types: Mapping[str, T], unit: VectorUnit) -> bool:
     """Check whether a loop over rows is faster over blocks of transposed rows.
 
     Longer rows are reduced faster as they are, unless that is done several times, or functions and divisions of the
@@ -137,17 +149,23 @@ def _is_worthwhile(s: For, lengths: Sequence[int], narrow: bool) -> bool:
     """
     reductions = [x for x in s.body if isinstance(x, lir.Reduce)]
     is_costly = any(is_expensive(x) for f in s.body if isinstance(f, For) for x in f.body)
-    if max(lengths) > WRITTEN_OUT and len(reductions) < 2 and not is_costly:
+    longest, sizes = max(r.length for r in rows), {types[r.buffer].byte_size for r in rows}
+    if longest > WRITTEN_OUT and len(reductions) < 2 and not is_costly:
         combiners = {r.combiner for x in reductions for r in x.reductions}
         if not combiners or any(isinstance(x, For) for x in s.body):
             return False
-        if narrow:  # a vector has more elements than such a row
+        if 1 in sizes:  # a vector has more elements than such a row
             return True
         if combiners <= {Opcode.AND, Opcode.OR}:
             return True
-        if not combiners <= {Opcode.MAXIMUM, Opcode.MINIMUM} or max(lengths) >= max(EVEN):
+        if not combiners <= {Opcode.MAXIMUM, Opcode.MINIMUM} or longest >= LONGEST_MAXIMUM:
             return False
-    return any(n >= SHORTEST and n not in EVEN for n in lengths)
+    even = EVEN[max(unit.size, 32)]
+
+    def gains(r: _Rows) -> bool:
+        return r.length not in even[types[r.buffer].byte_size] and not (r.is_result and r.length % WHOLE == 0)
+
+    return any(r.length >= SHORTEST and gains(r) for r in rows)
 
 
 def _is_flat(s: lir.Stmt) -> bool:
@@ -193,7 +211,7 @@ def _are_whole(stores: Sequence[tuple[IndexExpr, tuple[Var, ...]]], length: int)
     return sorted(places) == list(range(length))
 
 
-def _in_blocks(s: For, rows: Sequence[_Rows], types: Mapping[str, T], level: int) -> list[lir.Stmt]:
+def _in_blocks(s: For, rows: Sequence[_Rows], types: Mapping[str, T], unit: VectorUnit, level: int) -> list[lir.Stmt]:
     """Return a loop over blocks of rows, and one over the rows that remain."""
     n = s.var.extent
     fitting = [b for b in BLOCKS if b <= n]
@@ -204,17 +222,20 @@ def _in_blocks(s: For, rows: Sequence[_Rows], types: Mapping[str, T], level: int
     arrays, before, after = list[lir.LocalArray](), list[lir.Stmt](), list[lir.Stmt]()
     for r in rows:
         t, begin = NARROW.get(types[r.buffer], types[r.buffer]), ix.of(block) * (size * r.length)
+        is_wide = types[r.buffer] not in NARROW or r.length >= TILES[max(unit.size, 32)][types[r.buffer].byte_size]
+        if is_wide and not t.is_float:
+            t = types[r.buffer]
         arrays.append(lir.LocalArray(r.array, t, r.length * size))
         if r.is_result:
             after.append(lir.StoreTransposed(r.buffer, begin, r.length, r.array, size))
             continue
         source = r.buffer
-        if types[r.buffer] in NARROW:
+        if not is_wide:
             source = f"{r.array}_wide"
             arrays.append(lir.LocalArray(source, t, r.length * size))
             before.append(_widened(r, begin, source, size, types[r.buffer]))
             begin = ix.const(0)
-        before.append(lir.TransposeTile(r.array, source, begin, r.length, size, height=r.length))
+        before.append(lir.TransposeTile(r.array, source, begin, r.length, size, height=r.length, pitch=size))
     known = {r.buffer: r for r in rows}
 
     def place(offset: IndexExpr) -> IndexExpr:
