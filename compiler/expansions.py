@@ -19,6 +19,7 @@ from compiler.codegen.languages import C, find_language
 from compiler.errors import PlanError
 from compiler.ir import HloInstruction, HloModule, Opcode
 from compiler.ir.printing import canonical_computations
+from compiler.passes.dots.convolution_patches import suits_direct
 from compiler.passes.dots.dot_strength_reduction import suits_tiles
 from compiler.passes.infrastructure.registry import make_pass
 from compiler.passes.infrastructure.sparing import sparing
@@ -208,7 +209,8 @@ def choices_of(i: HloInstruction, backend: Backend) -> tuple[str, ...]:
 def _is_kept_by_default(i: HloInstruction, backend: Backend) -> bool:
     """Check whether `lower_for` keeps an op because of what is around it; in loops, small products depend on these."""
     if i.opcode is not Opcode.DOT:
-        return i.opcode is Opcode.TOPK or has_scan(i) or (backend.language == C.name and suits_windows(i))
+        is_direct = backend.language == C.name and (suits_windows(i) or suits_direct(i))
+        return i.opcode is Opcode.TOPK or has_scan(i) or is_direct
     module = i.parent.parent if i.parent is not None else None
     return module is not None and i.parent is module.entry and backend.language == C.name and suits_tiles(i)
 

@@ -11,7 +11,7 @@ from compiler.fusion.library_fusions import wrap_library_ops
 from compiler.ir import HloInstruction, HloModule, Opcode
 from compiler.loop_packing import inside_kernel_loops, pack_loops
 from compiler.loops import KnownLoops
-from compiler.passes.dots.convolution_patches import is_gathered
+from compiler.passes.dots.convolution_patches import is_gathered, suits_direct
 from compiler.passes.dots.dot_strength_reduction import suits_tiles
 from compiler.passes.dots.features_last import FeaturesLast
 from compiler.passes.dots.sliding_windows import LongFilterPadding, WindowPadding
@@ -60,7 +60,7 @@ def lower_for(module: HloModule, backend: Backend, target: BuildTarget, known: K
     def keeps(i: HloInstruction) -> bool:
         if backend.language == C.name and suits_tiles(i) and i.parent not in inside:
             return True
-        if sums_windows(i):
+        if sums_windows(i) or (backend.language == C.name and suits_direct(i)):
             return True
         sorts = language.sorts and i.opcode in (Opcode.SORT, Opcode.TOPK) and has_kernel(i, language.name)
         return sorts or (language.scans and has_scan(i)) or is_kept(i) or library_computes(i)

@@ -1,6 +1,6 @@
 """What is left of the headroom that a map has found: its best plans beside the default plan of the present compiler.
 
-    python -m experiments.headroom_again results/headroom/corpus.jsonl [--programs N] [--out PAGE.md]
+    python -m experiments.headroom_again results/headroom/corpus.jsonl [--programs N] [--real-time] [--out PAGE.md]
 
 Rules that were changed because of a map make the default plan faster, so that the plans of the map gain less beside it.
 Plans that cannot be replayed any more, because the passes have changed, are counted apart. Writes PAGE.md and .jsonl,
@@ -103,18 +103,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--rounds", type=int, default=9, help="ABBA blocks at most (default: %(default)s)")
     parser.add_argument("--seconds", type=float, default=0.2, help="time limit of the blocks (default: %(default)s)")
     parser.add_argument("--out", type=Path, default=None, help="page to write (default: MAP_again.md)")
+    parser.add_argument("--real-time", action="store_true", help="time at real-time priority, on a busy machine")
     o = parser.parse_args(arguments)
     suite, gains = read_map(o.map)
     before: dict[str, Any] = {r["program"]: r for r in gains}
     programs = [p for p in load_suite(suite).programs if p.name in before][: o.programs]
     out = o.out or o.map.with_name(f"{o.map.stem}_again.md")
     settings = {"map": str(o.map), "rounds": o.rounds, "seconds": o.seconds}
-    with Measurer(PlanStore(":memory:"), MeasurerOptions(rounds=o.rounds, seconds=o.seconds)) as measurer:
+    options = MeasurerOptions(rounds=o.rounds, seconds=o.seconds, real_time=o.real_time)
+    with Measurer(PlanStore(":memory:"), options) as measurer:
         rows = collect(
             out.with_suffix(".jsonl"), settings, programs,
             lambda p: again_row(measurer, p, before[p.name]), len(programs),
         )  # fmt: skip
     command = f"python -m experiments.headroom_again {o.map} --rounds {o.rounds} --seconds {o.seconds}"
+    command += " --real-time" if o.real_time else ""
     sys.stdout.write(
         write_page(out, "What is left of the headroom", command, _lines(rows), _table(rows), out.with_suffix(".jsonl"))
     )

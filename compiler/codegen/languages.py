@@ -13,8 +13,9 @@ from compiler.codegen.schedules import bind_c as cpu_binding
 from compiler.codegen.schedules import bind_cuda as gpu_binding
 from compiler.codegen.schedules.observed import BindStage, bind_in_stages
 from compiler.codegen.schedules.schedule import Schedule
-from compiler.errors import UnknownNameError
+from compiler.errors import BackendError, UnknownNameError
 from compiler.support.processor import vector_unit
+from compiler.support.threads import program_threads
 
 
 @dataclass(frozen=True)
@@ -105,9 +106,21 @@ def _check_cuda(kernel: lir.Kernel, schedule: Schedule) -> None:
         _print_cuda(gpu_binding.bind_cuda(kernel, schedule), "k")  # GPUs lack some atomic updates, and sorts
 
 
+def _schedule_of_c() -> Schedule:
+    """Return the default schedule for this machine: a product is not divided for threads that programs do not get.
+
+    Each part of a product packs its columns again.
+    """
+    schedule = Schedule(unit=vector_unit())
+    try:
+        return schedule.with_values({"product.tasks": 1}) if program_threads() == 1 else schedule
+    except BackendError:  # a wrong setting is reported where programs are compiled
+        return schedule
+
+
 C = register_language(
     Language(
-        "c", Schedule(unit=vector_unit()), cpu_binding.bind_c, _print_c, cpu_binding.check_binding,
+        "c", _schedule_of_c(), cpu_binding.bind_c, _print_c, cpu_binding.check_binding,
         cpu_binding.check_room, lambda: cpu().units,
         scans=True, sorts=True, products=True, stages=cpu_binding.BIND_STAGES, run_stages=cpu_binding.run_stages,
     )

@@ -30,6 +30,7 @@ pytestmark = pytest.mark.skipif(why_unavailable() is not None, reason=str(why_un
 @pytest.fixture(autouse=True)
 def every_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(matcher, "MIN_FLOPS", 0)
+    monkeypatch.setattr(matcher, "suits_patches", lambda _: False)
     monkeypatch.setattr(matcher, "MIN_POOLING_FLOPS", 0)
     monkeypatch.setattr(matcher, "_SLOW", ("none",))
     monkeypatch.setattr(lowering, "group_products", lambda module, library: False)  # leaves small products to oneDNN
@@ -633,3 +634,30 @@ def test_running_maxima_of_few_rows_stay_with_our_scans(pad: str, fused: bool) -
     (x,) = numbers(text, 3)
     (got,), (want,) = exe(x), evaluate(module, [x])
     np.testing.assert_array_equal(got, np.asarray(want))
+
+
+@pytest.mark.parametrize(
+    ("batch", "features", "size", "outputs", "kernel", "is_computed"),
+    [
+        (1, 8, 8, 16, 3, False), (1, 16, 14, 16, 3, False), (1, 32, 14, 64, 3, True), (4, 8, 8, 16, 3, False),
+        (2, 3, 12, 6, 5, True), (1, 3, 12, 6, 5, False), (8, 16, 12, 16, 3, True),
+    ],
+)  # fmt: skip
+def test_small_convolutions_are_products_over_patches(
+    batch: int, features: int, size: int, outputs: int, kernel: int, is_computed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()
+    pad = kernel // 2
+    text = f"""
+    HloModule m
+    ENTRY e {{
+      x = f32[{batch},{features},{size},{size}] parameter(0)
+      k = f32[{outputs},{features},{kernel},{kernel}] parameter(1)
+      ROOT c = f32[{batch},{outputs},{size},{size}] convolution(x, k),
+        window={{size={kernel}x{kernel} pad={pad}_{pad}x{pad}_{pad}}}, dim_labels=bf01_oi01->bf01
+    }}"""
+    executable = compile(text)
+    assert any(isinstance(t, LibraryThunk) for t in executable.thunks) == is_computed
+    rng = np.random.default_rng(0)
+    x, k = (rng.normal(size=s.dimensions).astype(np.float32) for s in parse(text).entry.parameter_shapes)
+    np.testing.assert_allclose(executable(x, k)[0], evaluate(parse(text), [x, k])[0], rtol=1e-4, atol=1e-4)

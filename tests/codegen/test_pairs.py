@@ -69,6 +69,24 @@ PAIRED = {
         b = bf16[9,70] broadcast(y), dimensions={0}
         ROOT r = bf16[9,70] add(x, b)
         """,
+    "even and odd elements": """
+        x = bf16[6,40] parameter(0)
+        y = bf16[20] parameter(1)
+        b = bf16[6,20] broadcast(y), dimensions={1}
+        e = bf16[6,20] slice(x), slice={[0:6], [0:40:2]}
+        o = bf16[6,20] slice(x), slice={[0:6], [1:40:2]}
+        p = bf16[6,20] multiply(e, b)
+        q = bf16[6,20] multiply(o, b)
+        r = bf16[6,20] subtract(p, o)
+        s = bf16[6,20] add(q, e)
+        ROOT t = (bf16[6,20], bf16[6,20]) tuple(r, s)
+        """,
+    "pairs that begin with an odd element, and an odd number of them": """
+        x = bf16[6,40] parameter(0)
+        e = bf16[6,19] slice(x), slice={[0:6], [1:39:2]}
+        o = bf16[6,19] slice(x), slice={[0:6], [2:40:2]}
+        ROOT r = bf16[6,19] multiply(e, o)
+        """,
     "neighbours": """
         x = bf16[7,101] parameter(0)
         a = bf16[7,100] slice(x), slice={[0:7], [0:100]}

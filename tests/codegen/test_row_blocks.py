@@ -86,9 +86,21 @@ def test_values_of_rows_that_are_outputs(n: int, schedule: Schedule) -> None:
 
 def test_rows_that_overlap_by_themselves_stay_whole() -> None:
     add = REDUCERS.replace("{t}", "f32")
-    assert not _is_blocked(checked(LENGTHS.format(n=128, w=64, op="multiply"), Schedule(), add))
+    assert not _is_blocked(checked(LENGTHS.format(n=128, w=192, op="multiply"), Schedule(), add))
     assert not _is_blocked(checked(SOFTMAX.format(t="f32", n=16, w=8192), Schedule(), add))
-    assert not _is_blocked(checked(MOMENTS.format(n=128, w=64), Schedule(), add))
+    assert not _is_blocked(checked(MOMENTS.format(n=128, w=640), Schedule(), add))
+
+
+@pytest.mark.parametrize(("n", "w"), [(16, 64), (128, 100), (300, 512), (9000, 128)])
+def test_rows_that_come_from_caches_wait_for_cheap_reductions(n: int, w: int) -> None:
+    source = checked(MOMENTS.format(n=n, w=w), Schedule(), REDUCERS.replace("{t}", "f32"))
+    assert _is_blocked(source) == (n < 9000)  # 9,000 rows have 4.6 MB, which are read from memory
+
+
+@pytest.mark.parametrize(("n", "w"), [(16, 48), (100, 64), (37, 128), (9000, 128)])
+def test_rows_that_are_scaled_by_a_root(n: int, w: int) -> None:
+    source = checked(LENGTHS.format(n=n, w=w, op="multiply"), Schedule(), REDUCERS.replace("{t}", "f32"))
+    assert _is_blocked(source) == (n < 9000)
 
 
 @pytest.mark.parametrize(("n", "w"), [(8, 128), (16, 128), (97, 100), (2048, 256), (512, 512), (64, 2048)])

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -77,3 +80,11 @@ def test_the_choice_of_a_selector_reaches_the_kernel() -> None:
     assert compile(TEXT, kernel_selector=Choose(tile=0)).kernels[0].kind == "loop"
     with pytest.raises(PlanError, match="columns"):
         compile(TEXT, kernel_selector=Choose(columns=0))
+
+
+@pytest.mark.parametrize(("threads", "tasks"), [("1", "1"), ("wrong", "16")])
+def test_products_are_divided_for_threads_that_programs_get(threads: str, tasks: str) -> None:
+    code = "from compiler.codegen.languages import default_schedule; print(default_schedule('c').product.tasks)"
+    environment = {**os.environ, "HLOGYM_NUM_THREADS": threads}
+    found = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == tasks

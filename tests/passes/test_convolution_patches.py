@@ -168,6 +168,32 @@ ENTRY main {{
     assert Opcode.TRANSPOSE not in opcodes
 
 
+@pytest.mark.parametrize(
+    ("image", "kernel", "result", "attributes"),
+    [
+        ("1,3,10,12", "5,3,3,3", "1,5,10,12", "window={size=3x3 pad=1_1x1_1}, dim_labels=bf01_oi01->bf01"),
+        ("1,3,11,20", "5,3,3,4", "1,5,5,9", "window={size=3x4 stride=2x2}, dim_labels=bf01_oi01->bf01"),
+        ("3,1,9,16", "3,3,2,2", "1,2,7,14",
+         "window={size=3x2 rhs_dilate=1x2 rhs_reversal=1x0}, dim_labels=fb01_i01o->bf01"),
+        ("1,4,5,6", "4,4,2,3", "4,10,12,1",
+         "window={size=2x3 pad=1_1x2_1 lhs_dilate=2x2 rhs_reversal=0x1}, dim_labels=bf01_oi01->f01b"),
+        ("1,6,30", "7,6,5", "1,7,30", "window={size=5 pad=2_2}, dim_labels=bf0_oi0->bf0"),
+        ("1,2,4,5,9", "3,2,2,2,2", "1,3,3,4,8", "window={size=2x2x2}, dim_labels=bf012_oi012->bf012"),
+    ],
+)  # fmt: skip
+def test_planes_are_copied_by_rows(image: str, kernel: str, result: str, attributes: str) -> None:
+    module = parse(f"""
+HloModule m
+ENTRY main {{
+  x = f32[{image}] parameter(0)
+  k = f32[{kernel}] parameter(1)
+  ROOT c = f32[{result}] convolution(x, k), {attributes}
+}}""")
+    opcodes = expanded_opcodes(module, "")
+    assert opcodes.count(Opcode.DOT) == 1
+    assert Opcode.TRANSPOSE not in opcodes or "bf01_oi01->bf01" not in attributes
+
+
 def test_a_layer_and_the_gradient_of_its_weights_share_their_patches() -> None:
     module = parse("""
 HloModule m

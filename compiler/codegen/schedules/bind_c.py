@@ -197,7 +197,7 @@ def _with_short_rows(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
         body = write_out_groups(body) if schedule.short else body
         body = divide_repeats(unroll_short_loops(body, schedule.short), schedule.short)
     if schedule.stages and schedule.vector:
-        body = split_rows(block_rows(stage_rows(body, schedule.stages)))
+        body = split_rows(block_rows(stage_rows(body, schedule.stages), kernel.sizes))
     return replace(kernel, body=body)
 
 

@@ -2,7 +2,8 @@
 
 A bf16 is the upper half of a float. A vector of pairs becomes two vectors of floats by a shift and a mask, and two
 vectors of floats become one of pairs in the same way. Vectors of single elements must be widened and narrowed, which
-moves numbers between lanes and takes three times as many instructions.
+moves numbers between lanes and takes three times as many instructions. Loops that read the even and the odd elements of
+an array, which compilers load one by one, read them as pairs too.
 """
 
 from __future__ import annotations
@@ -52,8 +53,10 @@ def _suits(s: For, types: Mapping[str, T]) -> bool:
         return False
     if s.var.extent < MIN_EXTENT or not all(isinstance(x, lir.Let | lir.Store) for x in s.body):
         return False
-    along = [x for x in _accesses(s.body) if s.var in set(x[1].variables())]
     stores = [x for x in s.body if isinstance(x, lir.Store)]
+    written = {x.buffer for x in stores}
+    whole = _whole_pairs(s)
+    along = [x for x in _accesses(s.body) if s.var in set(x[1].variables()) and (x not in whole or x[0] in written)]
     if not are_apart(stores, s.var.extent) or any(s.var not in set(x.offset.variables()) for x in stores):
         return False
     rests = (offset - ix.of(s.var) for _, offset in along)
@@ -62,7 +65,22 @@ def _suits(s: For, types: Mapping[str, T]) -> bool:
         pairs = 2 * _steps(s.var.extent // 2) + s.var.extent % 2
         if pairs > _steps(s.var.extent) * (1 + MORE_STEPS):
             return False
-    return is_adjacent and bool(stores) and all(types.get(buffer) is T.BF16 for buffer, _ in along)
+    return is_adjacent and bool(stores) and all(types.get(buffer) is T.BF16 for buffer, _ in (*along, *whole))
+
+
+def _whole_pairs(s: For) -> dict[tuple[str, IndexExpr], int]:
+    """Return the places in their pairs, 0 or 1, of loads two elements apart that read both elements of each pair."""
+    places: dict[tuple[str, IndexExpr], set[int]] = {}
+    loads = [x.value for x in s.body if isinstance(x, lir.Let) and isinstance(x.value, lir.Load)]
+    apart = [x for x in loads if s.var not in set((x.offset - ix.of(s.var) * 2).variables())]
+    for x in apart:
+        places.setdefault((x.buffer, x.offset - x.offset.const), set()).add(x.offset.const)
+    found = {}
+    for x in apart:
+        constants = places[x.buffer, x.offset - x.offset.const]
+        if len(constants) == 2 and max(constants) - min(constants) == 1:
+            found[x.buffer, x.offset] = x.offset.const - min(constants)
+    return found
 
 
 def _steps(extent: int) -> int:
@@ -94,14 +112,17 @@ def _loop(s: For, types: Mapping[str, T]) -> Body:
     before: list[lir.Stmt] = []
     inner: list[lir.Stmt] = []
     after: list[lir.Stmt] = []
+    whole = _whole_pairs(s)
     for k, half in enumerate(halves):
-        for x in half:
+        for original, x in zip(s.body, half, strict=True):
             if isinstance(x, lir.Let) and isinstance(x.value, lir.Load) and var in set(x.value.offset.variables()):
-                at = x.value.buffer, x.value.offset - k
+                assert isinstance(original, lir.Let) and isinstance(original.value, lir.Load)  # noqa: S101
+                place = whole.get((original.value.buffer, original.value.offset), k)
+                at = x.value.buffer, x.value.offset - place
                 if at not in pairs:
                     pairs[at] = f"{x.name}_pair"
                     before.append(lir.Let(pairs[at], T.U32, lir.PairLoad(*at)))
-                inner.append(replace(x, value=lir.PairHalf(pairs[at], bool(k))))
+                inner.append(replace(x, value=lir.PairHalf(pairs[at], bool(place))))
             elif not isinstance(x, lir.Store):
                 inner.append(x)
     for first, second in zip(*([x for x in h if isinstance(x, lir.Store)] for h in halves), strict=True):

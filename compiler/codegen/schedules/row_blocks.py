@@ -9,7 +9,7 @@ arrays hold the results of the rows in between, and the elements of the block st
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from compiler.codegen.nest import index as ix
@@ -28,30 +28,39 @@ LEAST_ROWS, MOST_ROWS = 4, 16
 """Rows of the smallest and of the largest block."""
 BLOCK_BYTES = 16 * 1024
 """Maximum size of the elements of a block, which stay in the first-level cache."""
-CHEAP_ROW = 64
-"""Elements from which on reductions of cheap values stay together: memory is then read while a row is computed."""
+CHEAP_ROW, NEAR_ROW = 64, 512
+NEAR_BYTES = 4 << 20
+"""Elements from which on reductions of cheap values stay together, because memory is then read while a row is computed;
+the same where the arrays that a loop reads and stores come from caches, which is up to so many bytes of them."""
 LEAST_TOTAL = 16
 """Least number of rows for which blocks are worth their loops."""
 LEAST_CHAIN = 2
 """Least number of reductions that follow from each other: rows with one overlap well enough."""
 DIVIDED_CHAIN = 1
 """The same for rows that are divided by what their reductions give, such as their norm: the division by one value is
-prepared by a chain of some fifty cycles, often after a root, which is more than the processor overlaps."""
+prepared by a chain of some fifty cycles, often after a root, which is more than the processor overlaps. Roots alone are
+that for rows of up to ROOT_ROW elements."""
+ROOT_ROW = 128
 TASKS, TASK_WORK = 16, 50_000
 """Least number of blocks of a long loop, which threads share, and statements of a block of a shorter one."""
 
 
-def block_rows(body: Body) -> Body:
-    """Return a nest, before it is bound, in which loops over rows are divided into blocks where steps wait."""
-    return tuple(_blocked(map_bodies(s, block_rows)) for s in body)
+def block_rows(body: Body, sizes: Mapping[str, int]) -> Body:
+    """Return a nest, before it is bound, in which loops over rows are divided into blocks where steps wait.
+
+    Args:
+        body: the statements.
+        sizes: the bytes of the arguments, by name.
+    """
+    return tuple(_blocked(map_bodies(s, lambda inner: block_rows(inner, sizes)), sizes) for s in body)
 
 
-def _blocked(s: lir.Stmt) -> lir.Stmt:
+def _blocked(s: lir.Stmt, sizes: Mapping[str, int]) -> lir.Stmt:
     if not isinstance(s, For) or s.kind is not LoopKind.INDEPENDENT or s.base is not None or s.combined:
         return s
     if not any(isinstance(x, Reduce) for x in s.body) or not all(map(_is_movable, s.body)):
         return s
-    least = _least_chain(s)
+    least = _least_chain(s, sizes)
     rows = _rows_of_block(s) if least else 0
     stages = _stages_of(s.body) if rows >= LEAST_ROWS else []
     if not stages or sum(any(isinstance(x, Reduce) for x in stage) for stage in stages) < least:
@@ -67,21 +76,32 @@ def _is_movable(s: lir.Stmt) -> bool:
     return isinstance(s, lir.Let | lir.Store | lir.LocalArray)
 
 
-def _least_chain(s: For) -> int:
+def _least_chain(s: For, sizes: Mapping[str, int]) -> int:
     """Return the least number of reductions that follow from each other for which blocks are worthwhile, or 0.
 
     There must be enough rows, whose reductions are of few elements or of functions that take long, or which are divided
-    by what their reductions give.
+    or scaled by what their reductions give.
     """
     reductions = [x for x in s.body if isinstance(x, Reduce)]
     if s.var.extent < LEAST_TOTAL:
         return 0
     if _divides_by_result(s):
         return DIVIDED_CHAIN
-    if all(math.prod(v.extent for v in x.vars) < CHEAP_ROW for x in reductions):
+    accessed = {x.value.buffer for x in walk(s.body) if isinstance(x, lir.Let) and isinstance(x.value, lir.Load)}
+    accessed |= {x.buffer for x in walk(s.body) if isinstance(x, lir.Store)}
+    is_near = sum(sizes.get(name, 0) for name in accessed) <= NEAR_BYTES
+    longest = max(math.prod(v.extent for v in x.vars) for x in reductions)
+    if is_near and longest <= ROOT_ROW and any(_is_root(x) for x in s.body):
+        return DIVIDED_CHAIN
+    if longest < CHEAP_ROW or (is_near and longest <= NEAR_ROW):
         return LEAST_CHAIN
     lets = [y for x in reductions for y in walk(x.body) if isinstance(y, lir.Let)]
     return LEAST_CHAIN if any(map(is_long_value, lets)) else 0
+
+
+def _is_root(s: lir.Stmt) -> bool:
+    value = s.value if isinstance(s, lir.Let) else None
+    return isinstance(value, lir.Apply) and value.op.opcode in (Opcode.SQRT, Opcode.RSQRT)
 
 
 def _quotients(body: Body) -> list[lir.Apply]:

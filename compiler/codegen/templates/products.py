@@ -83,6 +83,8 @@ SHORT_ROWS = 32
 STAGED = 4096
 """Elements of a part of a panel that is computed along the depth before it is transposed into the panel: 16 KiB of f32,
 which leave room for the panel in the first-level cache."""
+PACKED_BYTES = 32 * 1024
+"""Size of packed rows, which each panel of columns reads again from the first-level cache where a tile of them fits."""
 NEAR_BYTES = 1 << 19
 """Size of a right operand up to which it stays in the L2 cache of each core."""
 
@@ -294,6 +296,9 @@ class _Product:
         room -= STAGED if pack_columns and self._is_staged(columns) else 0
         while pack_rows and row_size > tile[0] and row_size * depth * (1 + pack_columns) > room:
             row_size = _up(row_size // 2, tile[0])
+        if pack_rows and not pack_columns and tile[0] * depth * bytes_ <= PACKED_BYTES:
+            while row_size > tile[0] and row_size * depth * bytes_ > PACKED_BYTES:
+                row_size = _up(row_size // 2, tile[0])
         while (
             pack_columns and column_size > lanes and (column_size + lanes) * depth > room - pack_rows * row_size * depth
         ):

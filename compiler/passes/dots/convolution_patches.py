@@ -6,8 +6,10 @@ import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
+from compiler.analysis.convolutions import is_weights_gradient
+from compiler.analysis.flops import instruction_flops
 from compiler.ir import HloInstruction, Opcode, PrimitiveType, Shape
 from compiler.ir.attributes import ConvDimLabels, PadDim, SliceDim, Window, WindowDim
 from compiler.passes.dots.dot_properties import DotDims
@@ -74,6 +76,8 @@ class ConvolutionToPatches(RewritePass):
             return self._divided(form, b)
         if form.is_tiled:
             return form.product_of_tiles(b) if form.has_features_first else form.product(b)
+        if form.has_planes:
+            return form.product_of_planes(b)
         return form.product_over_rows(b) if form.has_contracted_first else form.product(b)
 
     def _divided(self, form: _Form, b: Builder) -> HloInstruction | None:
@@ -89,6 +93,15 @@ class ConvolutionToPatches(RewritePass):
         return form.in_positions(parts, b) if 1 < parts <= min(most, self.max_batches) else None
 
 
+MAX_PATCHES_FLOPS, MAX_PLANES_FLOPS = 600_000, 1_000_000
+"""Floating point operations of a convolution of f32 up to which a product over patches is faster than a library, whose
+calls take some microseconds; those of one with planes, where nothing is transposed."""
+MAX_LAYER_WINDOW = 49
+"""Elements of the windows of layers; those of gradients of weights are as large as a result, and mostly have more."""
+PART_OF_VECTOR, MIN_OUTPUTS = 4, 8
+"""Numbers of output features in multiples of which products over patches, and kernels of convolutions, fill vectors."""
+SHORT_ROW = 8
+"""Positions in a row up to which patches are not copied row by row."""
 MAX_ADDED = 64
 """Elements of a depthwise kernel up to which one loop adds the slices under all of them."""
 MAX_TILE_FEATURES = 15
@@ -119,6 +132,30 @@ def is_gathered(i: HloInstruction) -> bool:
     form = _Form.of(i)
     is_real = len(types) == 1 and all(t in _TYPES or t.is_half for t in types)
     return form is not None and is_real and form.groups == 1 and not form.is_tiled
+
+
+def suits_patches(i: HloInstruction) -> bool:
+    """Check for a small convolution of f32 that is faster as a product over patches than as a call of a library."""
+    form = _Form.of(i) if i.shape.element_type is PrimitiveType.F32 and is_gathered(i) else None
+    if form is None or (is_weights_gradient(i) and math.prod(form.kernel) > MAX_LAYER_WINDOW):
+        return False
+    most = MAX_PLANES_FLOPS if form.has_planes else MAX_PATCHES_FLOPS
+    return instruction_flops(i) < most and (form.has_planes or form.outputs % PART_OF_VECTOR == 0)
+
+
+def suits_direct(i: HloInstruction) -> bool:
+    """Check for a small convolution of f32, of planes with short rows, that is faster as one kernel than over patches.
+
+    Its rows are too short to copy, and the product would be transposed.
+    """
+    if i.opcode is not Opcode.CONVOLUTION or not suits_patches(i):
+        return False
+    form = _Form.of(i)
+    if form is None or not form.has_features_first or form.has_planes or form.outputs % PART_OF_VECTOR:
+        return False
+    is_dense = all(w.stride == w.lhs_dilate == 1 for w in form.window)
+    fills_vectors = form.features == 1 or form.features % MIN_OUTPUTS == 0 or form.outputs >= 2 * MIN_OUTPUTS
+    return is_dense and fills_vectors and form.positions[-1:] <= (SHORT_ROW,)
 
 
 def suits_tiles(i: HloInstruction) -> bool:
@@ -219,6 +256,15 @@ class _Form:
         return self.groups == 1 and all(lhs.index("f") < lhs.index(c) for c in self._digits)
 
     @property
+    def has_planes(self) -> bool:
+        """Whether input and result are a plane per feature, of one batch, whose rows are not short."""
+        order = f"f{self._digits}"
+        is_one = self.groups == self.batch == 1
+        is_first = all(labels.replace("b", "") == order for labels in (self._labels.lhs, self._labels.out))
+        is_wide = self.positions[-1:] > (SHORT_ROW,) and math.prod(self.kernel) <= math.prod(self.positions)
+        return is_one and is_first and is_wide
+
+    @property
     def has_contracted_first(self) -> bool:
         """Whether the input has what is contracted first and the batch last.
 
@@ -243,8 +289,7 @@ class _Form:
         dims = DotDims((2,), (0,), (0,), (1,)) if group else DotDims((1,), (0,))
         patches = b.reshape(self._patches(self._padded(b), b), (*group, rows, length))
         weights = b.reshape(self._kernel(b), (length, *group, self.outputs))
-        precision = {k: v for k, v in self.instruction.attributes.items() if k == "operand_precision"}
-        made = b.add(Opcode.DOT, patches, weights, shape=Shape(self._type), **dims.attributes(), **precision)
+        made = b.add(Opcode.DOT, patches, weights, shape=Shape(self._type), **dims.attributes(), **self._precision)
         if self.groups == 1:
             return self._as_result(b.reshape(made, (self.batch, *self.positions, self.outputs)), b)
         made = b.reshape(made, (self.groups, self.batch, *self.positions, self.outputs))
@@ -272,11 +317,34 @@ class _Form:
         turned = tuple(d + 1 for d, w in enumerate(self.window) if w.reversal)
         kernel = b.add(Opcode.REVERSE, kernel, dimensions=turned) if turned else kernel
         kernel = b.reshape(kernel, (rows, self.outputs))
-        precision = {k: v for k, v in self.instruction.attributes.items() if k == "operand_precision"}
         dims = DotDims((0,), (0,)).attributes()
-        made = b.add(Opcode.DOT, patches, kernel, shape=Shape(self._type), **dims, **precision)
+        made = b.add(Opcode.DOT, patches, kernel, shape=Shape(self._type), **dims, **self._precision)
         made = b.reshape(made, (*self.positions, self.batch, self.outputs))
         return b.transpose(made, [f"{self._digits}bf".index(c) for c in self._labels.out])
+
+    def product_of_planes(self, b: Builder) -> HloInstruction:
+        """Build the product of the kernel and of patches whose columns are positions.
+
+        The rows of slices are copied as they are, and neither the kernel nor the result is transposed.
+        """
+        x = b.transpose(self.instruction.operands[0], [self._labels.lhs.index(c) for c in f"bf{self._digits}"])
+        x = b.reshape(x, (self.features, *self.space))
+        x = b.pad(x, b.scalar(0, self._type), (PadDim(0, 0), *edges(self.window)))
+        features, size = SliceDim(0, self.features), math.prod(self.positions)
+        parts = [
+            b.reshape(
+                b.slice(x, (features, *under_element(at, self.window, self.positions))),
+                (self.features, 1, *self.positions),
+            )
+            for at in self._elements()
+        ]
+        length = math.prod(self.kernel) * self.features
+        patches = b.reshape(b.concatenate(parts, 1), (length, size))
+        kernel = self._kernel_of_outputs(b)
+        dims = DotDims((1,), (0,)).attributes()
+        made = b.add(Opcode.DOT, kernel, patches, shape=Shape(self._type), **dims, **self._precision)
+        made = b.reshape(made, (1, self.outputs, *self.positions))
+        return b.transpose(made, [f"bf{self._digits}".index(c) for c in self._labels.out])
 
     def product_of_tiles(self, b: Builder) -> HloInstruction:
         """Build the tiles with the features first, and their product with the kernel in this order.
@@ -288,15 +356,10 @@ class _Form:
         inner = 2 + 2 * len(self.space)
         tiles = b.transpose(tiles, (0, *range(2, inner, 2), 1, *range(3, inner, 2)))
         length, rows = math.prod(self.kernel) * self.features, self.batch * math.prod(self.positions)
-        order = [self._labels.rhs.index(c) for c in f"oi{self._digits}"]
-        kernel = b.transpose(self.instruction.operands[1], order)
-        turned = tuple(d + 2 for d, w in enumerate(self.window) if w.reversal)
-        kernel = b.add(Opcode.REVERSE, kernel, dimensions=turned) if turned else kernel
-        precision = {k: v for k, v in self.instruction.attributes.items() if k == "operand_precision"}
         # The tiles are stored, and read by the product as a matrix, which a library may compute.
         tiles = b.add(Opcode.OPTIMIZATION_BARRIER, b.reshape(tiles, (rows, length)))
-        kernel, dims = b.reshape(kernel, (self.outputs, length)), DotDims((1,), (1,))
-        made = b.add(Opcode.DOT, tiles, kernel, shape=Shape(self._type), **dims.attributes(), **precision)
+        dims = DotDims((1,), (1,)).attributes()
+        made = b.add(Opcode.DOT, tiles, self._kernel_of_outputs(b), shape=Shape(self._type), **dims, **self._precision)
         return self._as_result(b.reshape(made, (self.batch, *self.positions, self.outputs)), b)
 
     def product_to_tiles(self, b: Builder) -> HloInstruction:
@@ -307,7 +370,6 @@ class _Form:
             self._labels.rhs.index(str(d)) for d, w in enumerate(self.window) if not w.reversal and w.size > 1
         )
         kernel = b.add(Opcode.REVERSE, kernel, dimensions=turned) if turned else kernel
-        precision = {k: v for k, v in self.instruction.attributes.items() if k == "operand_precision"}
         before: tuple[int, ...]
         after: tuple[int, ...]
         if self._labels.lhs.endswith("f"):
@@ -316,7 +378,7 @@ class _Form:
             kernel = b.transpose(kernel, [self._labels.rhs.index(c) for c in f"i{digits}o"])
             kernel = b.reshape(kernel, (self.features, length * outputs))
             made = b.add(
-                Opcode.DOT, x, kernel, shape=Shape(self._type), **DotDims((1,), (0,)).attributes(), **precision
+                Opcode.DOT, x, kernel, shape=Shape(self._type), **DotDims((1,), (0,)).attributes(), **self._precision
             )
             made = b.reshape(made, (self.batch, *self.space, *self.kernel, outputs))
             before, after = (self.batch,), (outputs,)
@@ -327,7 +389,7 @@ class _Form:
             kernel = b.reshape(kernel, (outputs * length, self.features))
             kernel = b.broadcast(kernel, (self.batch, outputs * length, self.features), (1, 2))
             dims = DotDims((2,), (1,), (0,), (0,))
-            made = b.add(Opcode.DOT, kernel, x, shape=Shape(self._type), **dims.attributes(), **precision)
+            made = b.add(Opcode.DOT, kernel, x, shape=Shape(self._type), **dims.attributes(), **self._precision)
             made = b.reshape(made, (self.batch, outputs, *self.kernel, *self.space))
             n = len(self.space)
             made = b.transpose(made, (0, 1, *range(2 + n, 2 + 2 * n), *range(2, 2 + n)))
@@ -426,6 +488,10 @@ class _Form:
         return labels
 
     @property
+    def _precision(self) -> dict[str, Any]:
+        return {k: v for k, v in self.instruction.attributes.items() if k == "operand_precision"}
+
+    @property
     def _digits(self) -> str:
         return "".join(sorted(c for c in self._labels.lhs if c.isdigit()))
 
@@ -447,6 +513,14 @@ class _Form:
         kernel = b.transpose(self.instruction.operands[1], order)
         turned = tuple(d for d, w in enumerate(self.window) if w.reversal)
         return b.add(Opcode.REVERSE, kernel, dimensions=turned) if turned else kernel
+
+    def _kernel_of_outputs(self, b: Builder) -> HloInstruction:
+        """Return [outputs, features * kernel elements], with reversed dimensions flipped."""
+        order = [self._labels.rhs.index(c) for c in f"oi{self._digits}"]
+        kernel = b.transpose(self.instruction.operands[1], order)
+        turned = tuple(d + 2 for d, w in enumerate(self.window) if w.reversal)
+        kernel = b.add(Opcode.REVERSE, kernel, dimensions=turned) if turned else kernel
+        return b.reshape(kernel, (self.outputs, self.features * math.prod(self.kernel)))
 
     def _patches(self, x: HloInstruction, b: Builder) -> HloInstruction:
         """Return [groups, batch, positions..., kernel elements * features]; some dimensions may be merged."""

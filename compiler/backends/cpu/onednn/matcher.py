@@ -18,7 +18,7 @@ from compiler.errors import BackendError, UnsupportedError
 from compiler.ir.instruction import HloInstruction
 from compiler.ir.opcodes import Opcode
 from compiler.ir.types import PrimitiveType as T
-from compiler.passes.dots.convolution_patches import fills_tiles, suits_tiles
+from compiler.passes.dots.convolution_patches import fills_tiles, suits_patches, suits_tiles
 from compiler.passes.dots.convolution_simplifier import is_product
 from compiler.passes.reductions.separable_windows import suits_separation
 from compiler.runtime.libraries import LibraryCall
@@ -61,7 +61,7 @@ def preference_refusal(i: HloInstruction) -> str | None:
         return f"%{i.name} is a scan"
     if i.opcode is Opcode.CONVOLUTION and scales_rows(i):
         return f"%{i.name} suits a loop over rows"
-    if i.opcode is Opcode.CONVOLUTION and (is_product(i) or suits_tiles(i) or fills_tiles(i)):
+    if i.opcode is Opcode.CONVOLUTION and (is_product(i) or suits_tiles(i) or fills_tiles(i) or suits_patches(i)):
         return f"%{i.name} suits a matrix product"
     if i.opcode is Opcode.REDUCE_WINDOW and suits_rows(i):
         return f"%{i.name} suits a loop over rows"
