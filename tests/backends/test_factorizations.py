@@ -44,7 +44,7 @@ def solve_text(element: str, batch: str, n: int, b: str, options: str) -> str:
     )
 
 
-@pytest.mark.parametrize("columns", [1, 5])
+@pytest.mark.parametrize("columns", [1, 5, 20, 150])
 @pytest.mark.parametrize(("left", "lower"), list(itertools.product(("true", "false"), repeat=2)))
 def test_triangular_solves_equal_the_interpreter(left: str, lower: str, columns: int) -> None:
     n, batch = 13, 3

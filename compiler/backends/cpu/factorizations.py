@@ -6,6 +6,7 @@ matrices of a batch are computed in parallel.
 
 from __future__ import annotations
 
+import textwrap
 from dataclasses import dataclass
 
 from compiler.backends.cpu.matrix_kernels import by_kernels, matrix_kernel
@@ -19,6 +20,10 @@ from compiler.runtime.implementations import KernelImplementation
 
 LARGEST = 128
 """Rows of the largest matrix; LAPACK, which works on blocks, is faster with larger ones."""
+BLOCKS = (64, 16)
+"""Systems that are transposed together, so that vectors run over systems; the most that a matrix has."""
+MOST_OPERATIONS = 1 << 25
+"""Operations of the largest solve for many right-hand sides: BLAS divides larger ones among threads."""
 _GRAIN = 20_000
 """Arithmetic operations of a parallel task."""
 _LETTERS = {PrimitiveType.F32: "s", PrimitiveType.F64: "d"}
@@ -180,33 +185,50 @@ REFLECT
     for (int i = k + 1; i < ROWS; i++) a[AT(i, k)] = -tau[k] * v[i];
   }
 """
-_SOLVE_ROWS = """\
-  const real *const a = (const real *)arguments[0] + item * ROWS * ROWS;
-  const real *const x = (const real *)arguments[1] + item * ROWS * COLUMNS;
-  real *const b = (real *)arguments[2] + item * ROWS * COLUMNS;
-  if (b != x) memcpy(b, x, sizeof(real) * ROWS * COLUMNS);
+_SUBSTITUTE = """\
   for (int n = 0; n < ROWS; n++) {
     const int i = LOWER ? n : ROWS - 1 - n;
-    real *const row = b + i * COLUMNS;
+    real *const row = b + i * WIDTH;
     const int last = LOWER ? i : ROWS;
     int k = LOWER ? 0 : i + 1;
     for (; k + 4 <= last; k += 4) { /* four rows at once, because a row is loaded and stored each time */
       const real f0 = a[ELEMENT(i, k)], f1 = a[ELEMENT(i, k + 1)], f2 = a[ELEMENT(i, k + 2)], f3 = a[ELEMENT(i, k + 3)];
-      const real *const known = b + k * COLUMNS;
+      const real *const known = b + k * WIDTH;
       #pragma omp simd
-      for (int j = 0; j < COLUMNS; j++)
-        row[j] -= f0 * known[j] + f1 * known[j + COLUMNS] + f2 * known[j + 2 * COLUMNS] + f3 * known[j + 3 * COLUMNS];
+      for (int j = 0; j < WIDTH; j++)
+        row[j] -= f0 * known[j] + f1 * known[j + WIDTH] + f2 * known[j + 2 * WIDTH] + f3 * known[j + 3 * WIDTH];
     }
     for (; k < last; k++) {
-      const real factor = a[ELEMENT(i, k)], *const known = b + k * COLUMNS;
+      const real factor = a[ELEMENT(i, k)], *const known = b + k * WIDTH;
       #pragma omp simd
-      for (int j = 0; j < COLUMNS; j++) row[j] -= factor * known[j];
+      for (int j = 0; j < WIDTH; j++) row[j] -= factor * known[j];
     }
     if (UNIT) continue;
     const real diagonal = a[i * ROWS + i];
     #pragma omp simd
-    for (int j = 0; j < COLUMNS; j++) row[j] /= diagonal;
+    for (int j = 0; j < WIDTH; j++) row[j] /= diagonal;
   }
+"""
+_SOLVE_ROWS = f"""\
+  const real *const a = (const real *)arguments[0] + item * ROWS * ROWS;
+  const real *const x = (const real *)arguments[1] + item * ROWS * COLUMNS;
+  real *const b = (real *)arguments[2] + item * ROWS * COLUMNS;
+  if (b != x) memcpy(b, x, sizeof(real) * ROWS * COLUMNS);
+{_SUBSTITUTE}"""
+_SOLVE_BLOCKS = f"""\
+  const real *const a = (const real *)arguments[0] + item * ROWS * ROWS;
+  const real *const x = (const real *)arguments[1] + item * ROWS * COLUMNS;
+  real *const result = (real *)arguments[2] + item * ROWS * COLUMNS;
+  for (int first = 0; first < COLUMNS; first += WIDTH) {{
+    real b[ROWS * WIDTH] __attribute__((aligned(64)));
+    const int count = COLUMNS - first < WIDTH ? COLUMNS - first : WIDTH;
+    if (count < WIDTH) memset(b, 0, sizeof b);
+    for (int j = 0; j < count; j++)
+      for (int i = 0; i < ROWS; i++) b[i * WIDTH + j] = x[(first + j) * ROWS + i];
+{textwrap.indent(_SUBSTITUTE, "  ")}\
+    for (int j = 0; j < count; j++)
+      for (int i = 0; i < ROWS; i++) result[(first + j) * ROWS + i] = b[i * WIDTH + j];
+  }}
 """
 _SOLVE_VECTORS = """\
   const real *const a = (const real *)arguments[0] + item * ROWS * ROWS;
@@ -340,15 +362,19 @@ def _reflections(pointers: str, work: str, rows: int, columns: int, reflectors: 
 
 
 def _solve(a: Shape, b: Shape, left: bool, lower: bool, unit: bool, transposed: bool) -> _Work | None:
-    """Return the work of op(A) X = B or X op(A) = B, the second as op(A)' X' = B'; None if B is large."""
-    if not _is_small(b):
-        return None
+    """Return the work of op(A) X = B or X op(A) = B, the second as op(A)' X' = B'; None if B is empty or large."""
     rows, columns = b.dimensions[-2:] if left else b.dimensions[:-3:-1]
+    if b.is_dynamic or not b.num_elements or (not _is_small(b) and rows**2 * columns > MOST_OPERATIONS):
+        return None
     across = transposed == left  # whether row i of the system is column i of A
     macros: dict[str, str | int] = {
         "ROWS": rows, "COLUMNS": columns, "LOWER": int(lower != across), "UNIT": int(unit),
         "ELEMENT(i, k)": "((k) * ROWS + (i))" if across else "((i) * ROWS + (k))",
         "PLACE(i, c)": "((i) * COLUMNS + (c))" if left else "((c) * ROWS + (i))",
     }  # fmt: skip
-    by_vector = _SOLVE_VECTORS.replace("SUBSTITUTE", _BY_COLUMN if across else _BY_ROW)
-    return _Work(_SOLVE_ROWS if left and columns >= 4 else by_vector, macros, rows * rows * columns)
+    text = _SOLVE_VECTORS.replace("SUBSTITUTE", _BY_COLUMN if across else _BY_ROW)
+    if left and columns >= 4:
+        text, macros["WIDTH"] = _SOLVE_ROWS, columns
+    elif columns >= BLOCKS[-1]:
+        text, macros["WIDTH"] = _SOLVE_BLOCKS, next(n for n in BLOCKS if n <= columns)
+    return _Work(text, macros, rows * rows * columns)
