@@ -36,7 +36,7 @@ def scaled(n: int, c: int, t: str = "s8", op: str = "negate") -> str:
 
 
 @pytest.mark.parametrize("c", [3, 4, 7, 8, 10, 15, 20, 31, 40, 63])
-@pytest.mark.parametrize("n", [1024, 1100, 2087])
+@pytest.mark.parametrize("n", [64, 91, 1024, 1100, 2087])
 @pytest.mark.parametrize("t", ["s8", "f32", "bf16", "s32"])
 def test_rows_have_the_results_of_the_interpreter(n: int, c: int, t: str) -> None:
     text = scaled(n, c, t, "tanh")
@@ -53,7 +53,8 @@ def test_rows_have_the_results_of_the_interpreter(n: int, c: int, t: str) -> Non
     [
         (2000, 10, "f32", "negate", True), (2000, 8, "s8", "negate", True), (2000, 40, "s8", "negate", True),
         (2000, 40, "f32", "tanh", True), (2000, 40, "f32", "negate", False), (2000, 16, "s8", "negate", False),
-        (500, 10, "f32", "negate", False), (2000, 70, "s8", "tanh", False), (2000, 2, "f32", "negate", False),
+        (500, 10, "f32", "negate", False), (70, 10, "f32", "tanh", True), (70, 20, "f32", "tanh", False),
+        (50, 10, "f32", "tanh", False), (2000, 70, "s8", "tanh", False), (2000, 2, "f32", "negate", False),
     ],
 )  # fmt: skip
 def test_which_rows_are_flat(n: int, c: int, t: str, op: str, is_flat: bool) -> None:

@@ -30,7 +30,7 @@ def test_stages_of_short_rows_run_for_a_block_of_rows(rows: int, columns: int) -
 
 @pytest.mark.parametrize(
     ("rows", "columns", "links"),
-    [(100, 10, 3), (101, 16, 3), (3, 16, 3), (100, 16, 1)],
+    [(50, 10, 3), (101, 16, 3), (3, 16, 3), (100, 16, 1)],
     ids=["rows that are no whole vectors", "a prime number of rows", "few rows", "one function"],
 )
 def test_rows_stay_whole(rows: int, columns: int, links: int) -> None:
@@ -65,7 +65,7 @@ def test_rows_that_are_added_up_run_in_blocks(rows: int, columns: int, dimension
 
 @pytest.mark.parametrize("columns", [128, 10])
 def test_long_rows_that_are_added_up_stay_whole(columns: int) -> None:
-    found = re.findall(r"_block\[(\d+)\]", checked(reduced(64, columns, "0"), Schedule(), ADD))
+    found = re.findall(r"_block\[(\d+)\]", checked(reduced(60, columns, "0"), Schedule(), ADD))
     assert all(int(n) == columns for n in found)
 
 

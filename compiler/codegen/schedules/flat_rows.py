@@ -20,6 +20,8 @@ from compiler.codegen.nest.scalar_ops import SCALAR_BYTES
 from compiler.codegen.nest.traversal import map_indices, names_of, names_used
 from compiler.codegen.nest.work import is_expensive
 from compiler.codegen.schedules.loop_transforms import has_loop, iterations_from
+from compiler.codegen.schedules.stages import is_long
+from compiler.ir.opcodes import Opcode
 from compiler.ir.types import PrimitiveType as T
 
 SHORTEST, LIGHT, LONGEST, VECTOR = 3, 23, 63, 16
@@ -28,6 +30,8 @@ of whole vectors stay as they are."""
 BLOCKS, FEWEST, FEWEST_INSIDE, MANY = (64, 32, 16), 1024, 256, 4096
 """Rows of a block, the most that fit, of the shortest loop, of the shortest one inside of another one, and of one
 inside that does little and whose rows share something, which is repeated each time that the loop runs."""
+FEWEST_OF_FUNCTIONS = 64
+"""Rows of the shortest loop over rows of functions that is no part of another loop."""
 PERMUTED = 31
 """Elements of the longest row whose value is repeated by permutations of vectors."""
 BYTES = 4
@@ -89,12 +93,14 @@ def _flattened(body: Body, types: Mapping[str, T], fewest: int, scope: Scope) ->
 
 def _rows_of(s: lir.Stmt, types: Mapping[str, T], fewest: int) -> _Rows | None:
     """Return what an elementwise loop over short rows shares and passes to its elements; None for other loops."""
-    if not isinstance(s, For) or s.kind is not LoopKind.INDEPENDENT or s.base is not None or s.var.extent < fewest:
+    if not isinstance(s, For) or s.kind is not LoopKind.INDEPENDENT or s.base is not None:
         return None
     *own, inner = s.body or (None,)
     if not isinstance(inner, For) or inner.kind is not LoopKind.INDEPENDENT or inner.base is not None:
         return None
     length, does_much = inner.var.extent, _does_much(inner.body, types)
+    if s.var.extent < (FEWEST_OF_FUNCTIONS if fewest == FEWEST and _only_has_functions(own, inner) else fewest):
+        return None
     most = LONGEST if does_much else LIGHT
     if not SHORTEST <= length <= most or length % VECTOR == 0:
         return None
@@ -188,6 +194,18 @@ def _varying(columns: Sequence[lir.Let], column: Var) -> set[str]:
         if not names.isdisjoint(names_of(x)):
             names.add(x.name)
     return names - {column.name}
+
+
+def _only_has_functions(own: Sequence[lir.Stmt], inner: For) -> bool:
+    """Check for functions of the elements of rows that compute nothing before.
+
+    Vectors of functions take as long for a few elements of a row as for a whole one. A power is computed from the
+    logarithm of its base, which a row has in common.
+    """
+    if any(isinstance(x, lir.Let) and isinstance(x.value, lir.Apply) for x in own):
+        return False
+    functions = {x.value.op.opcode for x in inner.body if isinstance(x, lir.Let) and isinstance(x.value, lir.Apply)}
+    return inner.var.extent < VECTOR and Opcode.POWER not in functions and any(map(is_long, functions))
 
 
 def _does_much(body: Body, types: Mapping[str, T]) -> bool:
