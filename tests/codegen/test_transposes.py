@@ -7,8 +7,11 @@ import re
 import numpy as np
 import pytest
 
+from compiler.codegen.lowering.lower import lower
+from compiler.codegen.schedules.bind_c import bind_c
 from compiler.codegen.schedules.loop_transforms import LARGE_BYTES
 from compiler.codegen.schedules.schedule import Schedule
+from compiler.support.processor import AVX2, AVX512, VectorUnit
 from tests.codegen import running
 
 SUM = """
@@ -120,3 +123,25 @@ def test_transposes_with_values_of_rows(m: int, n: int) -> None:
     case = running.case_of(fused, running.random_args(fused.parameter_shapes, np.random.default_rng(0)), "c")
     assert running.problem(running.run_c([case])[0], case) is None
     assert case.spec.kind == "transpose"
+
+
+MOVED = "a = f32[{n},300] parameter(0)\n ROOT r = f32[300,{n}] transpose(a), dimensions={{1,0}}"
+REVERSED = "a = {t}[{n},7,20,{m}] parameter(0)\n ROOT r = {t}[{m},20,7,{n}] transpose(a), dimensions={{3,2,1,0}}"
+
+
+@pytest.mark.parametrize("t", ["u8", "s16", "bf16", "f32", "f64"])
+@pytest.mark.parametrize("n", [3, 4, 5, 8, 11, 15])
+@pytest.mark.parametrize("m", [16, 40, 53])
+def test_reversed_dimensions(t: str, n: int, m: int) -> None:
+    fused = running.fused(REVERSED.format(t=t, n=n, m=m))
+    case = running.case_of(fused, running.random_args(fused.parameter_shapes, np.random.default_rng(0)), "c")
+    assert running.problem(running.run_c([case])[0], case) is None
+    if t in ("u8", "f64") or n == 3:
+        assert case.spec.kind == "loop"
+    elif n != 8:
+        assert case.spec.kind == "transpose"
+
+
+@pytest.mark.parametrize(("n", "unit", "kind"), [(3, AVX2, "loop"), (8, AVX2, "transpose"), (8, AVX512, "loop")])
+def test_vectors_decide_about_tiles_of_few_columns(n: int, unit: VectorUnit, kind: str) -> None:
+    assert bind_c(lower(running.fused(MOVED.format(n=n))), Schedule(unit=unit)).kind == kind

@@ -181,7 +181,8 @@ def _with_divided_reductions(kernel: lir.Kernel, schedule: Schedule) -> lir.Kern
 def _with_tiles(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
     if not schedule.tile or kernel.kind != "loop":
         return kernel
-    tiling = Tiling(schedule.tile, schedule.across, bool(schedule.walk), True, kernel.sizes)
+    lanes = schedule.unit.size // LANE_BYTES
+    tiling = Tiling(schedule.tile, schedule.across, bool(schedule.walk), True, kernel.sizes, lanes)
     tiled = tile_transposes(kernel.body, tiling)
     return kernel if tiled == kernel.body else replace(kernel, body=tests_of_tiles(tiled), kind="transpose")
 

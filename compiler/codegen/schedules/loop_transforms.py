@@ -23,6 +23,7 @@ from compiler.codegen.nest.traversal import (
     walk,
 )
 from compiler.codegen.nest.work import work_of
+from compiler.ir.types import PrimitiveType as T
 
 SHORT_LANES = 16
 """Number of iterations from which on a loop is worth vectors of its own."""
@@ -172,6 +173,7 @@ class Tiling:
         outer_first: whether neighbors along the outer loop follow each other.
         stage: whether the tiles of accesses that are contiguous along the outer loop are transposed into local arrays.
         array_bytes: sizes of the arrays in memory, by name; those that are not named count as small.
+        lanes: elements of 32 bits of a vector, the edge of the smallest blocks that are transposed in registers.
     """
 
     size: int
@@ -179,15 +181,17 @@ class Tiling:
     outer_first: bool = False
     stage: bool = False
     array_bytes: Mapping[str, int] = field(default_factory=dict)
+    lanes: int = BLOCK
 
-    def edges(self, inner: For, rows: int) -> tuple[int, int] | None:
+    def edges(self, inner: For, outer: For, between: int = 1) -> tuple[int, int] | None:
         """Return the edges of a tile along the outer and the inner loop, or None if the loops need no tiles.
 
         Args:
             inner: the inner loop.
-            rows: extent of the outer loop.
+            outer: the outer loop.
+            between: number of iterations of the loops between them.
         """
-        body, columns = inner.body, inner.var.extent
+        body, columns, rows = inner.body, inner.var.extent, outer.var.extent
         height, width = self.across or self.size, self.size
         if not self.stage:
             return (height, width) if rows >= 2 * height and columns >= 2 * width else None
@@ -198,6 +202,8 @@ class Tiling:
             height, width = LARGE_HEIGHT * self.size, LARGE_WIDTH * self.size
         while width > self.size and columns < 2 * width:
             width //= 2
+        if columns < BLOCK and not self.across:
+            return self._edges_of_short_rows(inner, outer, between)
         if columns < 2 * width:
             if columns < BLOCK or not _gains_from_narrow_tiles(inner):
                 return None
@@ -208,6 +214,24 @@ class Tiling:
         if height < rows < 2 * height and width <= self.size:
             height = rows
         return (height, width) if rows >= height else None
+
+    def _edges_of_short_rows(self, inner: For, outer: For, between: int) -> tuple[int, int] | None:
+        """Return the edges of tiles of a loop over a few elements, or None if it needs none.
+
+        Those that are moved are transposed in registers, if they fill a vector and are no groups that the C compiler
+        shuffles. Fewer, or more in wider vectors, are copied one by one; tiles keep the lines that are read in a cache.
+        """
+        moved = _moved_row(inner)
+        if moved is None:
+            return None
+        t, store = moved
+        columns, size = inner.var.extent, SCALAR_BYTES[t]
+        if not 1 < size <= LANE_BYTES or outer.var.extent < BLOCK:
+            return None
+        if columns < self.lanes:
+            return (BLOCK // 2, columns) if between * columns > MOST_LINES else None
+        is_group = columns * size <= BLOCK and store.offset.coefficient(outer.var) == columns
+        return None if is_group else (BLOCK, columns)
 
     def most_elements(self) -> list[tuple[int, int]]:
         """Return bounds of the elements of a tile, each with the most arrays of which there are such tiles."""
@@ -220,6 +244,18 @@ class Tiling:
         read = [s.value.buffer for s in walk(body) if isinstance(s, lir.Let) and isinstance(s.value, lir.Load)]
         written = {s.buffer for s in walk(body) if isinstance(s, lir.Store)}
         return len(read) <= MAX_LARGE and sum(self.array_bytes.get(n, 0) for n in {*read, *written}) >= LARGE_BYTES
+
+
+def _moved_row(loop: For) -> tuple[T, lir.Store] | None:
+    """Return the type and the store of a loop that only moves elements to adjacent places; None for other loops."""
+    if len(loop.body) != 2:
+        return None
+    load, store = loop.body
+    if not isinstance(load, lir.Let) or not isinstance(load.value, lir.Load):
+        return None
+    if not isinstance(store, lir.Store) or store.value != load.name or store.offset.coefficient(loop.var) != 1:
+        return None
+    return load.type, store
 
 
 def _gains_from_narrow_tiles(loop: For) -> bool:
@@ -264,7 +300,9 @@ def _tile(s: lir.Stmt, tiling: Tiling) -> lir.Stmt:
     # Strip-mine the outer loop and the lanes, and move the loops over tiles outward. Within a tile, the cache lines
     # that the strided accesses touch are reused before they are evicted.
     outer = next((f for f in nest[:-1] if is_transposed(lane.body, f.var, lane.var)), None)
-    edges = None if outer is None else tiling.edges(lane, outer.var.extent)
+    edges = None
+    if outer is not None:
+        edges = tiling.edges(lane, outer, math.prod(f.var.extent for f in nest[nest.index(outer) + 1 : -1]))
     if outer is None or edges is None or work_of(lets) > MOST_ROW_WORK:
         return s
     height, width = edges
