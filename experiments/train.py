@@ -196,9 +196,12 @@ def _learn(
     left = config.total_timesteps - model.num_timesteps
     if left <= 0 or callback.out_of_time():
         return
+
+    def ends() -> bool:
+        return model.num_timesteps >= config.total_timesteps or callback.out_of_time()
+
     try:
-        evaluation = () if validation.callback is None else (validation.callback,)
-        model.learn(left, callback=[callback, *evaluation], reset_num_timesteps=False)
+        model.learn(left, callback=[callback, *validation.callbacks(ends)], reset_num_timesteps=False)
     except (EOFError, ConnectionError) as error:
         if config.vec_env != "subproc":
             raise

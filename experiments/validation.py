@@ -10,7 +10,7 @@ import gymnasium as gym
 from sb3_contrib import MaskablePPO
 from sb3_contrib.common.maskable.callbacks import MaskableEvalCallback
 from sb3_contrib.common.maskable.evaluation import evaluate_policy as evaluate_masked
-from stable_baselines3.common.callbacks import BaseCallback, EvalCallback
+from stable_baselines3.common.callbacks import BaseCallback, EvalCallback, EventCallback
 from stable_baselines3.common.evaluation import evaluate_policy
 
 from agents.baseline import ProgramBaseline
@@ -82,7 +82,7 @@ class Validation:
         provenance: returns the provenance to store in the exported policy.
 
     Attributes:
-        callback: for `learn`; None if the settings ask for no evaluations.
+        callback: evaluates the agent; None if the settings ask for no evaluations.
         speedup: the geometric mean of the latest evaluation over the compiler's rules; None before the first one.
     """
 
@@ -108,6 +108,15 @@ class Validation:
         self.speedup: float | None = None
         if config.eval_freq > 0:
             self.callback, self._env = evaluation_callback(config, learner, config.eval_freq, self._after)
+
+    def callbacks(self, ends: Callable[[], bool]) -> list[BaseCallback]:
+        """Return what evaluates the agent during `learn`.
+
+        Args:
+            ends: whether training ends after the present step. The agent is not evaluated then, because `finish`
+                evaluates what the last update makes of it.
+        """
+        return [] if self.callback is None else [_Until(ends, self.callback)]
 
     def extra(self) -> dict[str, Any]:
         """Return the best mean return so far, for a checkpoint."""
@@ -194,3 +203,14 @@ class _Notice(BaseCallback):
 
     def _on_step(self) -> bool:
         return self._function(self.num_timesteps) is not False
+
+
+class _Until(EventCallback):
+    """Calls a callback at each step until a condition holds."""
+
+    def __init__(self, condition: Callable[[], bool], callback: BaseCallback) -> None:
+        super().__init__(callback)
+        self._condition = condition
+
+    def _on_step(self) -> bool:
+        return self._condition() or self._on_event()

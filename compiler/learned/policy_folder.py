@@ -12,7 +12,7 @@ import contextlib
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from compiler.errors import PolicyError
 from compiler.learned.weights import parse_weights, read_weights_file, weights_to_bytes
-from compiler.support.files import DRAFT_PREFIX, check_folder, folder_lock, write_draft
+from compiler.support.files import DRAFT_PREFIX, check_folder, folder_lock, made_folder, write_draft
 from compiler.support.json_reading import read_object
 from compiler.support.paths import is_folder
 
@@ -213,6 +213,23 @@ def _read_whole(folder: Path) -> tuple[dict[str, Any], bytes]:
 
 
 def _replace(folder: Path, description: Mapping[str, Any], weights: bytes) -> None:
+    try:
+        with made_folder(folder), _drafts(folder) as draft:
+            # A full disk is an error here, before anything is replaced.
+            new_weights, new_description = draft(weights), draft(_to_bytes(description))
+            with folder_lock(folder):
+                meanwhile = _meanwhile(folder, description)
+                if meanwhile is not None:
+                    draft(_to_bytes(meanwhile)).replace(folder / DESCRIPTION_FILE)
+                new_weights.replace(folder / WEIGHTS_FILE)
+                new_description.replace(folder / DESCRIPTION_FILE)
+    except OSError as error:
+        raise PolicyError(f"cannot write the policy to {folder}: {error.strerror}") from error
+
+
+@contextlib.contextmanager
+def _drafts(folder: Path) -> Iterator[Callable[[bytes], Path]]:
+    """Return a function that writes a draft into a folder; those that are left at the end of the block are removed."""
     drafts: list[Path] = []
 
     def draft(contents: bytes) -> Path:
@@ -220,17 +237,7 @@ def _replace(folder: Path, description: Mapping[str, Any], weights: bytes) -> No
         return drafts[-1]
 
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        # A full disk is an error here, before anything is replaced.
-        new_weights, new_description = draft(weights), draft(_to_bytes(description))
-        with folder_lock(folder):
-            meanwhile = _meanwhile(folder, description)
-            if meanwhile is not None:
-                draft(_to_bytes(meanwhile)).replace(folder / DESCRIPTION_FILE)
-            new_weights.replace(folder / WEIGHTS_FILE)
-            new_description.replace(folder / DESCRIPTION_FILE)
-    except OSError as error:
-        raise PolicyError(f"cannot write the policy to {folder}: {error.strerror}") from error
+        yield draft
     finally:
         for left in drafts:
             with contextlib.suppress(OSError):

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from compiler.errors import HlogymError
-from compiler.support.files import folder_lock
+from compiler.support.files import folder_lock, made_folder
 
 __all__ = ["Contents", "SavedProgramError", "read_folder", "write_folder"]
 
@@ -69,9 +69,8 @@ def write_folder(folder: Path, files: Mapping[str, Callable[[Path], object]]) ->
         SavedProgramError: the folder cannot be written, or contains a manifest.json that hlogym did not write.
     """
     try:
-        folder.mkdir(parents=True, exist_ok=True)
         _manifest_to_replace(folder)
-        with tempfile.TemporaryDirectory(dir=folder, prefix=".draft-") as draft:
+        with made_folder(folder), tempfile.TemporaryDirectory(dir=folder, prefix=".draft-") as draft:
             table = _write_files(Path(draft) / "contents", files)
             contents = folder / _contents_name(table)
             manifest = Path(draft) / MANIFEST

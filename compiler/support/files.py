@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO
 
-__all__ = ["DRAFT_PREFIX", "atomic_file", "check_folder", "folder_lock", "read_up_to", "replace_files",
+__all__ = ["DRAFT_PREFIX", "atomic_file", "check_folder", "folder_lock", "made_folder", "read_up_to", "replace_files",
            "write_draft", "write_file"]  # fmt: skip
 
 DRAFT_PREFIX = ".hlogym-draft-"
@@ -44,6 +44,26 @@ def folder_lock(folder: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def made_folder(folder: Path) -> Iterator[None]:
+    """Create a folder and its missing parents for the block, which writes into it.
+
+    If the block raises an exception, those that were created here are removed, as far as they are empty.
+
+    Raises:
+        OSError: the folder cannot be created.
+    """
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        yield
+    except BaseException:
+        for path in missing:
+            with contextlib.suppress(OSError):
+                path.rmdir()
+        raise
+
+
+@contextlib.contextmanager
 def atomic_file(path: Path, *, durable: bool = False) -> Iterator[IO[bytes]]:
     """Open a temporary file for writing that replaces `path` when the block ends without an exception.
 
@@ -55,7 +75,7 @@ def atomic_file(path: Path, *, durable: bool = False) -> Iterator[IO[bytes]]:
         durable: flush the contents to disk before the rename, so that they survive a power loss.
 
     Raises:
-        OSError: the file cannot be written; `path` is then unchanged.
+        OSError: the file cannot be written; `path` is then unchanged, and no folder is left that was created for it.
     """
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
@@ -64,18 +84,18 @@ def atomic_file(path: Path, *, durable: bool = False) -> Iterator[IO[bytes]]:
             yield file
         return
     target = Path(os.path.realpath(path))
-    target.parent.mkdir(parents=True, exist_ok=True)
     draft = _draft_in(target.parent)
-    try:
-        with draft.open("xb") as file:
-            yield file
-            _settle(file, durable)
-        if target.exists():
-            shutil.copymode(target, draft)
-        draft.replace(target)
-    except BaseException:
-        _drop(draft)
-        raise
+    with made_folder(target.parent):
+        try:
+            with draft.open("xb") as file:
+                yield file
+                _settle(file, durable)
+            if target.exists():
+                shutil.copymode(target, draft)
+            draft.replace(target)
+        except BaseException:
+            _drop(draft)
+            raise
 
 
 def write_file(path: Path, data: str | bytes, *, durable: bool = False) -> None:
@@ -117,20 +137,17 @@ def replace_files(folder: Path, files: Mapping[str, bytes]) -> None:
     Raises:
         OSError: a file cannot be written; no file is replaced, and a folder that did not exist does not exist.
     """
-    new, draft, done = not folder.exists(), _draft_in(folder), False
-    try:
-        for name, data in files.items():
-            write_file(draft / name, data, durable=True)
-        with folder_lock(folder):
-            for name in files:
-                (folder / name).parent.mkdir(parents=True, exist_ok=True)
-                (draft / name).replace(folder / name)
-        done = True
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
-        if new and not done:
-            with contextlib.suppress(OSError):
-                folder.rmdir()
+    draft = _draft_in(folder)
+    with made_folder(folder):
+        try:
+            for name, data in files.items():
+                write_file(draft / name, data, durable=True)
+            with folder_lock(folder):
+                for name in files:
+                    (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                    (draft / name).replace(folder / name)
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
 
 
 def _draft_in(folder: Path) -> Path:

@@ -12,6 +12,7 @@ from compiler.learned.whole_folder import FORMAT as WHOLE_FORMAT
 from compiler.learned.whole_folder import SHIPPED, copy_whole
 from compiler.plan import PHASES, CompilationPlan
 from compiler.policy import LEARNED, load_whole, policy_names
+from compiler.support.files import made_folder
 from compiler.support.safe_names import file_name
 from experiments.leaderboard.entry import DESCRIPTION, FORMAT, FORMAT_VERSION, EntryError, read_entry
 
@@ -54,8 +55,10 @@ def write_entry(
         "format": FORMAT, "format_version": FORMAT_VERSION, "name": name, "author": author, "about": about,
         "decides": list(decides), "suite": suite, "backend": backend,
     }  # fmt: skip
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".hlogym-entry-", dir=folder.parent) as draft:
+    with (
+        made_folder(folder.parent),
+        tempfile.TemporaryDirectory(prefix=".hlogym-entry-", dir=folder.parent) as draft,
+    ):
         made = Path(draft, "entry")
         made.mkdir()
         if source == LEARNED:

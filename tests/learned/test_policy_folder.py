@@ -210,6 +210,9 @@ def test_a_full_disk_leaves_the_old_policy(tmp_path: Path) -> None:
         with full_disk(files), pytest.raises(PolicyError, match="No space left"):
             write(tmp_path / "p", 2)
         assert contents(tmp_path / "p") == before
+        with full_disk(files), pytest.raises(PolicyError, match="No space left"):
+            write(tmp_path / "new" / "q", 2)
+        assert not (tmp_path / "new").exists()
 
 
 @pytest.mark.parametrize(

@@ -283,6 +283,9 @@ def test_a_full_disk_leaves_the_old_program(tmp_path: Path, monkeypatch: pytest.
         exe.save(tmp_path / "p")
     assert scale_of(load(tmp_path / "p")) == 3
     assert len(list((tmp_path / "p").iterdir())) == 2
+    with pytest.raises(HlogymError, match="No space left on device"):
+        exe.save(tmp_path / "new" / "q")
+    assert not (tmp_path / "new").exists()
 
 
 def test_a_program_of_another_runtime_is_refused_beside_programs_of_this_one(tmp_path: Path) -> None:

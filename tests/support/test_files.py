@@ -6,6 +6,7 @@ import errno
 import os
 import stat
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,19 @@ def test_what_is_there_stays_when_the_disk_is_full(tmp_path: Path, monkeypatch: 
                 write_file(target, "new" * 1000, durable=True)
         assert target.read_text() == "old"
         assert names_in(tmp_path) == ["a.txt"]
+
+
+@pytest.mark.parametrize("write", [lambda path: write_file(path, "x", durable=True),
+                                   lambda path: replace_files(path.parent, {path.name: b"x"})])  # fmt: skip
+def test_folders_that_were_made_for_a_file_do_not_stay_without_it(
+    tmp_path: Path, write: Callable[[Path], None]
+) -> None:
+    (tmp_path / "mine").mkdir()
+    with full_disk(0), pytest.raises(OSError, match="No space"):
+        write(tmp_path / "mine" / "new" / "newer" / "a.txt")
+    assert names_in(tmp_path / "mine") == []
+    write(tmp_path / "mine" / "new" / "newer" / "a.txt")
+    assert names_in(tmp_path / "mine" / "new" / "newer") == ["a.txt"]
 
 
 def test_several_files_are_replaced_together_or_not_at_all(tmp_path: Path) -> None:
