@@ -26,7 +26,7 @@ from env.measurement import Measurement, Measurer, ReferenceFailedError
 from env.rewards import Reward, finite_number, make_reward
 from env.speedup_measurer import SpeedupMeasurer
 from env.suites import Program, Suite, load_suite
-from env.workers import parse_workers
+from env.workers import Workers, parse_workers
 
 __all__ = ["REFUSED_REWARD", "CompilerEnv", "EnvOptions"]
 
@@ -44,7 +44,7 @@ class EnvOptions(TypedDict, total=False):
     reward: Reward | str | None
     measurer: Measurer | None
     store: str | Path | None
-    workers: str
+    workers: str | Workers
     render_mode: str | None
 
 
@@ -78,7 +78,7 @@ class CompilerEnv(gym.Env[ObsType, np.int64], ABC):
         reward: a `Reward`, or a name in `REWARDS`; None: "measured-time" if `measured`, else "estimated-time".
         measurer: one that is shared with others; None: one is made when it is first needed.
         store: file of times for the measurer that is made; None: the one in the user's cache folder.
-        workers: where the measurer that is made measures: "local", or a Ray cluster (see `env.workers`).
+        workers: where the measurer that is made measures: "local", a Ray cluster (see `env.workers`), or a `Workers`.
         render_mode: "ansi": `render` returns text; "rgb_array": a picture, [height, width, 3] uint8; or None.
         shared: another environment of the same kind, backend and suite, whose compiled programs, explored states and
             measurer this one uses too. Both must run in the same thread.
@@ -120,7 +120,7 @@ class CompilerEnv(gym.Env[ObsType, np.int64], ABC):
         reward: Reward | str | None = None,
         measurer: Measurer | None = None,
         store: str | Path | None = None,
-        workers: str = "local",
+        workers: str | Workers = "local",
         render_mode: str | None = None,
         shared: CompilerEnv[Any] | None = None,
     ) -> None:
@@ -136,7 +136,9 @@ class CompilerEnv(gym.Env[ObsType, np.int64], ABC):
         self.backend, self.render_mode = backend, checked_render_mode(render_mode, self.metadata["render_modes"])
         if shared is not None:
             self._check_alike(shared)
-        own = SpeedupMeasurer(backend, measurer, store, parse_workers(workers))
+        own = SpeedupMeasurer(
+            backend, measurer, store, workers if isinstance(workers, Workers) else parse_workers(workers)
+        )
         self._measurer: SpeedupMeasurer = own if shared is None else shared._measurer
         self._owns_measurer = shared is None
         self._baselines: dict[tuple[str, tuple[Phase, ...], bool], Baseline] = (

@@ -12,10 +12,13 @@ that you trust.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
+import socket
 import threading
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -30,6 +33,8 @@ from env.suites import Program
 __all__ = ["RayError", "RayMeasurer", "RayStore", "connect"]
 
 NAMESPACE = "hlogym"
+ANSWER_SECONDS = 10.0
+"""Time limit for the first answer of a cluster."""
 START_SECONDS = 180.0
 """Time limit for the start of an actor, which waits for a node with free cores."""
 SHARED_SECONDS = 5.0
@@ -59,12 +64,36 @@ def connect(address: str = "auto") -> None:
         if ray.is_initialized():
             return
         try:
-            ray.init(address=address, namespace=NAMESPACE, logging_level="WARNING", log_to_driver=False)
+            _check_answers(address)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # the error says it
+                ray.init(address=address, namespace=NAMESPACE, logging_level="WARNING", log_to_driver=False)
         except (OSError, RuntimeError, ValueError, TimeoutError) as error:
+            where = "on this machine" if address == "auto" else "there; its port for clients is 10001"
+            reason = str(error).splitlines()[0].partition(". ")[0]
             raise RayError(
-                f"cannot connect to the Ray cluster at {address}: {str(error).splitlines()[0]}; "
-                "`ray start --head` starts one on this machine"
+                f"cannot connect to the Ray cluster at {address}: {reason}; `ray start --head` starts one {where}"
             ) from error
+
+
+def _check_answers(address: str) -> None:
+    """Check that something listens at an address; Ray would try for minutes and print its warnings.
+
+    Raises:
+        OSError: there is no cluster, or it does not answer.
+    """
+    if address == "auto":
+        with contextlib.suppress(ImportError):
+            from ray._private.services import get_ray_address_from_environment
+
+            address = get_ray_address_from_environment(address, None)
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdecimal():
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), ANSWER_SECONDS).close()
+    except OSError as error:
+        raise ConnectionError(f"{host}:{port} does not answer ({error.strerror or error})") from error
 
 
 def _ray() -> Any:
@@ -267,15 +296,21 @@ class RayMeasurer(Measurer):
         store: file of times on the node that this process runs on, or is connected to.
         options: how to measure.
         address: as for `connect`.
+        reserve: whether the actor reserves its cores; not so if it measures only while the actors of others are idle.
 
     Raises:
         RayError: Ray is not installed, or there is no cluster at the address.
     """
 
     def __init__(
-        self, store: str | Path = ":memory:", options: MeasurerOptions | None = None, address: str = "auto"
+        self,
+        store: str | Path = ":memory:",
+        options: MeasurerOptions | None = None,
+        address: str = "auto",
+        reserve: bool = True,
     ) -> None:
         connect(address)
+        self._reserve = reserve
         options = options or MeasurerOptions()
         self._times = RayStore(store, options.keep_seconds)
         super().__init__(self._times, options)
@@ -351,7 +386,8 @@ class RayMeasurer(Measurer):
 
     def _start(self, ray: Any) -> Any:
         """Start an actor on a node with free cores. One that replaces another shares a node if no core is free."""
-        cores, gpus = self.options.cores or 1, int(self.options.backend == "cuda")
+        cores = (self.options.cores or 1) if self._reserve else 0
+        gpus = int(self.options.backend == "cuda")
         tries = [(cores, SHARED_SECONDS), (0, START_SECONDS)] if self._lost_actors else [(cores, START_SECONDS)]
         for reserved, seconds in tries:
             made = ray.remote(_MeasuringActor).options(

@@ -26,10 +26,12 @@ class Workers:
     Attributes:
         address: of a Ray cluster, as `ray.init` takes it; None: this machine, without Ray.
         count: number of workers.
+        reserve: whether a worker on a Ray cluster reserves its cores; see `RayMeasurer`.
     """
 
     address: str | None = None
     count: int = 1
+    reserve: bool = True
 
     def __str__(self) -> str:
         if self.address is None:
@@ -52,7 +54,7 @@ class Workers:
             return Measurer(PlanStore(store, options.keep_seconds), options)
         from env.ray_measurer import RayMeasurer
 
-        return RayMeasurer(store, options, self.address)
+        return RayMeasurer(store, options, self.address, self.reserve)
 
     def service(self, store: str | Path, options: MeasurerOptions) -> MeasuringService:
         """Return a service with all workers; arguments and errors are those of `measurer`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -23,6 +24,7 @@ from compiler.learned.features.pass_slots import PASS_SLOTS
 from env.decision import DecisionEnv
 from env.pass_order import PassOrderEnv
 from env.suites import Program
+from env.workers import parse_workers
 from experiments.config import TrainConfig
 from experiments.console import error_console
 from experiments.training_env import Environment, make_env
@@ -93,7 +95,9 @@ def make_learner(config: TrainConfig) -> Learner:
     Raises:
         UnknownNameError: there is no such environment, suite or agent, or the agent does not support the environment.
     """
-    first = make_env(config)
+    own = parse_workers(config.workers)
+    # That of this process measures only while the others, in theirs, wait.
+    first = make_env(config, workers=replace(own, reserve=config.vec_env != "subproc"))
     if isinstance(first, PassOrderEnv):
         return PassOrderLearner(config, first)
     if config.agent != AGENTS[0]:

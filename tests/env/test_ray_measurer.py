@@ -2,6 +2,8 @@
 
 import os
 import signal
+import socket
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -13,14 +15,18 @@ import numpy as np
 import pytest
 
 from compiler.fusion.policies import make_policy
+from compiler.learned.fusion_policy import load_policy
 from compiler.plan import CompilationPlan
 from compiler.session import CompilationSession
 from compiler.text import parse
+from env.isolated import child_environment, python_command
 from env.measurement import Measurement, MeasurementError, MeasurerOptions
 from env.rewards import FAILURE_REWARD
 from env.store import PlanStore, PlanTime, StoreError
 from env.suites import Program, load_suite
 from env.workers import Workers, WorkersError, parse_workers
+from experiments.run_folder import RunFolder, read_progress
+from experiments.validation_results import read_validation
 from tests.env.small_programs import CHAIN, write_suite
 
 OPTIONS = MeasurerOptions(rounds=9, seconds=0.2, timeout=60)
@@ -77,6 +83,15 @@ def plans() -> list[CompilationPlan]:
         changed.set_kernel(site, choice)
         found[changed.plan.to_json()] = changed.plan
     return list(found.values())
+
+
+def hlogym(folder: Path, *arguments: object, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run the command line with a cache of its own."""
+    own = {"HLOGYM_CACHE": str(folder / "cache"), "MLFLOW_TRACKING_URI": "", "RAY_USAGE_STATS_ENABLED": "0"}
+    return subprocess.run(
+        python_command("from experiments.cli import main; main()", *map(str, arguments)),
+        env={**child_environment(), **own, **variables}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
 
 
 @pytest.mark.slow
@@ -208,6 +223,45 @@ def test_several_writers_use_one_owner(cluster: Any, tmp_path: Path) -> None:
     assert found is not None
     assert found.verdict == verdict
     assert stores[0].get("4-0") is None
+
+
+def test_a_training_measures_on_the_cluster(cluster: Any, tmp_path: Path) -> None:
+    """The whole command, with an environment for each core of the cluster; the trainer itself measures, too."""
+    suite = write_suite(tmp_path / "suite")
+    done = hlogym(
+        tmp_path, "train", "--env", "hlogym/UnrollMeasured-v0", "--suite", suite, "--workers", "ray#2", "--name", "run",
+        "--timesteps", 256, "--backend", "cpu", "--runs", tmp_path / "runs", "--set", f"eval_suite={suite}",
+        "--set", "n_steps=128", "--set", "batch_size=64", "--set", "n_epochs=1", "--set", "hidden=8",
+        RAY_ADDRESS=cluster.address,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    run = RunFolder(tmp_path / "runs" / "run")
+    points = read_progress(run.progress)
+    assert [p["timesteps"] for p in points] == [128, 256]
+    assert points[-1]["episodes"] > 64
+    assert points[-1]["failures"] == 0
+    assert set(points[-1]["programs"]) == {"chain", "loop"}
+    validation = read_validation(run.validation)
+    assert validation is not None
+    assert all(o.speedup is not None for o in validation[0].programs.values())
+    assert load_policy(run.policy).provenance["reward"] == "measured-time"
+
+
+@pytest.mark.parametrize("address", ["auto", "ray://127.0.0.1:PORT", "ray://no.such.host.invalid:10001"])
+def test_a_cluster_that_does_not_answer_is_one_message(tmp_path: Path, address: str) -> None:
+    pytest.importorskip("ray")
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = str(unused.getsockname()[1])
+        chain = write_suite(tmp_path / "suite") / "chain.hlo"
+        workers = "ray" if address == "auto" else address.replace("PORT", port)
+        done = hlogym(
+            tmp_path, "tune", chain, "--workers", workers, "-o", tmp_path / "p.json", RAY_ADDRESS=f"127.0.0.1:{port}"
+        )
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: cannot connect to the Ray cluster at ")
+    assert "does not answer" in done.stderr
+    assert done.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize(
