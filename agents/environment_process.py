@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
+import os
 import signal
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from multiprocessing import forkserver
 from multiprocessing.process import BaseProcess
 from typing import Any, Final
 
 import gymnasium as gym
 from stable_baselines3.common.vec_env import SubprocVecEnv
 
-from env.process_watch import SLICE, STOPPED_SECONDS, is_stopped
+from env.isolated import child_environment
+from env.process_watch import SLICE, STOPPED_SECONDS, ProcessWatch, is_stopped, stopped_are_killed
 
-__all__ = ["MOST_LOSSES", "START_METHOD", "EnvironmentProcess", "was_lost"]
+__all__ = ["MOST_LOSSES", "EnvironmentProcess", "StartedVector", "was_lost"]
 
 START_METHOD: Final = "forkserver"
+_SHARED = ("agents.environment_process", "env.environments")
+"""Modules that the processes of environments share: importing them takes seconds, and 160 MiB for each process."""
 MOST_LOSSES = 3
 """Losses in a row without an answer after which a process is not replaced."""
 _ORDERS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
@@ -28,6 +33,42 @@ def was_lost(process: BaseProcess) -> bool:
     process.join()
     code = process.exitcode or 0
     return code < 0 and -code not in _ORDERS
+
+
+def _start_server() -> None:
+    """Start the process that forks those of environments, unless it runs; it has imported what they share.
+
+    As in all processes of hlogym, no module comes from the current folder.
+    """
+    multiprocessing.get_context(START_METHOD).set_forkserver_preload(list(_SHARED))
+    before = dict(os.environ)
+    changed = {name: value for name, value in child_environment().items() if before.get(name) != value}
+    os.environ.update(changed)
+    try:
+        forkserver.ensure_running()
+    finally:
+        for name in changed:
+            if name in before:
+                os.environ[name] = before[name]
+            else:
+                del os.environ[name]
+
+
+class StartedVector(SubprocVecEnv):
+    """A vector of Stable-Baselines3 that does not wait for a stopped process as it asks for the spaces.
+
+    Args:
+        makers: functions that make the environments.
+
+    Raises:
+        EOFError, OSError: the process has ended, or was stopped and has been killed.
+    """
+
+    def __init__(self, makers: Sequence[Callable[[], gym.Env[Any, Any]]]) -> None:
+        _start_server()
+        self.processes: list[BaseProcess] = []
+        with stopped_are_killed(lambda: [process.pid for process in self.processes]):
+            super().__init__(list(makers), START_METHOD)
 
 
 class _LostError(Exception):
@@ -122,13 +163,13 @@ class EnvironmentProcess:
             _LostError: it was lost.
             EOFError: it has ended otherwise.
         """
-        stopped, last = 0.0, time.monotonic()
+        watch: ProcessWatch | None = None
         try:
             while not self._connection.poll(SLICE):
-                now = time.monotonic()
-                elapsed, last = min(now - last, 2 * SLICE), now  # a longer gap: this process was stopped itself
-                stopped = stopped + elapsed if is_stopped(self._process.pid or 0) else 0.0
-                if stopped >= STOPPED_SECONDS:
+                # An environment looks after its own processes.
+                watch = watch or ProcessWatch(self._process.pid or 0, descendants=False)
+                watch.tick()
+                if watch.stopped >= STOPPED_SECONDS:
                     self._process.kill()
                     self._process.join()
                     raise _LostError("stopped")
@@ -176,7 +217,7 @@ class EnvironmentProcess:
             _LostError: it was lost before it has said what its spaces are.
         """
         try:
-            vector = SubprocVecEnv([self._make], start_method=START_METHOD)
+            vector = StartedVector([self._make])
         except (EOFError, OSError) as error:
             raise _LostError("as it started") from error
         (self._connection,), (self._processes[self._number],) = vector.remotes, vector.processes

@@ -10,14 +10,15 @@ from types import FrameType
 from typing import Any
 
 import gymnasium as gym
-from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecMonitor
+from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecMonitor
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvStepReturn
 
-from agents.environment_process import MOST_LOSSES, START_METHOD, EnvironmentProcess, was_lost
+from agents.environment_process import MOST_LOSSES, EnvironmentProcess, StartedVector, was_lost
 from compiler.errors import HlogymError
 
 __all__ = ["VECTORS", "LostEnvironmentsError", "make_vector", "random_states", "set_random_states"]
 
+EXIT_SECONDS = 2.0  # from SIGTERM to the end of a process
 _ERROR = "hlogym_error"
 VECTORS = ("dummy", "subproc")
 """Kinds of vectors: one environment after the other in this process, and all at once in processes of their own."""
@@ -42,7 +43,7 @@ class LostEnvironmentsError(HlogymError, ConnectionError):
     """Processes of environments that cannot be started, or asked any more because an exchange was broken off."""
 
 
-class _ProcessVector(SubprocVecEnv):
+class _ProcessVector(StartedVector):
     """Environments in processes of their own, whose questions and answers stay in step when a signal arrives.
 
     An exception between a question and its answers would leave answers in the pipes: they would be taken for those of
@@ -59,7 +60,7 @@ class _ProcessVector(SubprocVecEnv):
     def __init__(self, makers: Sequence[Callable[[], gym.Env[Any, Any]]], notice: Callable[[str], object]) -> None:
         for tries in range(MOST_LOSSES, -1, -1):
             try:
-                super().__init__(list(makers), START_METHOD)
+                super().__init__(makers)
             except (EOFError, OSError):
                 lost = was_lost(self.processes[0])  # the one that is asked for its spaces
                 self._end()
@@ -111,6 +112,8 @@ class _ProcessVector(SubprocVecEnv):
         for process in self.processes:
             process.terminate()
         for process, remote in zip(self.processes, self.remotes, strict=True):
+            process.join(EXIT_SECONDS)
+            process.kill()  # a stopped process does not receive other signals
             process.join()
             remote.close()
 

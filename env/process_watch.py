@@ -8,10 +8,12 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import threading
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from time import monotonic
 
-__all__ = ["SLICE", "STOPPED_SECONDS", "ProcessWatch", "is_stopped", "kill_session"]
+__all__ = ["SLICE", "STOPPED_SECONDS", "ProcessWatch", "is_stopped", "kill_session", "stopped_are_killed"]
 
 SLICE = 0.25
 """Seconds between two ticks."""
@@ -25,18 +27,22 @@ class ProcessWatch:
     """Counts the time that a child process has had, and how long it has been stopped.
 
     Time does not count while this process itself was stopped or suspended, nor while the child was ready to run and
-    waited for a processor. Processes that the child has started, such as a C compiler, are watched as well.
+    waited for a processor.
+
+    Args:
+        pid: of the child.
+        descendants: whether processes that the child has started, such as a C compiler, are watched as well.
 
     Attributes:
         counted: seconds that count.
-        stopped: seconds since the child, or a process that it has started, was first seen to be stopped; 0 if none is.
+        stopped: seconds since a process that is watched was first seen to be stopped; 0 if none is.
     """
 
-    def __init__(self, pid: int) -> None:
+    def __init__(self, pid: int, descendants: bool = True) -> None:
         self.counted = self.stopped = 0.0
-        self._pid = pid
+        self._pid, self._descendants = pid, descendants
         self._last = monotonic()
-        self._delays = self._run_delays(_tree(pid))
+        self._delays = self._run_delays(self._watched())
 
     def tick(self) -> None:
         """Update the counts; to be called about every SLICE seconds."""
@@ -44,17 +50,48 @@ class ProcessWatch:
         # A longer gap means that this process was stopped itself.
         elapsed = min(now - self._last, 2 * SLICE)
         self._last = now
-        pids = _tree(self._pid)
+        pids = self._watched()
         delays = self._run_delays(pids)
         waited = sum(d - self._delays.get(pid, 0.0) for pid, d in delays.items())
         self._delays = delays
         self.counted += max(elapsed - waited, elapsed * LEAST_SHARE)
         self.stopped = self.stopped + elapsed if any(map(is_stopped, pids)) else 0.0
 
+    def _watched(self) -> list[int]:
+        return _tree(self._pid) if self._descendants else [self._pid]
+
     @staticmethod
     def _run_delays(pids: list[int]) -> dict[int, float]:
         """Return the seconds that each process has spent waiting for a processor since its start."""
         return {pid: _run_delay(pid) for pid in pids}
+
+
+@contextlib.contextmanager
+def stopped_are_killed(children: Callable[[], Iterable[int | None]]) -> Iterator[None]:
+    """Kill children that a signal has stopped for STOPPED_SECONDS while the block waits for them without a time limit.
+
+    Args:
+        children: returns the process ids of those that have been started, in any thread.
+    """
+    over = threading.Event()
+
+    def kill() -> None:
+        watches: dict[int, ProcessWatch] = {}
+        while not over.wait(SLICE):
+            for pid in filter(None, children()):
+                watch = watches.setdefault(pid, ProcessWatch(pid, descendants=False))
+                watch.tick()
+                if watch.stopped >= STOPPED_SECONDS:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
+
+    watching = threading.Thread(target=kill, daemon=True)
+    watching.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watching.join()
 
 
 def is_stopped(pid: int) -> bool:

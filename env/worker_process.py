@@ -17,7 +17,7 @@ from typing import Any
 
 from compiler.errors import HlogymError
 from env.isolated import NEUTRAL_FOLDER, child_environment, python_command
-from env.process_watch import SLICE, STOPPED_SECONDS, ProcessWatch, kill_session
+from env.process_watch import SLICE, STOPPED_SECONDS, ProcessWatch, kill_session, stopped_are_killed
 
 __all__ = ["WorkerCrashedError", "WorkerLostError", "WorkerProcess", "WorkerStartError", "WorkerTimeoutError"]
 
@@ -108,7 +108,9 @@ class WorkerProcess:
         self._disown_in_a_fork()
         if self._process is not None and self.running and not self._has_written():
             return self._process
-        reason = ""
+        reason = advice = ""
+        check = f"to find the cause, run `{shlex.quote(sys.executable)} -X faulthandler -c 'import env.worker'`"
+        check += ", which should print nothing"
         for pause in (0.0, *START_PAUSES):
             time.sleep(pause)
             self.kill()
@@ -116,18 +118,19 @@ class WorkerProcess:
                 process = self._start()
                 self._exchange(process, {"op": "ping"}, START_SECONDS)
             except OSError as error:
-                reason = error.strerror or str(error)
-            except (WorkerLostError, WorkerCrashedError) as error:
-                reason = str(error)
+                reason, advice = error.strerror or str(error), check
+            except WorkerLostError as error:
+                reason, advice = str(error), "memory may have run out; use fewer workers"
+            except WorkerCrashedError as error:
+                reason, advice = str(error), check
             except WorkerTimeoutError:
                 raise WorkerStartError(f"the worker process did not start within {START_SECONDS:g} s") from None
             else:
                 self.restarts += 1
                 return process
-        check = f"`{shlex.quote(sys.executable)} -X faulthandler -c 'import env.worker'`"
         raise WorkerStartError(
-            f"cannot start a worker process on {platform.node()}, tried {1 + len(START_PAUSES)} times: {reason}; "
-            f"to find the cause, run {check}, which should print nothing"
+            f"cannot start a worker process on {platform.node()}, tried {1 + len(START_PAUSES)} times: "
+            f"{reason}; {advice}"
         )
 
     def _start(self) -> subprocess.Popen[bytes]:
@@ -136,7 +139,7 @@ class WorkerProcess:
         Raises:
             OSError: the system cannot start one now.
         """
-        process = subprocess.Popen(
+        process = _StartedProcess(
             self._command or python_command("from env.worker import main; main()"),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -287,6 +290,16 @@ class WorkerProcess:
         with contextlib.suppress(subprocess.TimeoutExpired):  # it waits for a disk, and ends when the disk answers
             process.wait(EXIT_SECONDS)
         _close_pipes(process)
+
+
+class _StartedProcess(subprocess.Popen[bytes]):
+    """A process whose start is not waited for without end if a signal stops it before it runs its program."""
+
+    def __init__(self, command: Sequence[str], **options: Any) -> None:
+        self.pid = 0
+        # Setting the group, to what it is, keeps subprocess from calling vfork, in which this process would stop, too.
+        with stopped_are_killed(lambda: [self.pid]):
+            super().__init__(command, group=os.getegid(), **options)
 
 
 def _register(selector: selectors.BaseSelector, process: subprocess.Popen[bytes]) -> None:

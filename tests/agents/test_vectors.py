@@ -164,13 +164,14 @@ def test_a_process_that_is_lost_between_two_steps_begins_at_the_next_one(losing:
     assert steps_of(vector.step(np.array([0, 0]))[0]) == [1, 1]
 
 
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 @pytest.mark.parametrize("times", [1, 99])
-def test_a_process_that_is_lost_as_it_starts_is_started_again(tmp_path: Path, times: int) -> None:
+def test_a_process_that_is_lost_as_it_starts_is_started_again(tmp_path: Path, times: int, number: int) -> None:
     def make() -> gym.Env[Any, Any]:
         with (tmp_path / "starts").open("a") as file:
             file.write("x")
         if (tmp_path / "starts").stat().st_size <= times:
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), number)
         return Losing()
 
     if times == 1:
@@ -180,6 +181,31 @@ def test_a_process_that_is_lost_as_it_starts_is_started_again(tmp_path: Path, ti
     else:
         with pytest.raises(LostEnvironmentsError, match="as it started"):
             make_vector([make], "subproc")
+
+
+def test_a_process_that_is_stopped_as_it_replaces_another_is_replaced(tmp_path: Path) -> None:
+    def make() -> gym.Env[Any, Any]:
+        with (tmp_path / "starts").open("a") as file:
+            file.write("x")
+        if (tmp_path / "starts").stat().st_size == 2:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        return Losing()
+
+    notices: list[str] = []
+    vector = make_vector([make], "subproc", notices.append)
+    vector.reset()
+    observations, _, dones, _ = vector.step(np.array([signal.SIGKILL]))
+    assert (steps_of(observations), dones.tolist()) == ([0], [True])
+    assert len(notices) == 2
+    vector.close()
+
+
+def test_stopped_processes_do_not_keep_a_broken_vector_alive(vector: VecEnv) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        vector.step(np.array([0, 2, 0]))
+    process = vector.unwrapped.processes[0]  # type: ignore[attr-defined]
+    os.kill(process.pid, signal.SIGSTOP)
+    vector.close()
 
 
 def test_a_process_that_is_lost_again_and_again_is_given_up() -> None:

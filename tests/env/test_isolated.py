@@ -125,3 +125,18 @@ def test_the_command_line_in_a_hostile_folder(hostile: Path, tmp_path: Path, how
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "plan.json").is_file()
+
+
+def test_processes_of_environments_in_a_hostile_folder(hostile: Path, tmp_path: Path) -> None:
+    suite = write_suite(tmp_path / "suite")
+    done = subprocess.run(
+        [
+            sys.executable, str(Path(sys.executable).with_name("hlogym")), "train", "--env", "hlogym/Fusion-v0",
+            "--suite", str(suite), "--timesteps", "32", "--set", "n_steps=32", "--set", "eval_freq=0",
+            "--set", "environments=2", "--set", "vec_env=subproc", "--name", "run", "--runs", str(tmp_path / "runs"),
+        ],
+        cwd=hostile, capture_output=True, text=True, check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "HOME": str(tmp_path), "MLFLOW_TRACKING_URI": ""},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "runs" / "run" / "policy" / "policy.json").is_file()

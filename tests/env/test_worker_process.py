@@ -150,6 +150,13 @@ def test_a_process_that_cannot_start_is_reported_with_its_stderr(monkeypatch: py
         WorkerProcess(["/no/such/program"]).ask({"op": "a"}, LONG)
 
 
+def test_a_process_that_is_killed_at_each_start_is_reported_with_what_may_help(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_process, "START_PAUSES", (0.0,))
+    worker = WorkerProcess([sys.executable, "-c", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"])
+    with pytest.raises(WorkerStartError, match=r"SIGKILL from outside; memory may have run out; use fewer workers$"):
+        worker.ask({"op": "a"}, LONG)
+
+
 _TROUBLED_START = """
 import os, signal, sys
 from pathlib import Path
@@ -163,7 +170,10 @@ for line in sys.stdin:
 """
 
 
-@pytest.mark.parametrize("trouble", ["os.kill(os.getpid(), signal.SIGSEGV)", "sys.exit(3)", "print('no JSON')"])
+@pytest.mark.parametrize(
+    "trouble",
+    ["os.kill(os.getpid(), signal.SIGSEGV)", "os.kill(os.getpid(), signal.SIGSTOP)", "sys.exit(3)", "print('no JSON')"],
+)
 def test_a_process_that_crashes_as_it_starts_is_started_again(
     trouble: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -175,20 +185,49 @@ def test_a_process_that_crashes_as_it_starts_is_started_again(
     worker.kill()
 
 
+_STOPPING = """
+import os, signal, sys
+from pathlib import Path
+tasks, seen, left = Path(f"/proc/{sys.argv[1]}/task"), {os.getpid()}, 10
+print("begin", flush=True)
+while left:
+    for task in tasks.iterdir():
+        for child in set(map(int, (task / "children").read_text().split())) - seen:
+            seen.add(child)
+            left -= 1
+            os.kill(child, signal.SIGSTOP)
+"""
+
+
+def test_processes_that_are_stopped_at_once_are_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Many of the signals arrive before the process runs its program.
+    monkeypatch.setattr(worker_process, "START_PAUSES", (0.0,) * 9)
+    stopping = subprocess.Popen([sys.executable, "-c", _STOPPING, str(os.getpid())], stdout=subprocess.PIPE)
+    assert stopping.stdout is not None
+    stopping.stdout.readline()
+    worker = WorkerProcess(_SHELL)
+    with contextlib.suppress(WorkerStartError):
+        worker.ask({"op": "a"}, LONG)
+    stopping.kill()
+    stopping.communicate()
+    assert worker.ask({"op": "a"}, LONG) == {}
+    worker.kill()
+
+
 @pytest.mark.parametrize(("times", "works"), [(1, True), (99, False)])
 def test_a_start_that_the_system_refuses_is_tried_again(
     times: int, works: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(worker_process, "START_PAUSES", (0.0, 0.0))
-    real, calls = subprocess.Popen, []
+    real, calls = subprocess.Popen.__init__, []
 
-    def popen(*arguments: Any, **options: Any) -> Any:
+    def begin(self: subprocess.Popen[bytes], *arguments: Any, **options: Any) -> None:
         calls.append(1)
         if len(calls) <= times:
             raise BlockingIOError(11, "Resource temporarily unavailable")
-        return real(*arguments, **options)
+        real(self, *arguments, **options)
 
-    monkeypatch.setattr(subprocess, "Popen", popen)
+    monkeypatch.setattr(subprocess.Popen, "__init__", begin)
     worker = WorkerProcess(_SHELL)
     if works:
         assert worker.ask({"op": "a"}, LONG) == {}
