@@ -33,8 +33,12 @@ class FailureWatch:
 
     @property
     def doubtful(self) -> bool:
-        """Whether so many plans in a row have failed that no checkpoint should be written now."""
-        return self._in_a_row >= DOUBTFUL
+        """Whether so many plans have failed lately that no checkpoint should be written now."""
+        return self._in_a_row >= min(DOUBTFUL, MAX_CONSECUTIVE) or self._mostly_failed
+
+    @property
+    def _mostly_failed(self) -> bool:
+        return len(self._window) == WINDOW and sum(self._window) > MAX_SHARE * WINDOW
 
     def note(self, program: str, measurement: Mapping[str, Any]) -> None:
         """Record a measurement, given as the environment's `info["measurement"]`.
@@ -54,7 +58,7 @@ class FailureWatch:
         self._last.append(f"{program}: {measurement['failure']}: {line}")
         if self._in_a_row >= MAX_CONSECUTIVE:
             raise MeasurementError(self.message(f"{self._in_a_row} measurements in a row have failed"))
-        if len(self._window) == WINDOW and sum(self._window) > MAX_SHARE * WINDOW:
+        if self._mostly_failed:
             raise MeasurementError(self.message(f"{sum(self._window)} of the last {WINDOW} measurements have failed"))
 
     def message(self, what: str) -> str:

@@ -186,9 +186,10 @@ def _learn(
     interruption: Interruption,
     validation: Validation,
 ) -> None:
-    """Train for the remaining steps; if a signal interrupts it in a consistent state, write a checkpoint.
+    """Train for the remaining steps; if a signal or an error ends it in a consistent state, write a checkpoint.
 
     Raises:
+        HlogymError: an environment has failed.
         KeyboardInterrupt: a signal stopped the training.
         EnvironmentLostError: a process of an environment has ended.
     """
@@ -202,17 +203,24 @@ def _learn(
 
     try:
         model.learn(left, callback=[callback, *validation.callbacks(ends)], reset_num_timesteps=False)
-    except (EOFError, ConnectionError) as error:
-        if config.vec_env != "subproc":
+    except KeyboardInterrupt:
+        if interruption.consistent:
+            _save(learner, callback, run)
+        raise
+    except (HlogymError, EOFError, ConnectionError) as error:
+        if interruption.consistent and not callback.watch.doubtful:
+            with contextlib.suppress(HlogymError):  # the first error is the cause
+                _save(learner, callback, run)
+        if config.vec_env != "subproc" or isinstance(error, HlogymError):
             raise
         raise EnvironmentLostError(
             "a process of an environment has ended, perhaps killed because memory ran out; use fewer environments"
         ) from error
-    except KeyboardInterrupt:
-        if interruption.consistent:
-            callback.finish(model)
-            save_checkpoint(model, run.checkpoints, learner.features, callback.extra())
-        raise
+
+
+def _save(learner: Learner, callback: TrainingCallback, run: RunFolder) -> None:
+    callback.finish(learner.model)
+    save_checkpoint(learner.model, run.checkpoints, learner.features, callback.extra())
 
 
 def policy_provenance(config: TrainConfig, learner: Learner) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Training stops if nothing can be measured, reports why, keeps its checkpoints, and can be resumed after a fix."""
 
+import itertools
 import signal
 import subprocess
 import sys
@@ -11,8 +12,10 @@ import pytest
 
 from agents.checkpoint import latest_checkpoint
 from env import worker_process
+from env.environments import FusionEnv
 from env.isolated import python_command
 from env.measurement import MeasurementError
+from env.worker_process import WorkerStartError
 from experiments import failure_watch
 from experiments.cli import main
 from experiments.config import TrainConfig
@@ -133,6 +136,30 @@ def test_failures_stop_a_run_that_can_be_resumed_after_a_fix(
     checkpoint = latest_checkpoint(run.checkpoints)
     assert start_or_resume(config(tmp_path), tmp_path / "runs", "r", resume=True) == run  # already finished
     assert latest_checkpoint(run.checkpoints) == checkpoint
+
+
+@pytest.mark.parametrize("error", [WorkerStartError("no worker can be started"), EOFError()])
+def test_an_error_in_the_middle_of_a_run_loses_no_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    settings = config(tmp_path, env="hlogym/Fusion-v0", total_timesteps=96, checkpoint_every=10_000, eval_freq=0)
+    run, steps = RunFolder(tmp_path / "runs" / "r"), itertools.count()
+    real = FusionEnv.step
+
+    def step(self: FusionEnv, action: Any) -> Any:
+        if next(steps) == 40:
+            raise error
+        return real(self, action)
+
+    monkeypatch.setattr(FusionEnv, "step", step)
+    with pytest.raises(type(error)):
+        start_or_resume(settings, tmp_path / "runs", "r", resume=False)
+    kept = latest_checkpoint(run.checkpoints)
+    assert kept is not None
+    assert kept.name == f"step-{40:010}"
+    start_or_resume(settings, tmp_path / "runs", "r", resume=True)
+    assert [p["timesteps"] for p in read_progress(run.progress)][-3:] == [72, 88, 104]
 
 
 def test_a_run_without_measurements_writes_no_policy(flag: Path, tmp_path: Path) -> None:
