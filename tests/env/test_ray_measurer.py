@@ -225,6 +225,7 @@ def test_several_writers_use_one_owner(cluster: Any, tmp_path: Path) -> None:
     assert stores[0].get("4-0") is None
 
 
+@pytest.mark.timeout(600)
 def test_a_training_measures_on_the_cluster(cluster: Any, tmp_path: Path) -> None:
     """The whole command, with an environment for each core of the cluster; the trainer itself measures, too."""
     suite = write_suite(tmp_path / "suite")
