@@ -44,7 +44,7 @@ def test_the_message_of_the_compiler_decides_the_error(
 def test_the_compiler_runs_in_the_c_locale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compile_with('[ "$LC_ALL" = C ] && echo "No space left on device" >&2; exit 1', tmp_path, monkeypatch)
     monkeypatch.setenv("LC_ALL", "de_DE.UTF-8")
-    with pytest.raises(BackendError, match="No space left on device"):
+    with pytest.raises(BackendError, match="No space left on device; free some space there, or set HLOGYM_CACHE"):
         toolchain().shared_object("int f(void) { return 1; }", "broken")
 
 

@@ -16,6 +16,7 @@ use is the file's modification time.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import re
@@ -32,6 +33,9 @@ __all__ = ["ObjectCache", "content_hash"]
 
 _HASH = re.compile(r"[0-9a-f]{64}")
 _DRAFT = ".draft-"
+_OF_DISKS = frozenset(
+    os.strerror(n) for n in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EACCES, errno.EPERM)
+)
 STALE_SECONDS = 24 * 3600
 """Age in seconds at which an unfinished draft is removed."""
 DEFAULT_LIMIT = 2 << 30
@@ -181,10 +185,12 @@ class ObjectCache:
         return path
 
     def _unwritable(self, error: OSError) -> BackendError:
-        return BackendError(
-            f"cannot write compiled kernels to {self.folder}: {error.strerror}; free some space there, or set "
-            "HLOGYM_CACHE to another folder"
-        )
+        return self.failed("write compiled kernels to", error.strerror)
+
+    def failed(self, what: str, why: str | None) -> BackendError:
+        """Return the error of something that cannot be done in the folder, with what helps if its disk is full."""
+        advice = "; free some space there, or set HLOGYM_CACHE to another folder" if why in _OF_DISKS else ""
+        return BackendError(f"cannot {what} {self.folder}: {why}{advice}")
 
 
 def _remove_draft(draft: Path) -> None:

@@ -153,7 +153,7 @@ class CpuToolchain:
         except subprocess.TimeoutExpired:
             raise CodegenError(f"the C compiler took more than {BUILD_SECONDS} s on {name}") from None
         except OSError as e:
-            raise BackendError(f"cannot build {name} in {self.cache.folder}: {e.strerror}") from e
+            raise self.cache.failed(f"build {name} in", e.strerror) from e
 
     def _build_error(self, done: subprocess.CompletedProcess[str], name: str) -> CodegenError | BackendError:
         """Return the error of a failed build, which is the fault of either the source or the machine."""
@@ -162,7 +162,7 @@ class CpuToolchain:
             return BuildKilledError(f"the C compiler was killed while it built {name}; memory may have run out")
         lacking = next((marker for marker in _LACKING if marker in message), None)
         if lacking is not None:
-            return BackendError(f"cannot build {name} in {self.cache.folder}: {lacking}")
+            return self.cache.failed(f"build {name} in", lacking)
         return CodegenError(f"the C compiler rejected {name}:\n{message[:4000]}")
 
 
