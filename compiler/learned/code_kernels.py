@@ -1,12 +1,12 @@
 """A kernel selector that compiles a few schedules of each kernel and predicts from their machine code which is fastest.
 
 What a change of the schedule is worth depends on what the C compiler makes of it: whether it uses vectors, how many
-instructions a loop has per element, whether registers suffice. A first model, a draft, predicts from the kernel and its
-loop nest which candidates may be worth it; those are compiled, and a second model predicts from their code as well.
-Nothing is run.
+instructions a loop has per element, whether registers suffice. A first model says for which kernels any change may be
+worth it. For these, a draft predicts from the kernel and its loop nest which candidates may be; those are compiled, and
+a last model predicts from their code as well. Nothing is run.
 
 policy.json          format, feature versions, candidates, margins, processors, provenance, checksum of the weights
-policy.safetensors   two sets of boosted trees for each processor
+policy.safetensors   three sets of boosted trees for each processor
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from compiler.support.processor import microarchitecture
 from compiler.support.untrusted import short_repr
 
 __all__ = ["CODE_INPUTS", "DRAFT_INPUTS", "FORMAT", "CodeKernels", "CodeModel", "accesses_by_data", "code_inputs",
-           "code_rows", "draft_inputs", "generated_kernels"]  # fmt: skip
+           "code_rows", "draft_inputs", "generated_kernels", "predict"]  # fmt: skip
 
 FORMAT = "hlogym-code-kernels"
 BACKEND = "cpu"
@@ -62,13 +62,22 @@ Schedule = Mapping[str, int]
 
 
 class Trees(NamedTuple):
-    """The two models for a processor: over DRAFT_INPUTS and over CODE_INPUTS.
+    """The models for a processor, which predict logarithms of speedups over the default.
 
-    Both predict the logarithm of the speedup over the default.
+    Attributes:
+        prospects: over COST_FEATURES of the default: the speedup of the best candidate.
+        draft, code: over DRAFT_INPUTS and over CODE_INPUTS: that of a candidate.
+        least_prospect: kernels of which `prospects` predicts less keep their default.
     """
 
+    prospects: BoostedTrees
     draft: BoostedTrees
     code: BoostedTrees
+    least_prospect: float
+
+
+_MODELS = {"prospects": len(COST_FEATURES), "draft": len(DRAFT_INPUTS), "code": len(CODE_INPUTS)}
+"""The models for a processor with the number of their inputs."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +118,7 @@ class CodeModel:
                 raise PolicyError("its processors must be a list of names")
             return CodeModel(
                 _candidates(data.get("candidates")),
-                {p: _trees(weights, n) for n, p in enumerate(processors)},
+                _models(processors, data.get("least_prospects"), weights),
                 read_number(data, "margin"),
                 -read_number(data, "draft_loss"),
                 int(read_number(data, "compiled")),
@@ -124,12 +133,14 @@ class CodeModel:
         description = {
             "format": FORMAT, "feature_version": COST_FEATURE_VERSION, "code_version": CODE_FEATURE_VERSION,
             "features": list(COST_FEATURES), "candidates": [dict(c) for c in self.candidates],
-            "processors": list(self.trees), "margin": self.margin, "draft_loss": -self.draft_margin,
-            "compiled": self.compiled, "least_seconds": self.least_seconds, "provenance": dict(self.provenance),
+            "processors": list(self.trees), "least_prospects": [t.least_prospect for t in self.trees.values()],
+            "margin": self.margin, "draft_loss": -self.draft_margin, "compiled": self.compiled,
+            "least_seconds": self.least_seconds, "provenance": dict(self.provenance),
         }  # fmt: skip
         weights: dict[str, Floats] = {}
         for n, trees in enumerate(self.trees.values()):
-            for name, part in trees._asdict().items():
+            for name in _MODELS:
+                part = getattr(trees, name)
                 weights.update({f"{n}.{name}.{key}": array for key, array in part.to_arrays().items()})
         write_policy_folder(Path(folder), description, weights)
 
@@ -145,13 +156,25 @@ def _candidates(data: Any) -> tuple[Schedule, ...]:
     return tuple(data)
 
 
-def _trees(weights: Mapping[str, Floats], n: int) -> Trees:
-    found = []
-    for name, inputs in (("draft", DRAFT_INPUTS), ("code", CODE_INPUTS)):
-        prefix = f"{n}.{name}."
-        arrays = {key.removeprefix(prefix): a for key, a in weights.items() if key.startswith(prefix)}
-        found.append(BoostedTrees.from_arrays(arrays, len(inputs)))
-    return Trees(*found)
+def _models(processors: Sequence[str], least: Any, weights: Mapping[str, Floats]) -> dict[str, Trees]:
+    """Return the models by processor.
+
+    Raises:
+        PolicyError: there are not as many least prospects as processors, or weights do not fit.
+    """
+    numbers = least if isinstance(least, list) and all(type(x) in (int, float) for x in least) else []
+    if len(numbers) != len(processors) or not all(map(math.isfinite, numbers)):
+        raise PolicyError(f"its least prospects must be a number for each processor, not {short_repr(least)}")
+    found = {}
+    for n, processor in enumerate(processors):
+        parts = []
+        for name, inputs in _MODELS.items():
+            prefix = f"{n}.{name}."
+            arrays = {key.removeprefix(prefix): a for key, a in weights.items() if key.startswith(prefix)}
+            parts.append(BoostedTrees.from_arrays(arrays, inputs))
+        prospects, draft, code = parts
+        found[processor] = Trees(prospects, draft, code, float(numbers[n]))
+    return found
 
 
 # ---- features
@@ -307,17 +330,25 @@ class CodeKernels:
         if _seconds(site) < self.model.least_seconds:
             self._known[key] = _Decision(site.default, "the default; the kernel takes too little time")
             return None
+        default = cost_features(site, [site.default], [1])
+        best = float(predict(trees.prospects, default)[0])
+        reason = ""
+        if accesses_by_data(default)[0]:
+            reason = "which elements it accesses depends on data"
+        elif best < trees.least_prospect:
+            reason = f"{math.exp(best):.2f}x is expected at best, {math.exp(trees.least_prospect):.2f}x needed"
+        if reason:
+            self._known[key] = _Decision(site.default, f"the default; {reason}")
+            site.forget_variants()
+            return None
         kernels = generated_kernels(site, self.model.candidates)
         if len(kernels) < 2:
             return None
         choices = list(kernels)
         costs = cost_features(site, choices, [1] * len(choices))
         site.forget_variants()
-        if accesses_by_data(costs)[0]:
-            self._known[key] = _Decision(site.default, "the default; which elements it accesses depends on data")
-            return None
         draft = draft_inputs(costs)
-        expected = _predict(trees.draft, draft)
+        expected = predict(trees.draft, draft)
         promising = (expected > self.model.draft_margin) & (np.arange(len(choices)) > 0)
         ranked = [n for n in np.argsort(-expected, kind="stable").tolist() if promising[n]]
         kept = [0, *sorted(ranked[: self.model.compiled])]
@@ -334,7 +365,7 @@ class CodeKernels:
             return _Decision(default, "the default; the machine code cannot be read")
         choices, specs = [default, *others], list(o.kernels.values())
         code = np.array([rows[specs[n].symbol] for n in read], np.float32)
-        expected = _predict(trees.code, code_inputs(o.draft[read], code))
+        expected = predict(trees.code, code_inputs(o.draft[read], code))
         best = 1 + int(np.argmax(expected[1:]))
         needed = f"needed {math.exp(self.model.margin):.2f}x"
         if expected[best] <= self.model.margin:
@@ -342,7 +373,8 @@ class CodeKernels:
         return _Decision(choices[read[best]], f"predicted {math.exp(expected[best]):.2f}x from its code, {needed}")
 
 
-def _predict(trees: BoostedTrees, inputs: Floats) -> npt.NDArray[np.float64]:
+def predict(trees: BoostedTrees, inputs: Floats) -> npt.NDArray[np.float64]:
+    """Return what trees predict for rows of inputs."""
     leaves = trees.nodes.leaves(inputs.astype(np.float64))
     return np.asarray(trees.value[leaves].sum(axis=1), np.float64)
 

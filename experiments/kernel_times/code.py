@@ -21,6 +21,7 @@ from compiler.backends.cpu.disassembly import why_unreadable
 from compiler.codegen.kernel_spec import KernelSpec
 from compiler.codegen.schedules.kernel_choice import KernelChoice
 from compiler.errors import BackendError, HlogymError
+from compiler.learned.boosted_trees import BoostedTrees
 from compiler.learned.code_kernels import (
     CodeModel,
     Trees,
@@ -29,8 +30,9 @@ from compiler.learned.code_kernels import (
     code_rows,
     draft_inputs,
     generated_kernels,
+    predict,
 )
-from compiler.learned.features.kernel_costs import cost_features
+from compiler.learned.features.kernel_costs import COST_FEATURES, cost_features
 from compiler.support.processor import microarchitecture
 from experiments.kernel_times.collect import begin_dataset, by_turns
 from experiments.kernel_times.dataset import KernelTimes, append_lines, read_dataset, site_of
@@ -227,6 +229,7 @@ class CodeOptions(GainOptions):
 
     Attributes:
         margin, draft_margin, compiled, least_seconds: see `CodeModel`.
+        opened: share of kernels, of families that the models have not seen, whose candidates are looked at.
     """
 
     trees: int = 500
@@ -237,13 +240,53 @@ class CodeOptions(GainOptions):
     draft_margin: float = -0.03
     compiled: int = 3
     least_seconds: float = 1.5e-6
+    opened: float = 0.3
 
 
 def train_code(rows: CodeRows, keep: npt.NDArray[np.bool_], options: CodeOptions) -> Trees:
     """Return trees that are fitted to some of the rows."""
     kept = keep & rows.is_candidate
     gains = rows.gains.mean(1)[kept]
-    return Trees(fitted_gains(rows.draft[kept], gains, options), fitted_gains(rows.code[kept], gains, options))
+    prospects, least = _prospects(rows, keep, options)
+    return Trees(
+        prospects, fitted_gains(rows.draft[kept], gains, options), fitted_gains(rows.code[kept], gains, options), least
+    )
+
+
+def _prospects(rows: CodeRows, keep: npt.NDArray[np.bool_], options: CodeOptions) -> tuple[BoostedTrees, float]:
+    """Return trees that predict the gain of a kernel's best candidate, and what the kernels to open have at least."""
+    defaults = np.flatnonzero(keep & ~rows.is_candidate)
+    inputs, best = default_inputs(rows)[defaults], np.array([_best(rows, int(n)) for n in defaults])
+    folds = folds_of(rows)[defaults]
+    found = np.zeros(len(defaults))
+    for fold in np.unique(folds):
+        trees = fitted_gains(inputs[folds != fold], best[folds != fold], options)
+        found[folds == fold] = predict(trees, inputs[folds == fold])
+    usual = found[rows.usual[defaults]]
+    least = float(np.quantile(usual if len(usual) else found, 1 - options.opened))
+    return fitted_gains(inputs, best, options), least
+
+
+def _best(rows: CodeRows, default: int) -> float:
+    """Return the gain of the best candidate of a kernel, chosen by one measurement and valued by the other, both ways.
+
+    Args:
+        rows: the measurements.
+        default: the row of the kernel's default.
+    """
+    others = (rows.default == default) & rows.is_candidate
+    gains = rows.gains[others]
+    return float(np.mean([_valued(gains, by) for by in (0, 1)])) if len(gains) else 0.0
+
+
+def default_inputs(rows: CodeRows) -> Floats:
+    """Return rows of COST_FEATURES."""
+    return rows.draft[:, : len(COST_FEATURES)]
+
+
+def folds_of(rows: CodeRows) -> Integers:
+    """Return the fold of each row; a family is in one."""
+    return np.array([zlib.crc32(f.encode()) % FOLDS for f in rows.families], np.int64)
 
 
 # ---- what it is worth
@@ -264,13 +307,27 @@ class Judged:
     compiled: Doubles
 
 
-def judged(rows: CodeRows, draft: Doubles, code: Doubles, keep: npt.NDArray[np.bool_], o: CodeOptions) -> Judged:
+@dataclass(frozen=True)
+class Predicted:
+    """Predicted gains of rows, as logarithms.
+
+    Attributes:
+        is_open: whether the candidates of a row's kernel are looked at.
+        draft: by the draft.
+        code: by the last model.
+    """
+
+    is_open: npt.NDArray[np.bool_]
+    draft: Doubles
+    code: Doubles
+
+
+def judged(rows: CodeRows, found: Predicted, keep: npt.NDArray[np.bool_], o: CodeOptions) -> Judged:
     """Return what is taken by predicted gains, and what that is worth.
 
     Args:
         rows: the measurements.
-        draft: predicted gain of each row by the draft.
-        code: predicted gain of each row by the second model.
+        found: the predictions.
         keep: the rows of the kernels that count; those whose accesses depend on data do not.
         o: when a candidate is compiled and taken.
     """
@@ -279,12 +336,12 @@ def judged(rows: CodeRows, draft: Doubles, code: Doubles, keep: npt.NDArray[np.b
         others = np.flatnonzero((rows.kernel == kernel) & rows.is_candidate)
         if not len(others):
             continue
-        ranked = others[np.argsort(-draft[others], kind="stable")]
-        ranked = ranked[draft[ranked] > o.draft_margin][: o.compiled]
+        ranked = others[np.argsort(-found.draft[others], kind="stable")]
+        ranked = ranked[(found.draft[ranked] > o.draft_margin) & found.is_open[ranked]][: o.compiled]
         compiled.append(len(ranked))
-        taken = ranked[np.argmax(code[ranked])] if len(ranked) else -1
-        gains.append(rows.gains[taken].mean() if len(ranked) and code[taken] > o.margin else 0.0)
-        best.append(np.mean([_valued(rows.gains[others], by) for by in (0, 1)]))
+        taken = ranked[np.argmax(found.code[ranked])] if len(ranked) else -1
+        gains.append(rows.gains[taken].mean() if len(ranked) and found.code[taken] > o.margin else 0.0)
+        best.append(_best(rows, int(rows.default[others[0]])))
     return Judged(np.array(gains), np.array(best), np.array(compiled, np.float64))
 
 
@@ -294,30 +351,24 @@ def _valued(gains: Doubles, by: int) -> float:
     return float(gains[n, 1 - by]) if gains[n, by] > 0.01 else 0.0
 
 
-def predicted(trees: Trees, rows: CodeRows, keep: npt.NDArray[np.bool_]) -> tuple[Doubles, Doubles]:
-    """Return the gains of all rows that both models predict, 0 for those that are not kept."""
-    found = []
-    for part, inputs in ((trees.draft, rows.draft), (trees.code, rows.code)):
-        out = np.zeros(len(rows.kernel))
-        leaves = part.nodes.leaves(inputs[keep].astype(np.float64))
-        out[keep] = part.value[leaves].sum(axis=1)
-        found.append(out)
-    return found[0], found[1]
+def predicted(trees: Trees, rows: CodeRows, keep: npt.NDArray[np.bool_]) -> Predicted:
+    """Return what the models predict of all rows; those that are not kept are not open, and have the gain 0."""
+    prospects, draft, code = np.full(len(keep), -np.inf), np.zeros(len(keep)), np.zeros(len(keep))
+    prospects[keep] = predict(trees.prospects, default_inputs(rows)[rows.default[keep]])
+    draft[keep], code[keep] = predict(trees.draft, rows.draft[keep]), predict(trees.code, rows.code[keep])
+    return Predicted(prospects >= trees.least_prospect, draft, code)
 
 
-def cross_validated(rows: CodeRows, options: CodeOptions) -> tuple[Doubles, Doubles]:
-    """Return predictions of the rows of training families by trees that were fitted to other families.
-
-    Rows of other families have the prediction 0.
-    """
-    folds = np.array([zlib.crc32(f.encode()) % FOLDS for f in rows.families])
-    draft, code = np.zeros(len(folds)), np.zeros(len(folds))
+def cross_validated(rows: CodeRows, options: CodeOptions) -> Predicted:
+    """Return predictions of the rows of training families by trees that were fitted to other families."""
+    folds = folds_of(rows)
+    out = Predicted(np.zeros(len(folds), np.bool_), np.zeros(len(folds)), np.zeros(len(folds)))
     for fold in range(FOLDS):
         held = rows.training & (folds == fold)
-        trees = train_code(rows, rows.training & (folds != fold), options)
-        found = predicted(trees, rows, held)
-        draft[held], code[held] = found[0][held], found[1][held]
-    return draft, code
+        found = predicted(train_code(rows, rows.training & (folds != fold), options), rows, held)
+        for array, of_fold in ((out.is_open, found.is_open), (out.draft, found.draft), (out.code, found.code)):
+            array[held] = of_fold[held]
+    return out
 
 
 def write_code(
@@ -345,24 +396,26 @@ def write_code(
         ("training, cross-validation", is_judged & rows.training, cross_validated(rows, options)),
         ("validation", is_judged & ~rows.training, predicted(trees, rows, ~rows.training)),
     )
-    for name, keep, (draft, code) in sets:
+    for name, keep, found in sets:
         for kind, wanted in (("of default fusions", keep & rows.usual), ("of random fusions", keep & ~rows.usual)):
             if not wanted.any():
                 continue
             everything = replace(options, draft_margin=-9.0, compiled=99)
+            every_kernel = replace(found, is_open=np.ones_like(found.is_open))
             ways = (
-                ("the code of those that the draft names", draft, code, options),
-                ("the code of all candidates", draft, code, everything),
-                ("the draft alone", draft, draft, everything),
+                ("the code of those that the draft names, of kernels with prospects", found, options),
+                ("the same of all kernels", every_kernel, options),
+                ("the code of all candidates", every_kernel, everything),
+                ("the draft alone", replace(every_kernel, code=found.draft), everything),
             )
-            for label, first, second, o in ways:
-                found = judged(rows, first, second, wanted, o)
-                compiled = "0" if second is draft else f"{found.compiled.mean():.1f}"
-                changed = found.gains != 0
+            for label, predictions, o in ways:
+                worth = judged(rows, predictions, wanted, o)
+                compiled = "0" if predictions.code is predictions.draft else f"{worth.compiled.mean():.1f}"
+                changed = worth.gains != 0
                 table.append([
-                    name, kind, label, str(len(found.gains)), compiled, f"{np.exp(found.gains.mean()):.4f}x",
-                    f"{np.exp(found.best.mean()):.4f}x", f"{changed.mean():.0%}",
-                    f"{(found.gains < -0.02).mean():.1%}",
+                    name, kind, label, str(len(worth.gains)), compiled, f"{np.exp(worth.gains.mean()):.4f}x",
+                    f"{np.exp(worth.best.mean()):.4f}x", f"{changed.mean():.0%}",
+                    f"{(worth.gains < -0.02).mean():.1%}",
                 ])  # fmt: skip
     lines = [
         f"Kernels of {header.get('processor')} were measured with up to {MEASURED - 1} of {len(CANDIDATES)} "
@@ -377,7 +430,8 @@ def write_code(
         "",
         "- chosen by: the candidate with the greatest predicted gain is taken if that exceeds "
         f"{np.expm1(options.margin):.0%}. The code is what the C compiler made of a candidate. The draft sees the "
-        f"kernel and its loop nest only, and names at most {options.compiled}.",
+        f"kernel and its loop nest only, and names at most {options.compiled}. Prospects are predicted from the "
+        f"default alone; {options.opened:.0%} of kernels have them.",
         "- kernels: those whose accesses depend on data are left out, because they keep their default.",
         "- compiled: mean number of candidates that the C compiler has to compile for a kernel, beside the default.",
         "- speedup: geometric mean over all kernels; those that keep their default count as 1.",

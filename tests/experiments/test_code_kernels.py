@@ -18,6 +18,7 @@ from experiments.kernel_times.__main__ import main
 from experiments.kernel_times.code import (
     CodeOptions,
     CodeRows,
+    Predicted,
     collect_code,
     joined_rows,
     judged,
@@ -137,23 +138,28 @@ def test_code_is_kept_with_the_times_of_some_threads() -> None:
 def test_what_the_code_says_is_learned_and_the_draft_cannot_know() -> None:
     rows = _rows()
     trees = train_code(rows, rows.training, CodeOptions(trees=60, learning_rate=0.3))
-    draft, code = predicted(trees, rows, ~rows.training)
+    found = dataclasses.replace(predicted(trees, rows, ~rows.training), is_open=np.ones(len(rows.kernel), np.bool_))
     everything = CodeOptions(draft_margin=-9.0, compiled=9)
-    by_code = judged(rows, draft, code, ~rows.training, everything)
+    by_code = judged(rows, found, ~rows.training, everything)
     assert by_code.gains.mean() == pytest.approx(by_code.best.mean(), rel=0.05)
     assert by_code.best.mean() == pytest.approx(0.05, abs=0.01)
     assert by_code.compiled.tolist() == [2.0] * 200
-    by_draft = judged(rows, draft, draft, ~rows.training, everything)
+    by_draft = judged(rows, dataclasses.replace(found, code=found.draft), ~rows.training, everything)
     assert by_draft.gains.mean() < 0.02
+
+
+def _predicted(rows: CodeRows, draft: float) -> Predicted:
+    """Return predictions by which candidates that gain are taken, if the draft's gain of all allows it."""
+    sure = np.where(rows.gains[:, 0] > 0, 0.1, -0.1)
+    return Predicted(np.ones(len(sure), np.bool_), np.full(len(sure), draft), sure)
 
 
 def test_candidates_that_the_draft_refuses_are_not_taken() -> None:
     rows = _rows()
-    sure = np.where(rows.gains[:, 0] > 0, 0.1, -0.1)
-    refused = judged(rows, np.full(len(sure), -0.5), sure, ~rows.training, CodeOptions())
+    refused = judged(rows, _predicted(rows, -0.5), ~rows.training, CodeOptions())
     assert not refused.gains.any()
     assert not refused.compiled.any()
-    one = judged(rows, np.zeros(len(sure)), sure, ~rows.training, CodeOptions(compiled=1))
+    one = judged(rows, _predicted(rows, 0.0), ~rows.training, CodeOptions(compiled=1))
     assert one.compiled.tolist() == [1.0] * 200
     assert one.gains.mean() > 0
 
@@ -161,8 +167,23 @@ def test_candidates_that_the_draft_refuses_are_not_taken() -> None:
 def test_kernels_that_access_elements_by_data_do_not_count() -> None:
     rows = _rows()
     by_data = dataclasses.replace(rows, by_data=rows.kernel >= 300)
-    sure = np.where(rows.gains[:, 0] > 0, 0.1, -0.1)
-    assert len(judged(by_data, sure, sure, ~rows.training, CodeOptions()).gains) == 100
+    assert len(judged(by_data, _predicted(rows, 0.1), ~rows.training, CodeOptions()).gains) == 100
+
+
+def test_kernels_without_prospects_are_not_opened() -> None:
+    rows = _rows()
+    closed = dataclasses.replace(_predicted(rows, 0.0), is_open=rows.kernel % 2 == 0)
+    found = judged(rows, closed, ~rows.training, CodeOptions())
+    numbers = np.unique(rows.kernel[~rows.training])
+    assert (found.compiled > 0).tolist() == (numbers % 2 == 0).tolist()
+
+
+@pytest.mark.parametrize("opened", [0.2, 0.7])
+def test_a_share_of_kernels_that_were_not_seen_has_prospects(opened: float) -> None:
+    rows = _rows()
+    trees = train_code(rows, rows.training, CodeOptions(trees=20, opened=opened))
+    found = predicted(trees, rows, ~rows.training).is_open[~rows.training & ~rows.is_candidate]
+    assert found.mean() == pytest.approx(opened, abs=0.15)
 
 
 @needs_objdump

@@ -18,6 +18,7 @@ from compiler.errors import PolicyError
 from compiler.learned import code_kernels
 from compiler.learned.boosted_trees import BoostedTrees
 from compiler.learned.code_kernels import CODE_INPUTS, DRAFT_INPUTS, CodeKernels, CodeModel, Trees, generated_kernels
+from compiler.learned.features.kernel_costs import COST_FEATURES
 from compiler.learned.features.machine_code import CODE_FEATURES, code_features
 from compiler.learned.tree_nodes import TreeNodes
 from compiler.learned.whole_folder import write_whole
@@ -66,11 +67,13 @@ def _split(inputs: tuple[str, ...], name: str, bound: float, below: float, above
     return BoostedTrees(nodes, np.array([0.0, below, above]))
 
 
-def _model(draft: float = 0.1, gain: float = 0.1, processor: str | None = None) -> CodeModel:
+def _model(draft: float = 0.1, gain: float = 0.1, processor: str | None = None, prospect: float = 0.1) -> CodeModel:
     """Return a model that expects a gain where the machine code has fewer instructions on 512 bits."""
     trees = Trees(
+        _split(COST_FEATURES, COST_FEATURES[0], 1e9, prospect, prospect),
         _split(DRAFT_INPUTS, "changed field: vector", -0.5, draft, -0.2),
         _split(CODE_INPUTS, "changed all: 512 bits", -0.1, gain, -0.2),
+        0.05,
     )
     here = processor or microarchitecture()
     return CodeModel(({"vector": 256}, {"unroll": 2}), {here: trees}, 0.02, -0.03, 3, 0.0, {"families": ["a"]})
@@ -139,7 +142,7 @@ def test_a_model_is_read_as_it_was_written(tmp_path: Path) -> None:
     model.save(tmp_path)
     found = CodeModel.load(tmp_path)
     assert dataclasses.replace(found, trees={}) == dataclasses.replace(model, trees={})
-    for name in Trees._fields:
+    for name in ("prospects", "draft", "code"):
         kept, given = (getattr(next(iter(m.trees.values())), name) for m in (found, model))
         assert kept.value == pytest.approx(given.value)
         assert kept.nodes.feature.tolist() == given.nodes.feature.tolist()
@@ -153,7 +156,9 @@ def test_a_model_is_read_as_it_was_written(tmp_path: Path) -> None:
         ({"candidates": [{"vector": 1 << 40}]}, "must map fields"),
         ({"candidates": 3}, "candidates must be a list"),
         ({"processors": "all"}, "processors must be a list"),
-        ({"processors": ["a", "b"]}, "weights must be"),
+        ({"processors": ["a", "b"]}, "a number for each processor"),
+        ({"processors": ["a", "b"], "least_prospects": [0.1, 0.1]}, "weights must be"),
+        ({"least_prospects": ["0.1"]}, "a number for each processor"),
         ({"margin": -1}, "margin must be a number"),
         ({"code_version": 0}, "learned on other features"),
         ({"features": []}, "learned on other features"),
@@ -201,6 +206,14 @@ def test_nothing_is_compiled_for_candidates_that_the_draft_refuses(monkeypatch: 
     monkeypatch.setattr(code_kernels, "code_rows", lambda kernels: pytest.fail("kernels were compiled"))
     site = _site()
     assert CodeKernels(_model(draft=-0.1)).choose_kernel(site) == site.default
+
+
+def test_no_candidate_of_a_kernel_without_prospects_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(code_kernels, "why_unreadable", lambda: None)
+    monkeypatch.setattr(code_kernels, "generated_kernels", lambda *_: pytest.fail("candidates were made"))
+    selector, site = CodeKernels(_model(prospect=0.01)), _site()
+    assert selector.choose_kernel(site) == site.default
+    assert "1.01x is expected at best, 1.05x needed" in selector.explain(site)
 
 
 def test_short_kernels_keep_their_default(monkeypatch: pytest.MonkeyPatch) -> None:
