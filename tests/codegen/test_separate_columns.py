@@ -56,3 +56,15 @@ def test_one_column_is_not_hidden() -> None:
     ROOT r = f32[100,1] multiply(x, x)
     """
     assert "opaque" not in checked(text, Schedule(threads=0, stages=0))
+
+
+@pytest.mark.parametrize("reducer, distant", [("max_f32", True), ("add_f32", False)])
+def test_columns_whose_extremes_are_added_up_are_separate(reducer: str, distant: bool) -> None:
+    text = f"""
+    a = f32[3000,7] parameter(0)
+    zero = f32[] constant(0)
+    m = f32[3000] reduce(a, zero), dimensions={{1}}, to_apply={reducer}
+    ROOT r = f32[] reduce(m, zero), dimensions={{0}}, to_apply=add_f32
+    """
+    maximum = "max_f32 { a = f32[] parameter(0) b = f32[] parameter(1) ROOT c = f32[] maximum(a, b) }"
+    assert ("opaque" in checked(text, Schedule(), f"{SUM}\n{maximum}")) == distant

@@ -17,13 +17,15 @@ from compiler.codegen.nest.loop_ir import Body, For
 from compiler.codegen.nest.traversal import map_bodies, walk
 from compiler.codegen.nest.work import work_of
 from compiler.codegen.schedules.loop_transforms import map_vector_loops
+from compiler.ir.opcodes import Opcode
 from compiler.ir.types import PrimitiveType as T
 
 INTERLEAVED = (2, 3, 4, 8, 16)
 """Lengths of rows that the C compiler deinterleaves."""
 
-MIN_WORK = 4
-"""Minimum work for each element that is gathered; with less, a loop over single rows is faster."""
+LEAST_WORK, EXTREME = 3, 2
+"""Work for each element that is gathered up to which a loop over single rows is faster, and what an extreme of floats,
+which propagates NaN, takes besides that of another operation."""
 
 
 def separate_columns(body: Body) -> Body:
@@ -33,7 +35,7 @@ def separate_columns(body: Body) -> Body:
 
 def _loop(s: For) -> Body:
     groups = {key: group for key, group in _groups(s).items() if len(group) > 1}
-    if not groups or work_of(s.body) < MIN_WORK * sum(map(len, groups.values())):
+    if not groups or _work(s.body) <= LEAST_WORK * sum(map(len, groups.values())):
         return (s,)
     columns = {c for group in groups.values() for c in group if c != min(group)}
     names = {c: Runtime(f"{s.var.name}_column{n}", c, c) for n, c in enumerate(sorted(columns))}
@@ -57,6 +59,13 @@ def _loop(s: For) -> Body:
 
     lets = (lir.Let(name.name, T.S32, lir.Opaque(c)) for c, name in names.items())
     return *lets, replace(s, body=tuple(map(statement, s.body)))
+
+
+def _work(body: Body) -> int:
+    """Return the number of operations of some statements, weighted by what they take."""
+    values = (s.value for s in walk(body) if isinstance(s, lir.Let) and s.type.is_float)
+    extremes = sum(isinstance(v, lir.Apply) and v.op.opcode in (Opcode.MAXIMUM, Opcode.MINIMUM) for v in values)
+    return work_of(body) + EXTREME * extremes
 
 
 def _groups(s: For) -> dict[Hashable, set[int]]:
