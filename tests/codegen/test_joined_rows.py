@@ -82,7 +82,7 @@ def test_whole_rows_from_memory_are_one_tile() -> None:
     ROOT r = (f32[1000], f32[30,1000]) tuple(s, y)""", False),
         (AVX2, 1000, """s = f32[1000] reduce(x, zero), dimensions={0}, to_apply=reduce
     b = f32[30,1000] broadcast(s), dimensions={1}
-    ROOT r = f32[30,1000] divide(x, b)""", False),
+    ROOT r = f32[30,1000] divide(x, b)""", True),
     ],
     ids=["a sum", "in registers", "more than the first-level cache", "stored rows", "rows that are read again"],
 )  # fmt: skip

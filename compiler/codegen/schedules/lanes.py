@@ -64,8 +64,9 @@ def with_wide_columns(body: Body, schedule: Schedule, sizes: Mapping[str, int]) 
     reads = {x.value.buffer for x in lets if isinstance(x.value, lir.Load)}
     held = sum(SCALAR_BYTES[r.type] for r in reduce.reductions)
     is_row = width * held <= WHOLE_ROW
-    is_single = len(reduce.reductions) == 1 and not any(isinstance(x, For) for x in columns[0].body)
-    inside = sum(isinstance(x, lir.Store) for x in columns[0].body)
+    is_single = len(reduce.reductions) == 1
+    sweeps = tuple(x for x in columns[0].body if x is not reduce)
+    inside = sum(isinstance(x, lir.Store) for x in walk(sweeps))
     stores_rows = sum(isinstance(x, lir.Store) for x in walk(body)) > inside  # in the reduction, or beside the columns
     if is_row and is_single and not stores_rows and schedule.columns * held > schedule.unit.room:
         # The accumulators are in the first-level cache, however wide a tile is.
