@@ -12,7 +12,6 @@ that you trust.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import re
@@ -37,6 +36,7 @@ ANSWER_SECONDS = 10.0
 """Time limit for the first answer of a cluster."""
 START_SECONDS = 180.0
 """Time limit for the start of an actor, which waits for a node with free cores."""
+_LAST_CLUSTER = Path("/tmp/ray/ray_current_cluster")  # noqa: S108 - where Ray says that it looks
 SHARED_SECONDS = 5.0
 """Time limit for the start of an actor that replaces a lost one, after which it shares a node with others."""
 TRIES = 5
@@ -83,10 +83,7 @@ def _check_answers(address: str) -> None:
         OSError: there is no cluster, or it does not answer.
     """
     if address == "auto":
-        with contextlib.suppress(ImportError):
-            from ray._private.services import get_ray_address_from_environment
-
-            address = get_ray_address_from_environment(address, None)
+        address = os.environ.get("RAY_ADDRESS") or _started_here()
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not host or not port.isdecimal():
         return
@@ -94,6 +91,14 @@ def _check_answers(address: str) -> None:
         socket.create_connection((host.strip("[]"), int(port)), ANSWER_SECONDS).close()
     except OSError as error:
         raise ConnectionError(f"{host}:{port} does not answer ({error.strerror or error})") from error
+
+
+def _started_here() -> str:
+    """Return the address of the cluster that was last started on this machine; it is empty if there is none."""
+    try:
+        return _LAST_CLUSTER.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError):
+        return ""
 
 
 def _ray() -> Any:
