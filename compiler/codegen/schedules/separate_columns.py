@@ -23,9 +23,10 @@ from compiler.ir.types import PrimitiveType as T
 INTERLEAVED = (2, 3, 4, 8, 16)
 """Lengths of rows that the C compiler deinterleaves."""
 
-LEAST_WORK, EXTREME = 3, 2
-"""Work for each element that is gathered up to which a loop over single rows is faster, and what an extreme of floats,
-which propagates NaN, takes besides that of another operation."""
+LEAST_WORK, EXTREME = 4, 2
+"""Least work for each element that is gathered, with less a loop over single rows is faster, and what an extreme of
+floats, which propagates NaN, takes besides that of another operation. For floats, more than one operation less is
+enough: comparisons of integers that are gathered become scalar code."""
 
 
 def separate_columns(body: Body) -> Body:
@@ -35,7 +36,9 @@ def separate_columns(body: Body) -> Body:
 
 def _loop(s: For) -> Body:
     groups = {key: group for key, group in _groups(s).items() if len(group) > 1}
-    if not groups or _work(s.body) <= LEAST_WORK * sum(map(len, groups.values())):
+    work, elements = _work(s.body), sum(map(len, groups.values()))
+    is_enough = work > (LEAST_WORK - 1) * elements if _has_floats(s.body) else work >= LEAST_WORK * elements
+    if not groups or not is_enough:
         return (s,)
     columns = {c for group in groups.values() for c in group if c != min(group)}
     names = {c: Runtime(f"{s.var.name}_column{n}", c, c) for n, c in enumerate(sorted(columns))}
@@ -59,6 +62,10 @@ def _loop(s: For) -> Body:
 
     lets = (lir.Let(name.name, T.S32, lir.Opaque(c)) for c, name in names.items())
     return *lets, replace(s, body=tuple(map(statement, s.body)))
+
+
+def _has_floats(body: Body) -> bool:
+    return any(isinstance(s, lir.Let) and s.type.is_float for s in walk(body))
 
 
 def _work(body: Body) -> int:
