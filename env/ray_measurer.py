@@ -16,6 +16,7 @@ import hashlib
 import os
 import re
 import socket
+import tempfile
 import threading
 import warnings
 from collections.abc import Callable, Mapping
@@ -36,7 +37,6 @@ ANSWER_SECONDS = 10.0
 """Time limit for the first answer of a cluster."""
 START_SECONDS = 180.0
 """Time limit for the start of an actor, which waits for a node with free cores."""
-_LAST_CLUSTER = Path("/tmp/ray/ray_current_cluster")  # noqa: S108 - where Ray says that it looks
 SHARED_SECONDS = 5.0
 """Time limit for the start of an actor that replaces a lost one, after which it shares a node with others."""
 TRIES = 5
@@ -95,8 +95,9 @@ def _check_answers(address: str) -> None:
 
 def _started_here() -> str:
     """Return the address of the cluster that was last started on this machine; it is empty if there is none."""
+    folder = Path(os.environ.get("RAY_TMPDIR") or tempfile.gettempdir()) / "ray"
     try:
-        return _LAST_CLUSTER.read_text(encoding="utf-8").strip()
+        return (folder / "ray_current_cluster").read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError):
         return ""
 

@@ -78,7 +78,7 @@ def suits_halves(s: For, types: Mapping[str, T]) -> bool:
     sources, targets = ([(x.buffer, x.offset) for x in accessed] for accessed in (read, written))
     changed = {buffer for buffer, _ in targets}
     in_place = all(at in targets for at in sources if at[0] in changed)
-    halves = [_halves_of(accessed, s.var, types) for accessed in (sources, targets)]
+    halves = [groups_of(accessed, s.var, types, T.F16) for accessed in (sources, targets)]
     if not in_place or not _stores_apart(written, s.var, halves[1]):
         return False
     is_arithmetic = any(
@@ -89,10 +89,10 @@ def suits_halves(s: For, types: Mapping[str, T]) -> bool:
     return any(halves) and is_arithmetic and all(map(_are_whole_groups, halves))
 
 
-def _halves_of(
-    accesses: Sequence[tuple[str, IndexExpr]], var: Var, types: Mapping[str, T]
+def groups_of(
+    accesses: Sequence[tuple[str, IndexExpr]], var: Var, types: Mapping[str, T], element: T
 ) -> dict[tuple[str, int, IndexExpr], set[int]]:
-    """Return the accesses to elements of f16 that vary with a variable.
+    """Return the accesses to elements of one type that vary with a variable.
 
     Returns:
         Those of a group, such as the even and the odd elements of a row, have one key: the array, the distance of the
@@ -100,7 +100,7 @@ def _halves_of(
     """
     found: dict[tuple[str, int, IndexExpr], set[int]] = {}
     for name, offset in accesses:
-        if types.get(name) is T.F16 and var in set(offset.variables()):
+        if types.get(name) is element and var in set(offset.variables()):
             distance = _distance(offset, var)
             found.setdefault((name, distance, offset - offset.const), set()).add(offset.const)
     return found
@@ -200,7 +200,7 @@ def _block(s: For, lane: Var, at: IndexExpr, types: Mapping[str, T], number: int
     body = _moved(s, at)
     sources = _rounded_values(body)
     copied = _copied_values(body, lane)
-    halves = [_halves_of([(x.buffer, x.offset) for x in accessed], lane, types) for accessed in _accesses(body)]
+    halves = [groups_of([(x.buffer, x.offset) for x in found], lane, types, T.F16) for found in _accesses(body)]
     for x in body:
         if isinstance(x, lir.Let) and isinstance(x.value, lir.Load) and _is_half(x.value, lane, types):
             start, place, count = _place(x.value, lane, halves[0])

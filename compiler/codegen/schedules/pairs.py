@@ -16,6 +16,7 @@ from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import IndexExpr, IndexSymbol, Var
 from compiler.codegen.nest.loop_ir import Body, For, LoopKind
 from compiler.codegen.nest.traversal import map_bodies
+from compiler.codegen.schedules.halves import groups_of
 from compiler.codegen.schedules.known_tests import copy_with
 from compiler.codegen.schedules.loop_transforms import are_apart
 from compiler.codegen.schedules.stages import is_long
@@ -55,7 +56,7 @@ def _suits(s: For, types: Mapping[str, T]) -> bool:
         return False
     stores = [x for x in s.body if isinstance(x, lir.Store)]
     written = {x.buffer for x in stores}
-    whole = _whole_pairs(s)
+    whole = _whole_pairs(s, types)
     along = [x for x in _accesses(s.body) if s.var in set(x[1].variables()) and (x not in whole or x[0] in written)]
     if not are_apart(stores, s.var.extent) or any(s.var not in set(x.offset.variables()) for x in stores):
         return False
@@ -65,22 +66,19 @@ def _suits(s: For, types: Mapping[str, T]) -> bool:
         pairs = 2 * _steps(s.var.extent // 2) + s.var.extent % 2
         if pairs > _steps(s.var.extent) * (1 + MORE_STEPS):
             return False
-    return is_adjacent and bool(stores) and all(types.get(buffer) is T.BF16 for buffer, _ in (*along, *whole))
+    return is_adjacent and bool(stores) and all(types.get(buffer) is T.BF16 for buffer, _ in along)
 
 
-def _whole_pairs(s: For) -> dict[tuple[str, IndexExpr], int]:
+def _whole_pairs(s: For, types: Mapping[str, T]) -> dict[tuple[str, IndexExpr], int]:
     """Return the places in their pairs, 0 or 1, of loads two elements apart that read both elements of each pair."""
-    places: dict[tuple[str, IndexExpr], set[int]] = {}
     loads = [x.value for x in s.body if isinstance(x, lir.Let) and isinstance(x.value, lir.Load)]
-    apart = [x for x in loads if s.var not in set((x.offset - ix.of(s.var) * 2).variables())]
-    for x in apart:
-        places.setdefault((x.buffer, x.offset - x.offset.const), set()).add(x.offset.const)
-    found = {}
-    for x in apart:
-        constants = places[x.buffer, x.offset - x.offset.const]
-        if len(constants) == 2 and max(constants) - min(constants) == 1:
-            found[x.buffer, x.offset] = x.offset.const - min(constants)
-    return found
+    groups = groups_of([(x.buffer, x.offset) for x in loads], s.var, types, T.BF16)
+    return {
+        (buffer, rest + constant): constant - min(constants)
+        for (buffer, distance, rest), constants in groups.items()
+        if distance == 2 and constants == {min(constants), min(constants) + 1}
+        for constant in constants
+    }
 
 
 def _steps(extent: int) -> int:
@@ -112,7 +110,7 @@ def _loop(s: For, types: Mapping[str, T]) -> Body:
     before: list[lir.Stmt] = []
     inner: list[lir.Stmt] = []
     after: list[lir.Stmt] = []
-    whole = _whole_pairs(s)
+    whole = _whole_pairs(s, types)
     for k, half in enumerate(halves):
         for original, x in zip(s.body, half, strict=True):
             if isinstance(x, lir.Let) and isinstance(x.value, lir.Load) and var in set(x.value.offset.variables()):

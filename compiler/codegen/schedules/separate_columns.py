@@ -24,9 +24,9 @@ INTERLEAVED = (2, 3, 4, 8, 16)
 """Lengths of rows that the C compiler deinterleaves."""
 
 LEAST_WORK, EXTREME = 4, 2
-"""Least work for each element that is gathered, with less a loop over single rows is faster, and what an extreme of
-floats, which propagates NaN, takes besides that of another operation. For floats, more than one operation less is
-enough: comparisons of integers that are gathered become scalar code."""
+"""Least work per element that is gathered: with less, a loop over single rows is faster. For floats, any work above one
+operation less suffices, because only comparisons of gathered integers become scalar code. EXTREME is what a maximum or
+minimum of floats, which propagates NaN, takes besides the work of another operation."""
 
 
 def separate_columns(body: Body) -> Body:

@@ -151,7 +151,7 @@ def suits_direct(i: HloInstruction) -> bool:
     if i.opcode is not Opcode.CONVOLUTION or not suits_patches(i):
         return False
     form = _Form.of(i)
-    if form is None or not form.has_features_first or form.has_planes or form.outputs % PART_OF_VECTOR:
+    if form is None or not form.has_features_first or form.has_planes:
         return False
     is_dense = all(w.stride == w.lhs_dilate == 1 for w in form.window)
     fills_vectors = form.features == 1 or form.features % MIN_OUTPUTS == 0 or form.outputs >= 2 * MIN_OUTPUTS
