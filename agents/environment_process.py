@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import multiprocessing
 import os
 import signal
@@ -15,13 +16,15 @@ import gymnasium as gym
 from stable_baselines3.common.vec_env import SubprocVecEnv
 
 from env.isolated import child_environment
-from env.process_watch import SLICE, STOPPED_SECONDS, ProcessWatch, is_stopped, stopped_are_killed
+from env.process_watch import SLICE, STOPPED_SECONDS, ProcessWatch, children_running, is_stopped, lost_are_killed
 
 __all__ = ["MOST_LOSSES", "EnvironmentProcess", "StartedVector", "was_lost"]
 
 START_METHOD: Final = "forkserver"
 _SHARED = ("agents.environment_process", "env.environments")
 """Modules that the processes of environments share: importing them takes seconds, and 160 MiB for each process."""
+START_SECONDS = 120.0
+"""After which the process that forks is replaced if it has not started those of a vector."""
 MOST_LOSSES = 3
 """Losses in a row without an answer after which a process is not replaced."""
 _ORDERS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
@@ -42,7 +45,7 @@ def _start_server() -> None:
     """
     multiprocessing.get_context(START_METHOD).set_forkserver_preload(list(_SHARED))
     before = dict(os.environ)
-    changed = {name: value for name, value in child_environment().items() if before.get(name) != value}
+    changed = {name: value for name, value in _server_environment().items() if before.get(name) != value}
     os.environ.update(changed)
     try:
         forkserver.ensure_running()
@@ -54,21 +57,45 @@ def _start_server() -> None:
                 del os.environ[name]
 
 
+def _server_environment() -> dict[str, str]:
+    # OpenBLAS ends its threads when a process forks, and may wait for them without end.
+    return {**child_environment(), "OPENBLAS_NUM_THREADS": "1"}
+
+
 class StartedVector(SubprocVecEnv):
     """A vector of Stable-Baselines3 that does not wait for a stopped process as it asks for the spaces.
+
+    The processes have the environment variables that this one has now.
 
     Args:
         makers: functions that make the environments.
 
     Raises:
-        EOFError, OSError: the process has ended, or was stopped and has been killed.
+        EOFError, OSError: the process has ended, or was stopped and has been killed, or cannot be started.
     """
 
     def __init__(self, makers: Sequence[Callable[[], gym.Env[Any, Any]]]) -> None:
         _start_server()
         self.processes: list[BaseProcess] = []
-        with stopped_are_killed(lambda: [process.pid for process in self.processes]):
-            super().__init__(list(makers), START_METHOD)
+
+        def watched() -> dict[int | None, float]:
+            limit = START_SECONDS if len(self.processes) < len(makers) else math.inf
+            servers: list[int | None] = list(children_running("multiprocessing.forkserver"))
+            return {**dict.fromkeys(servers, limit), **{process.pid: math.inf for process in self.processes}}
+
+        with lost_are_killed(watched):
+            super().__init__([_with_variables(make, dict(os.environ)) for make in makers], START_METHOD)
+
+
+def _with_variables(
+    make: Callable[[], gym.Env[Any, Any]], variables: dict[str, str]
+) -> Callable[[], gym.Env[Any, Any]]:
+    def made() -> gym.Env[Any, Any]:
+        os.environ.clear()  # those of the process that forks
+        os.environ.update(variables)
+        return make()
+
+    return made
 
 
 class _LostError(Exception):

@@ -62,7 +62,8 @@ class _ProcessVector(StartedVector):
             try:
                 super().__init__(makers)
             except (EOFError, OSError):
-                lost = was_lost(self.processes[0])  # the one that is asked for its spaces
+                # The first one is asked for its spaces. If some are missing, the process that forks them was lost.
+                lost = len(self.processes) < len(makers) or was_lost(self.processes[0])
                 self._end()
                 if not (lost and tries):
                     raise LostEnvironmentsError("a process of an environment has ended as it started") from None
@@ -111,10 +112,11 @@ class _ProcessVector(StartedVector):
     def _end(self) -> None:
         for process in self.processes:
             process.terminate()
-        for process, remote in zip(self.processes, self.remotes, strict=True):
+        for process in self.processes:
             process.join(EXIT_SECONDS)
             process.kill()  # a stopped process does not receive other signals
             process.join()
+        for remote in self.remotes:
             remote.close()
 
     @contextlib.contextmanager

@@ -9,16 +9,25 @@ import contextlib
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from time import monotonic
+from time import monotonic, sleep
 
-__all__ = ["SLICE", "STOPPED_SECONDS", "ProcessWatch", "is_stopped", "kill_session", "stopped_are_killed"]
+__all__ = [
+    "SLICE",
+    "STOPPED_SECONDS",
+    "ProcessWatch",
+    "children_running",
+    "is_stopped",
+    "kill_session",
+    "lost_are_killed",
+]
 
 SLICE = 0.25
 """Seconds between two ticks."""
 STOPPED_SECONDS = 1.5
 """After which a stopped process counts as lost; short pauses are over by then."""
+END_SECONDS = 5.0  # from SIGKILL to the end of a process, unless it waits for a disk
 LEAST_SHARE = 1 / 16
 """Share of a slice that always counts, even without any processor time, so that a hang ends on a busy machine too."""
 
@@ -67,23 +76,25 @@ class ProcessWatch:
 
 
 @contextlib.contextmanager
-def stopped_are_killed(children: Callable[[], Iterable[int | None]]) -> Iterator[None]:
-    """Kill children that a signal has stopped for STOPPED_SECONDS while the block waits for them without a time limit.
+def lost_are_killed(children: Callable[[], Mapping[int | None, float]]) -> Iterator[None]:
+    """Kill children that are stopped or take too long while the block waits for them without a time limit.
 
     Args:
-        children: returns the process ids of those that have been started, in any thread.
+        children: returns, in any thread, the process ids of those that have been started (None or 0 before that) and
+            the seconds that each may take. Those that a signal has stopped for STOPPED_SECONDS are killed, too.
     """
     over = threading.Event()
 
     def kill() -> None:
         watches: dict[int, ProcessWatch] = {}
         while not over.wait(SLICE):
-            for pid in filter(None, children()):
+            for pid, seconds in children().items():
+                if not pid:
+                    continue
                 watch = watches.setdefault(pid, ProcessWatch(pid, descendants=False))
                 watch.tick()
-                if watch.stopped >= STOPPED_SECONDS:
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(pid, signal.SIGKILL)
+                if watch.stopped >= STOPPED_SECONDS or watch.counted >= seconds:
+                    _kill(pid)
 
     watching = threading.Thread(target=kill, daemon=True)
     watching.start()
@@ -94,9 +105,23 @@ def stopped_are_killed(children: Callable[[], Iterable[int | None]]) -> Iterator
         watching.join()
 
 
+def _kill(pid: int) -> None:
+    """Kill a child and wait until it has ended: who starts another in its place may ask whether it still runs."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+    end = monotonic() + END_SECONDS
+    while _state(pid) not in ("", "Z", "X") and monotonic() < end:
+        sleep(SLICE / 10)
+
+
 def is_stopped(pid: int) -> bool:
     """Return whether a signal has stopped a process."""
     return _state(pid) == "T"
+
+
+def children_running(part: str) -> list[int]:
+    """Return the children of this process whose command line contains a string."""
+    return [pid for pid in _children(os.getpid()) if part in _read(f"/proc/{pid}/cmdline")]
 
 
 def kill_session(leader: int) -> None:
@@ -135,9 +160,17 @@ def _tree(pid: int) -> list[int]:
     """Return a process and its descendants."""
     found = [pid]
     for one in found:
-        text = _read(f"/proc/{one}/task/{one}/children")
-        found += [int(child) for child in text.split()]
+        found += _children(one)
     return found
+
+
+def _children(pid: int) -> list[int]:
+    """Return the processes that any thread of a process has started."""
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")  # noqa: PTH208 - plain names are wanted
+    except OSError:
+        return []
+    return [int(child) for thread in threads for child in _read(f"/proc/{pid}/task/{thread}/children").split()]
 
 
 def _state(pid: int) -> str:

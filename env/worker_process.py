@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import platform
 import selectors
@@ -17,7 +18,7 @@ from typing import Any
 
 from compiler.errors import HlogymError
 from env.isolated import NEUTRAL_FOLDER, child_environment, python_command
-from env.process_watch import SLICE, STOPPED_SECONDS, ProcessWatch, kill_session, stopped_are_killed
+from env.process_watch import SLICE, STOPPED_SECONDS, ProcessWatch, kill_session, lost_are_killed
 
 __all__ = ["WorkerCrashedError", "WorkerLostError", "WorkerProcess", "WorkerStartError", "WorkerTimeoutError"]
 
@@ -298,7 +299,7 @@ class _StartedProcess(subprocess.Popen[bytes]):
     def __init__(self, command: Sequence[str], **options: Any) -> None:
         self.pid = 0
         # Setting the group, to what it is, keeps subprocess from calling vfork, in which this process would stop, too.
-        with stopped_are_killed(lambda: [self.pid]):
+        with lost_are_killed(lambda: {self.pid: math.inf}):
             super().__init__(command, group=os.getegid(), **options)
 
 

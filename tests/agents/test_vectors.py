@@ -14,8 +14,10 @@ import numpy as np
 import pytest
 from stable_baselines3.common.vec_env import VecEnv
 
+from agents import environment_process
 from agents.vectors import LostEnvironmentsError, make_vector
 from compiler.errors import UnknownNameError
+from env.process_watch import children_running
 from env.worker_process import WorkerStartError
 
 
@@ -197,6 +199,64 @@ def test_a_process_that_is_stopped_as_it_replaces_another_is_replaced(tmp_path: 
     observations, _, dones, _ = vector.step(np.array([signal.SIGKILL]))
     assert (steps_of(observations), dones.tolist()) == ([0], [True])
     assert len(notices) == 2
+    vector.close()
+
+
+@pytest.fixture
+def server() -> Iterator[None]:
+    """A process that forks those of environments, which the test may kill or stop."""
+    kill_server()
+    yield
+    kill_server()
+
+
+def kill_server() -> None:
+    for pid in children_running("multiprocessing.forkserver"):
+        os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGKILL])
+def test_a_process_that_forks_is_replaced_if_it_is_lost(server: None, number: signal.Signals) -> None:
+    make_vector([Dying], "subproc").close()
+    (forking,) = children_running("multiprocessing.forkserver")
+    os.kill(forking, number)
+    vector = make_vector([Losing, Losing], "subproc")
+    assert steps_of(vector.reset()) == [0, 0]
+    vector.close()
+    assert forking not in children_running("multiprocessing.forkserver")
+
+
+def test_a_process_that_forks_is_replaced_if_it_hangs(
+    server: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = tmp_path / "started"
+    (tmp_path / "hangs_once.py").write_text(
+        f"import pathlib, time\nfile = pathlib.Path({str(started)!r})\n"
+        "if not file.exists():\n    file.touch()\n    time.sleep(10_000)\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(environment_process, "_SHARED", ("hangs_once",))
+    monkeypatch.setattr(environment_process, "START_SECONDS", 5.0)
+    vector = make_vector([Losing, Losing], "subproc")
+    assert started.exists()
+    assert steps_of(vector.reset()) == [0, 0]
+    vector.close()
+
+
+class Variables(Losing):
+    """Tells its environment variables."""
+
+    def variables(self) -> dict[str, str]:
+        """Return those of its process."""
+        return dict(os.environ)
+
+
+def test_processes_have_the_variables_that_their_trainer_has_as_they_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    make_vector([Losing], "subproc").close()
+    monkeypatch.setenv("HLOGYM_CACHE", "/somewhere")
+    monkeypatch.delenv("HOME")
+    vector = make_vector([Variables], "subproc")
+    assert vector.env_method("variables") == [dict(os.environ)]
     vector.close()
 
 
