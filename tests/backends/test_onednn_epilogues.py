@@ -347,15 +347,15 @@ def test_several_users_of_a_convolution_keep_it_apart() -> None:
 PRODUCT = """HloModule m
 
 ENTRY %main {
-  %x = f32[272,256] parameter(0)
-  %k = f32[256,256] parameter(1)
+  %x = f32[320,250] parameter(0)
+  %k = f32[250,256] parameter(1)
   %b = f32[256] parameter(2)
-  %c = f32[272,256] dot(%x, %k), lhs_contracting_dims={1}, rhs_contracting_dims={0}
-  %w = f32[272,256] broadcast(%b), dimensions={1}
-  %a = f32[272,256] add(%c, %w)
+  %c = f32[320,256] dot(%x, %k), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  %w = f32[320,256] broadcast(%b), dimensions={1}
+  %a = f32[320,256] add(%c, %w)
   %z = f32[] constant(0)
-  %zs = f32[272,256] broadcast(%z), dimensions={}
-  ROOT %m = f32[272,256] maximum(%a, %zs)
+  %zs = f32[320,256] broadcast(%z), dimensions={}
+  ROOT %m = f32[320,256] maximum(%a, %zs)
 }
 """
 

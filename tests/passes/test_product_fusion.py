@@ -12,10 +12,14 @@ from compiler.passes.dots.product_fusion import ProductFusion
     [
         (256, 256, 256, False, True),
         (256, 256, 257, False, False),
-        (32, 1024, 2048, False, True),  # few rows use each element of the right operand a few times
-        (33, 1024, 2048, False, False),
-        (32, 1024, 2049, False, False),
-        (9, 1024, 2048, False, True),
+        (16, 1024, 2047, False, True),  # few rows use each element of the right operand a few times
+        (17, 1024, 2047, False, False),
+        (16, 1024, 4097, False, False),
+        (9, 1024, 2047, False, True),
+        (9, 1024, 2048, False, False),  # rows of 8 KiB compete for places in caches
+        (8, 1024, 1024, False, True),
+        (8, 1030, 1025, False, False),  # columns touch more than 1,024 pages
+        (2, 1030, 1025, False, True),
         (32, 1024, 2048, True, False),
         (32, 512, 1024, True, True),
         (8, 64, 256, True, True),

@@ -331,7 +331,7 @@ def test_an_unknown_custom_call_is_refused_when_the_program_is_compiled() -> Non
 def test_an_error_restores_the_threads_of_the_blas() -> None:
     getter, _ = blas_threading()
     if not getter:
-        pytest.skip("SciPy's BLAS is not OpenBLAS")
+        pytest.skip("the BLAS is not OpenBLAS")
     threads = ctypes.CFUNCTYPE(ctypes.c_int)(getter)
     before = threads()
     exe = compile(FAILING, options=PLAIN)

@@ -1,32 +1,81 @@
-"""Addresses of SciPy's BLAS and LAPACK routines and of the functions that control its number of threads, for C."""
+"""Addresses of BLAS and LAPACK routines and of the functions that control their number of threads, for C.
+
+Products are computed by the package scipy-openblas32, a newer OpenBLAS than SciPy's (results/headroom/rules.md), or
+by SciPy's where it is not installed. LAPACK is SciPy's, as in JAX: eigenvectors and Schur forms are not unique.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import functools
+import importlib
 from pathlib import Path
 
-__all__ = ["blas_address", "blas_threading", "lapack_address"]
+__all__ = ["blas_address", "blas_threading", "lapack_address", "lapack_threading"]
+
+_PACKAGE = "scipy_openblas32"
+_PREFIX = "scipy_"
+"""Of the names of its functions."""
 
 
 @functools.lru_cache(maxsize=16)
 def blas_address(name: str) -> int:
-    """Return the address of a Fortran BLAS routine, from the table that SciPy exports to Cython code."""
-    from scipy.linalg import cython_blas
+    """Return the address of a Fortran BLAS routine for matrix products."""
+    function = getattr(_package(), f"{_PREFIX}{name}_", None)
+    return _exported("cython_blas", name) if function is None else _address(function)
 
-    return _exported(dict(cython_blas.__pyx_capi__), name)
 
-
-@functools.lru_cache(maxsize=16)
+@functools.lru_cache(maxsize=64)
 def lapack_address(name: str) -> int:
-    """Return the address of a Fortran LAPACK routine, from the table that SciPy exports to Cython code."""
-    from scipy.linalg import cython_lapack
-
-    return _exported(dict(cython_lapack.__pyx_capi__), name)
+    """Return the address of a Fortran LAPACK routine, or of `trsm`, which kernels call with them."""
+    return _exported("cython_blas" if name.endswith("trsm") else "cython_lapack", name)
 
 
-def _exported(capsules: dict[str, object], name: str) -> int:
-    capsule = capsules[name]
+@functools.lru_cache(maxsize=1)
+def blas_threading() -> tuple[int, int]:
+    """Return the addresses of the functions that get and set the number of threads of `blas_address`'s routines.
+
+    Return (0, 0) if they are not OpenBLAS's or cannot be found.
+    """
+    library = _package()
+    return lapack_threading() if library is None else _threading(library, _PREFIX) or (0, 0)
+
+
+@functools.lru_cache(maxsize=1)
+def lapack_threading() -> tuple[int, int]:
+    """Return the addresses of the functions that get and set the number of threads of `lapack_address`'s routines.
+
+    Return (0, 0) if SciPy's BLAS is not OpenBLAS or cannot be found.
+    """
+    lapack_address("strsm")
+    try:
+        mapped = {line.rpartition(" ")[2] for line in Path("/proc/self/maps").read_text().splitlines()}
+    except OSError:
+        return 0, 0
+    for name in sorted(p for p in mapped if "scipy" in p and "openblas" in p and _PACKAGE not in p):
+        library = ctypes.CDLL(name)
+        for prefix in (_PREFIX, ""):
+            found = _threading(library, prefix)
+            if found is not None:
+                return found
+    return 0, 0
+
+
+@functools.lru_cache(maxsize=1)
+def _package() -> ctypes.CDLL | None:
+    """Return the library of the package, which only programs call, with one thread; None if it does not run here."""
+    try:
+        package = importlib.import_module(_PACKAGE)
+        library = ctypes.CDLL(str(Path(package.get_lib_dir()) / package.get_library(fullname=True)))
+    except (ImportError, OSError):
+        return None
+    library.scipy_openblas_set_num_threads(1)
+    return library
+
+
+def _exported(module: str, name: str) -> int:
+    """Return the address of a routine in the table that SciPy exports to Cython code."""
+    capsule = importlib.import_module(f"scipy.linalg.{module}").__pyx_capi__[name]
     get_name = ctypes.pythonapi.PyCapsule_GetName
     get_name.restype, get_name.argtypes = ctypes.c_char_p, [ctypes.py_object]
     get_pointer = ctypes.pythonapi.PyCapsule_GetPointer
@@ -34,25 +83,10 @@ def _exported(capsules: dict[str, object], name: str) -> int:
     return int(get_pointer(capsule, get_name(capsule)))
 
 
-@functools.lru_cache(maxsize=1)
-def blas_threading() -> tuple[int, int]:
-    """Return the addresses of the functions that get and set the number of threads of SciPy's OpenBLAS.
-
-    Return (0, 0) if SciPy's BLAS is not OpenBLAS or cannot be found.
-    """
-    blas_address("sgemm")
-    try:
-        mapped = {line.rpartition(" ")[2] for line in Path("/proc/self/maps").read_text().splitlines()}
-    except OSError:
-        return 0, 0
-    for name in sorted(p for p in mapped if "scipy" in p and "openblas" in p):
-        library = ctypes.CDLL(name)
-        for prefix in ("scipy_", ""):
-            getter = getattr(library, f"{prefix}openblas_get_num_threads", None)
-            setter = getattr(library, f"{prefix}openblas_set_num_threads", None)
-            if getter is not None and setter is not None:
-                return _address(getter), _address(setter)
-    return 0, 0
+def _threading(library: ctypes.CDLL, prefix: str) -> tuple[int, int] | None:
+    getter = getattr(library, f"{prefix}openblas_get_num_threads", None)
+    setter = getattr(library, f"{prefix}openblas_set_num_threads", None)
+    return None if getter is None or setter is None else (_address(getter), _address(setter))
 
 
 def _address(function: object) -> int:

@@ -86,7 +86,8 @@ class Driver:
         kernels: symbols of the kernels in the order of their table.
         host: host thunks by the number that the driver passes to the callback.
         library: library calls in the order of their table of steps.
-        calls_blas: whether a step calls BLAS or LAPACK.
+        calls_blas: whether a step calls BLAS.
+        calls_lapack: whether a kernel calls LAPACK.
         owners: number of the thunk, in the order of `walk`, that each step belongs to; -1 for the others.
     """
 
@@ -97,6 +98,7 @@ class Driver:
     host: list[HostThunk] = field(default_factory=list)
     library: list[LibraryThunk] = field(default_factory=list)
     calls_blas: bool = False
+    calls_lapack: bool = False
     owners: list[int] = field(default_factory=list)
 
     def table(self) -> tuple[StepTable, list[object]]:
@@ -105,7 +107,8 @@ class Driver:
         operands = (Operand * max(1, len(self.operands)))(*self.operands)
         jumps = (ctypes.c_int32 * max(1, len(self.jumps)))(*self.jumps)
         addresses = ctypes.addressof(steps), ctypes.addressof(operands), ctypes.addressof(jumps)
-        return StepTable(*addresses, len(self.operands), self.calls_blas), [steps, operands, jumps]
+        limits = self.calls_blas or self.calls_lapack
+        return StepTable(*addresses, len(self.operands), limits), [steps, operands, jumps]
 
 
 def make_driver(thunks: Sequence[Thunk], functions: Mapping[Thunk, LoopFunction] | None = None) -> Driver:
@@ -160,7 +163,7 @@ class _Maker(ThunkVisitor[None]):
 
     def kernel(self, t: KernelThunk) -> None:
         self.emit(StepKind.KERNEL, [*t.inputs, *t.outputs], self._slot(t.spec.symbol))
-        self.driver.calls_blas |= t.spec.kind == LAPACK
+        self.driver.calls_lapack |= t.spec.kind == LAPACK
 
     def _slot(self, symbol: str) -> int:
         """Return the number of a function in the table of kernels."""

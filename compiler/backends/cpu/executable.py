@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from compiler.analysis.cost_model import CostModel
 from compiler.backends.cpu import toolchain
 from compiler.backends.cpu.array_call import ProgramTable, builtin_functions, leaf_table
-from compiler.backends.cpu.blas import blas_address, blas_threading
+from compiler.backends.cpu.blas import blas_address, blas_threading, lapack_threading
 from compiler.backends.cpu.device import cpu_device
 from compiler.backends.cpu.driver import Driver, make_driver
 from compiler.backends.cpu.frames import Context, Frame, FramePool, TimingMemory, pointers
@@ -340,7 +340,10 @@ class CpuExecutable:
         if any(isinstance(t, GemmThunk) for t in self.thunks):
             context.sgemm, context.dgemm = blas_address("sgemm"), blas_address("dgemm")
             context.sgemv, context.dgemv = blas_address("sgemv"), blas_address("dgemv")
-        if self.built.driver.calls_blas:
+        # The products of a program with both are computed by a library with one thread, or by the same one.
+        if self.built.driver.calls_lapack:
+            context.get_blas_threads, context.set_blas_threads = lapack_threading()
+        elif self.built.driver.calls_blas:
             context.get_blas_threads, context.set_blas_threads = blas_threading()
         self._configure(context)
         return context

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ctypes
 
-from compiler.backends.cpu.blas import blas_address, lapack_address
+from compiler.backends.cpu.blas import lapack_address
 
 KIND = "lapack"
 """The kind of these kernels."""
@@ -25,4 +25,4 @@ def provide_lapack(runtime: ctypes.CDLL) -> None:
     """Give the runtime the addresses of the routines that the kernels call."""
     table = (ctypes.c_void_p * len(ROUTINES)).in_dll(runtime, "hlogym_lapack")
     for n, name in enumerate(ROUTINES):
-        table[n] = blas_address(name) if name.endswith("trsm") else lapack_address(name)
+        table[n] = lapack_address(name)

@@ -27,9 +27,14 @@ FEW_COLUMNS, FEW_PRODUCTS = 128, 1 << 16
 MIN_COLUMNS = 64
 """Columns of results from which on the left operand is computed in the product: its elements are computed one by one,
 and used for all columns."""
-SHORT_ROWS, SHORT_FACTOR = 32, 4
+SHORT_ROWS, SHORT_FACTOR = 16, 4
 """Rows up to which a product may have so many times the multiplications, unless the right operand is transposed: a
 library copies it into blocks first, for few uses of each element."""
+TALL = 3
+"""Rows from which on a library reads a scattered right operand faster, into blocks."""
+PAGE, MOST_PAGES, SCATTERED_BYTES = 4096, 1024, 4 << 20
+"""Bytes of a page; pages of a column, and bytes of a matrix whose rows begin at the same place of their pages, up to
+which a matrix is not scattered."""
 MAX_DEPTH = 2048
 """Maximum number of contracted elements: a packed panel of them stays in the L2 cache. Half as many for f64."""
 
@@ -95,7 +100,14 @@ class ProductFusion(ComputationPass):
         sizes = ProductSizes.of(dot)
         if 0 in (sizes.batch, sizes.m, sizes.n, sizes.k) or sizes.k * dot.shape.element_type.byte_size > MAX_DEPTH * 4:
             return False
-        is_short = sizes.m <= SHORT_ROWS and not _is_right_transposed(dot)
+        right_transposed = _is_right_transposed(dot)
+        if (
+            sizes.m >= TALL
+            and not right_transposed
+            and is_scattered(sizes.k, sizes.n * dot.shape.element_type.byte_size)
+        ):
+            return False
+        is_short = sizes.m <= SHORT_ROWS and not right_transposed
         most = self.max_products * (SHORT_FACTOR if is_short else 1)
         # A product with a vector is as fast as memory delivers the matrix, which BLAS reads along its rows.
         return min(sizes.m, sizes.n) > 1 and sizes.m * sizes.n * sizes.k <= most
@@ -120,6 +132,17 @@ class ProductSizes:
             math.prod(rhs.shape.dimensions[d] for d in dims.rhs_free(rhs.shape.rank)),
             math.prod(lhs.shape.dimensions[d] for d in dims.lhs_contracting),
         )
+
+
+def is_scattered(rows: int, row_bytes: int) -> bool:
+    """Check for a matrix of which columns of a few elements are slow to read.
+
+    They touch more pages than the processor remembers, or their elements, which compete for few places in caches, are
+    far from each other.
+    """
+    return min(rows, rows * row_bytes // PAGE) > MOST_PAGES or (
+        row_bytes % PAGE == 0 and rows * row_bytes > SCATTERED_BYTES
+    )
 
 
 def _is_right_transposed(dot: HloInstruction) -> bool:

@@ -12,7 +12,9 @@ from compiler.ir.instruction import HloInstruction
 from compiler.ir.shape import Shape
 from compiler.ir.types import PrimitiveType as T
 from compiler.passes.dots.dot_properties import DotDims, is_plain_dot
-from compiler.runtime.gemm import canonical_form
+from compiler.passes.dots.product_fusion import is_scattered
+from compiler.runtime.gemm import GemmForm, canonical_form
+from compiler.support.processor import AVX2, vector_unit
 
 TYPES = {
     (T.F32, T.F32, T.F32),
@@ -27,6 +29,12 @@ MIN_PRODUCT_FLOPS = 4_000_000
 """Products of f32 with fewer operations are left to BLAS, whose calls take less time."""
 MIN_ROWS, MIN_COLUMNS = 8, 16
 """Products of f32 with fewer rows or columns are left to BLAS, which has kernels for matrices times vectors."""
+FEW_USES = 0.0038
+"""Sum of the inverses of rows and columns from which on oneDNN, without AVX-512, reads operands where they are."""
+CONFLICTING = 2048 // 4
+"""Rows whose elements of f32 are a multiple of these compete for places in the first-level cache."""
+MIN_PACKED = 256
+"""Rows, columns and depth from which on BLAS, which packs operands, is faster than products that read them in place."""
 MIN_ROWS_OF_REORDER = 256
 """With at least so many rows, oneDNN may bring the right-hand matrix into blocks first."""
 MIN_MULTIPLICATIONS = 4097
@@ -38,7 +46,8 @@ def suits_blas(dot: HloInstruction) -> bool:
     """Check whether BLAS is likely to compute a dot as fast as oneDNN.
 
     Measured on two cores with AVX-512 (results/kernels/libraries.md): oneDNN is faster for large products, for batches
-    of products with a transposed right-hand side, and where BLAS needs a transposed copy of an operand.
+    of products with a transposed right-hand side, and where BLAS needs a transposed copy of an operand. With AVX2 alone
+    it is not where it reads operands that compete for places in caches.
     """
     form = canonical_form(dot)
     if form is None or dot.shape.element_type is not T.F32:
@@ -47,10 +56,24 @@ def suits_blas(dot: HloInstruction) -> bool:
         return False
     if form.m < MIN_ROWS or form.n < MIN_COLUMNS:
         return True
+    if vector_unit() is AVX2 and _conflicts(form):
+        return True
     flops = 2 * form.m * form.n * form.k
     if form.batch > 1 and form.rhs_transposed and not form.lhs_transposed:
         flops *= form.batch
     return flops < MIN_PRODUCT_FLOPS
+
+
+def _conflicts(form: GemmForm) -> bool:
+    """Check for a product whose operands oneDNN reads where they are, without AVX-512, at addresses that conflict.
+
+    It does so where there are few uses of each element, but with AVX-512 only for rows that begin at other places.
+    """
+    if 1 / form.m + 1 / form.n < FEW_USES:
+        return False
+    if min(form.m, form.n, form.k) >= MIN_PACKED or (form.lhs_transposed and form.m % CONFLICTING == 0):
+        return True
+    return not form.rhs_transposed and (form.n % CONFLICTING == 0 or is_scattered(form.k, form.n * 4))
 
 
 def suits_reduction(dot: HloInstruction) -> bool:
