@@ -17,6 +17,7 @@ from compiler.passes.dots.features_last import FeaturesLast
 from compiler.passes.dots.sliding_windows import LongFilterPadding, WindowPadding
 from compiler.passes.expanders.complex_expander import ComplexExpander
 from compiler.passes.pipelines.default import (
+    divide_integer_products,
     expand_products,
     expand_transforms,
     group_products,
@@ -76,6 +77,7 @@ def lower_for(module: HloModule, backend: Backend, target: BuildTarget, known: K
     if backend.language == C.name:
         LongFilterPadding(library_computes).run(module)
         ComplexExpander(wide=True, wide_products=True).run(module)
+        divide_integer_products(module, lambda i: stays(i) or library_computes(i))
     if language.staged:
         expand_transforms(module, keeps)
         select_updates(module)

@@ -79,3 +79,14 @@ def test_a_gpu_needs_no_f64() -> None:
         (got,) = executable(*args)
     assert not any("double" in k.source for k in executable.kernels)
     np.testing.assert_array_equal(got.get(), args[0].astype(np.int64) @ args[1].astype(np.int64))
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+@pytest.mark.parametrize(("types", "k"), [(("s8", "s8", "s32"), 4096), (("u8", "s8", "s32"), 1500)])
+def test_a_processor_needs_no_f64(name: str, types: tuple[str, str, str], k: int) -> None:
+    text = product(name, types, k)
+    exe = compile(text, "cpu")
+    assert "f64" not in str(exe.module)
+    args = extremes(text, np.random.default_rng(k))
+    exact = np.einsum(EINSUMS[name], *(a.astype(np.int64) for a in args))
+    np.testing.assert_array_equal(exe(*args)[0], exact.astype(np.int32))

@@ -1,4 +1,4 @@
-"""Products of short integers in parts whose sums f32 has exactly, for a GPU that multiplies f64 slowly."""
+"""Products of short integers in parts whose sums f32 has exactly: f64 is multiplied half as fast, or far slower."""
 
 from __future__ import annotations
 

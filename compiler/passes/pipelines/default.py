@@ -199,8 +199,17 @@ def expand_products(module: HloModule, keeps: Keeps) -> bool:
         keeps: says for a dot whether it is kept as it is.
     """
     changed = sparing(SparseMatrices(), keeps).run(module)
-    changed |= sparing(IntegerParts(), keeps).run(module)
-    return _cleaned(module, changed)
+    return _cleaned(module, changed) | divide_integer_products(module, keeps)
+
+
+def divide_integer_products(module: HloModule, keeps: Keeps) -> bool:
+    """Rewrite deep products of short integers as sums of products that f32 has exactly; return whether there were any.
+
+    Args:
+        module: the module to change, before `lower`.
+        keeps: says for a dot whether it is kept as it is.
+    """
+    return _cleaned(module, sparing(IntegerParts(), keeps).run(module))
 
 
 def halve_products(module: HloModule, keeps: Keeps) -> bool:
