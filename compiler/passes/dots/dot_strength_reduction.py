@@ -16,6 +16,8 @@ from compiler.passes.infrastructure.registry import register
 from compiler.passes.infrastructure.rewriting import RewritePass, RuleSet, RulesOf
 
 RULES = RuleSet()
+FEW_ROWS = 4
+"""Rows of a small product up to which a tile of them does not fill registers."""
 _MOVES = frozenset({Opcode.RESHAPE, Opcode.TRANSPOSE, Opcode.SLICE, Opcode.CONCATENATE})
 
 
@@ -90,7 +92,7 @@ def suits_tiles(i: HloInstruction) -> bool:
         return True
     along_columns = rhs.rank - 1 in right and columns >= 8
     if not along_rows and not along_columns:
-        return summed >= 16
+        return summed >= 16 or rows > FEW_ROWS
     return summed >= 12 and summed * i.shape.num_elements >= 8192
 
 
