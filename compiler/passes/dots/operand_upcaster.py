@@ -9,7 +9,8 @@ from typing import ClassVar
 from compiler.ir import HloInstruction, Opcode, Shape
 from compiler.ir.attributes import ConvDimLabels
 from compiler.ir.types import PrimitiveType as T
-from compiler.passes.dots.dot_properties import DotDims, is_plain_dot
+from compiler.passes.dots.dot_properties import is_plain_dot
+from compiler.passes.dots.product_fusion import ProductSizes
 from compiler.passes.infrastructure.builder import Builder
 from compiler.passes.infrastructure.registry import register
 from compiler.passes.infrastructure.rewriting import RewritePass, RuleSet
@@ -25,7 +26,7 @@ class OperandUpcaster(RewritePass):
     """Convert operands of dots and convolutions that are narrower than 32 bits, and the result back.
 
     Floats are multiplied and added in f32 and rounded once. Integers use f32 if every sum is exact in it, else f64, and
-    wrap around in the result type.
+    wrap around in the result type; products with vectors, which are sums in kernels, use s32.
     """
 
     name: ClassVar[str] = "operand-upcaster"
@@ -36,8 +37,12 @@ class OperandUpcaster(RewritePass):
 def _dot(i: HloInstruction, b: Builder) -> HloInstruction | None:
     if not is_plain_dot(i):
         return None
-    sizes = i.operands[0].shape.dimensions
-    return _upcast(i, math.prod(sizes[d] for d in DotDims.of(i).lhs_contracting), b)
+    sizes, types = ProductSizes.of(i), [o.shape.element_type for o in i.operands]
+    is_sum = min(sizes.m, sizes.n) == 1 and sizes.k > 0 and i.shape.element_type.bits <= 32
+    if is_sum and all(t.is_integer and t.bits <= 16 for t in types) and i.shape.element_type.is_integer:
+        # Sums wrap around in s32 as in the result. A kernel reads the matrix as fast as memory delivers it.
+        return _rebuilt(i, T.S32, b)
+    return _upcast(i, sizes.k, b)
 
 
 @RULES.on(Opcode.CONVOLUTION)
@@ -51,12 +56,14 @@ def _upcast(i: HloInstruction, terms: int, b: Builder) -> HloInstruction | None:
     """Rebuild the op with converted operands; `terms` is the number of products per result element."""
     types = [o.shape.element_type for o in i.operands]
     wide = _wide_type(types, i.shape.element_type, terms)
-    if wide is None:
-        return None
+    return None if wide is None else _rebuilt(i, wide, b)
+
+
+def _rebuilt(i: HloInstruction, wide: T, b: Builder) -> HloInstruction:
     attributes = {k: v for k, v in i.attributes.items() if k not in ("control-predecessors", "metadata")}
     operands = [b.convert(o, wide) for o in i.operands]
     made = b.add(i.opcode, *operands, shape=Shape(wide, i.shape.dimensions), **attributes)
-    if i.shape.element_type.is_integer:
+    if i.shape.element_type.is_integer and wide.is_float:
         made = b.convert(made, T.S32 if wide is T.F32 else T.S64)  # which has room for every sum
     return b.convert(made, i.shape.element_type)
 
