@@ -13,6 +13,8 @@ WHERE = {
     "results/kernels/models.md": r"against the better peer: ([\d.]+)x",
     "results/kernels/kernels_amd.md": r"against the better peer: ([\d.]+)x",
     "results/kernels/models_amd.md": r"against the better peer: ([\d.]+)x",
+    "results/kernels/kernels_avx2.md": r"against the better peer: ([\d.]+)x",
+    "results/kernels/models_avx2.md": r"against the better peer: ([\d.]+)x",
     "results/kernels/filters.md": r"geometric mean [| ]+([\d.]+)x",
     "results/reach/xla_passes.md": r"geometric mean ([\d.]+)x",
     "results/learning/learned.md": r"geometric mean: ([\d.]+)x",
