@@ -24,7 +24,7 @@ START_METHOD: Final = "forkserver"
 _SHARED = ("agents.environment_process", "env.environments")
 """Modules that the processes of environments share: importing them takes seconds, and 160 MiB for each process."""
 START_SECONDS = 120.0
-"""After which the process that forks is replaced if it has not started those of a vector."""
+"""Seconds after which the fork server is replaced if it has not started all processes of a vector."""
 MOST_LOSSES = 3
 """Losses in a row without an answer after which a process is not replaced."""
 _ORDERS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
@@ -39,7 +39,7 @@ def was_lost(process: BaseProcess) -> bool:
 
 
 def _start_server() -> None:
-    """Start the process that forks those of environments, unless it runs; it has imported what they share.
+    """Start the fork server of the environments, unless it runs; it has imported what they share.
 
     As in all processes of hlogym, no module comes from the current folder.
     """
@@ -58,14 +58,14 @@ def _start_server() -> None:
 
 
 def _server_environment() -> dict[str, str]:
-    # OpenBLAS ends its threads when a process forks, and may wait for them without end.
+    # Before a fork, OpenBLAS ends its threads and waits for them, which may never return.
     return {**child_environment(), "OPENBLAS_NUM_THREADS": "1"}
 
 
 class StartedVector(SubprocVecEnv):
     """A vector of Stable-Baselines3 that does not wait for a stopped process as it asks for the spaces.
 
-    The processes have the environment variables that this one has now.
+    Its processes get the environment variables that this process has now, not those of the fork server.
 
     Args:
         makers: functions that make the environments.
@@ -83,15 +83,16 @@ class StartedVector(SubprocVecEnv):
             servers: list[int | None] = list(children_running("multiprocessing.forkserver"))
             return {**dict.fromkeys(servers, limit), **{process.pid: math.inf for process in self.processes}}
 
+        variables = dict(os.environ)
         with lost_are_killed(watched):
-            super().__init__([_with_variables(make, dict(os.environ)) for make in makers], START_METHOD)
+            super().__init__([_with_variables(make, variables) for make in makers], START_METHOD)
 
 
 def _with_variables(
     make: Callable[[], gym.Env[Any, Any]], variables: dict[str, str]
 ) -> Callable[[], gym.Env[Any, Any]]:
     def made() -> gym.Env[Any, Any]:
-        os.environ.clear()  # those of the process that forks
+        os.environ.clear()
         os.environ.update(variables)
         return make()
 

@@ -62,7 +62,7 @@ class _ProcessVector(StartedVector):
             try:
                 super().__init__(makers)
             except (EOFError, OSError):
-                # The first one is asked for its spaces. If some are missing, the process that forks them was lost.
+                # The first one is asked for its spaces. If some are missing, the fork server was lost.
                 lost = len(self.processes) < len(makers) or was_lost(self.processes[0])
                 self._end()
                 if not (lost and tries):

@@ -27,7 +27,7 @@ SLICE = 0.25
 """Seconds between two ticks."""
 STOPPED_SECONDS = 1.5
 """After which a stopped process counts as lost; short pauses are over by then."""
-END_SECONDS = 5.0  # from SIGKILL to the end of a process, unless it waits for a disk
+END_SECONDS = 5.0  # a process has ended so long after SIGKILL, unless it waits for a disk
 LEAST_SHARE = 1 / 16
 """Share of a slice that always counts, even without any processor time, so that a hang ends on a busy machine too."""
 
@@ -77,7 +77,7 @@ class ProcessWatch:
 
 @contextlib.contextmanager
 def lost_are_killed(children: Callable[[], Mapping[int | None, float]]) -> Iterator[None]:
-    """Kill children that are stopped or take too long while the block waits for them without a time limit.
+    """Kill children that are stopped or take too long, while the block waits for them without a time limit of its own.
 
     Args:
         children: returns, in any thread, the process ids of those that have been started (None or 0 before that) and
@@ -106,7 +106,7 @@ def lost_are_killed(children: Callable[[], Mapping[int | None, float]]) -> Itera
 
 
 def _kill(pid: int) -> None:
-    """Kill a child and wait until it has ended: who starts another in its place may ask whether it still runs."""
+    """Kill a child and wait until it has ended, so that its parent does not find it still running."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
     end = monotonic() + END_SECONDS

@@ -204,7 +204,7 @@ def test_a_process_that_is_stopped_as_it_replaces_another_is_replaced(tmp_path: 
 
 @pytest.fixture
 def server() -> Iterator[None]:
-    """A process that forks those of environments, which the test may kill or stop."""
+    """A fork server of its own, which the test may kill or stop."""
     kill_server()
     yield
     kill_server()
@@ -216,7 +216,7 @@ def kill_server() -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGKILL])
-def test_a_process_that_forks_is_replaced_if_it_is_lost(server: None, number: signal.Signals) -> None:
+def test_a_fork_server_is_replaced_if_it_is_lost(server: None, number: signal.Signals) -> None:
     make_vector([Dying], "subproc").close()
     (forking,) = children_running("multiprocessing.forkserver")
     os.kill(forking, number)
@@ -226,9 +226,7 @@ def test_a_process_that_forks_is_replaced_if_it_is_lost(server: None, number: si
     assert forking not in children_running("multiprocessing.forkserver")
 
 
-def test_a_process_that_forks_is_replaced_if_it_hangs(
-    server: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_fork_server_is_replaced_if_it_hangs(server: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     started = tmp_path / "started"
     (tmp_path / "hangs_once.py").write_text(
         f"import pathlib, time\nfile = pathlib.Path({str(started)!r})\n"
@@ -244,7 +242,7 @@ def test_a_process_that_forks_is_replaced_if_it_hangs(
 
 
 class Variables(Losing):
-    """Tells its environment variables."""
+    """Returns the environment variables of its process."""
 
     def variables(self) -> dict[str, str]:
         """Return those of its process."""

@@ -15,7 +15,7 @@ __all__ = ["blas_address", "blas_threading", "lapack_address", "lapack_threading
 
 _PACKAGE = "scipy_openblas32"
 _PREFIX = "scipy_"
-"""Of the names of its functions."""
+"""Prefix of the names of its functions."""
 
 
 @functools.lru_cache(maxsize=16)
@@ -63,7 +63,10 @@ def lapack_threading() -> tuple[int, int]:
 
 @functools.lru_cache(maxsize=1)
 def _package() -> ctypes.CDLL | None:
-    """Return the library of the package, which only programs call, with one thread; None if it does not run here."""
+    """Return the library of the package, or None if it is not installed or cannot be loaded.
+
+    It is limited to one thread, because only compiled programs call it and divide their products themselves.
+    """
     try:
         package = importlib.import_module(_PACKAGE)
         library = ctypes.CDLL(str(Path(package.get_lib_dir()) / package.get_library(fullname=True)))

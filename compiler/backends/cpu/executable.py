@@ -340,7 +340,7 @@ class CpuExecutable:
         if any(isinstance(t, GemmThunk) for t in self.thunks):
             context.sgemm, context.dgemm = blas_address("sgemm"), blas_address("dgemm")
             context.sgemv, context.dgemv = blas_address("sgemv"), blas_address("dgemv")
-        # The products of a program with both are computed by a library with one thread, or by the same one.
+        # In a program with both, BLAS is either the library that LAPACK uses, or has one thread anyway.
         if self.built.driver.calls_lapack:
             context.get_blas_threads, context.set_blas_threads = lapack_threading()
         elif self.built.driver.calls_blas:

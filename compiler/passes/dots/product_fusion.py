@@ -31,10 +31,10 @@ SHORT_ROWS, SHORT_FACTOR = 16, 4
 """Rows up to which a product may have so many times the multiplications, unless the right operand is transposed: a
 library copies it into blocks first, for few uses of each element."""
 TALL = 3
-"""Rows from which on a library reads a scattered right operand faster, into blocks."""
+"""Rows from which on a library is faster if the right operand is scattered, because it packs it into blocks."""
 PAGE, MOST_PAGES, SCATTERED_BYTES = 4096, 1024, 4 << 20
-"""Bytes of a page; pages of a column, and bytes of a matrix whose rows begin at the same place of their pages, up to
-which a matrix is not scattered."""
+"""Bytes of a page, and the limits of `is_scattered`: pages that hold a column, and bytes of a matrix whose rows are
+whole pages."""
 MAX_DEPTH = 2048
 """Maximum number of contracted elements: a packed panel of them stays in the L2 cache. Half as many for f64."""
 
@@ -98,14 +98,11 @@ class ProductFusion(ComputationPass):
         if not is_plain_dot(dot) or any(x.shape.element_type not in _TYPES for x in (dot, *dot.operands)):
             return False
         sizes = ProductSizes.of(dot)
-        if 0 in (sizes.batch, sizes.m, sizes.n, sizes.k) or sizes.k * dot.shape.element_type.byte_size > MAX_DEPTH * 4:
+        bytes_ = dot.shape.element_type.byte_size
+        if 0 in (sizes.batch, sizes.m, sizes.n, sizes.k) or sizes.k * bytes_ > MAX_DEPTH * 4:
             return False
         right_transposed = _is_right_transposed(dot)
-        if (
-            sizes.m >= TALL
-            and not right_transposed
-            and is_scattered(sizes.k, sizes.n * dot.shape.element_type.byte_size)
-        ):
+        if sizes.m >= TALL and not right_transposed and is_scattered(sizes.k, sizes.n * bytes_):
             return False
         is_short = sizes.m <= SHORT_ROWS and not right_transposed
         most = self.max_products * (SHORT_FACTOR if is_short else 1)
@@ -135,10 +132,9 @@ class ProductSizes:
 
 
 def is_scattered(rows: int, row_bytes: int) -> bool:
-    """Check for a matrix of which columns of a few elements are slow to read.
+    """Check for a row-major matrix that is slow to read by blocks of a few columns.
 
-    They touch more pages than the processor remembers, or their elements, which compete for few places in caches, are
-    far from each other.
+    A column then lies on more pages than the TLB holds, or its elements compete for the same sets of the caches.
     """
     return min(rows, rows * row_bytes // PAGE) > MOST_PAGES or (
         row_bytes % PAGE == 0 and rows * row_bytes > SCATTERED_BYTES

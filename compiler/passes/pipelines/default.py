@@ -203,7 +203,7 @@ def expand_products(module: HloModule, keeps: Keeps) -> bool:
 
 
 def divide_integer_products(module: HloModule, keeps: Keeps) -> bool:
-    """Rewrite deep products of short integers as sums of products that f32 has exactly; return whether there were any.
+    """Split deep products of short integers into parts whose sums are exact in f32; return whether any was split.
 
     Args:
         module: the module to change, before `lower`.

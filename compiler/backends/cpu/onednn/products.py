@@ -30,11 +30,11 @@ MIN_PRODUCT_FLOPS = 4_000_000
 MIN_ROWS, MIN_COLUMNS = 8, 16
 """Products of f32 with fewer rows or columns are left to BLAS, which has kernels for matrices times vectors."""
 FEW_USES = 0.0038
-"""Sum of the inverses of rows and columns from which on oneDNN, without AVX-512, reads operands where they are."""
+"""oneDNN without AVX-512 does not pack the operands of products if 1 / rows + 1 / columns is at least this."""
 CONFLICTING = 2048 // 4
-"""Rows whose elements of f32 are a multiple of these compete for places in the first-level cache."""
+"""Rows whose length is a multiple of this many f32 elements compete for the same sets of the first-level cache."""
 MIN_PACKED = 256
-"""Rows, columns and depth from which on BLAS, which packs operands, is faster than products that read them in place."""
+"""Least rows, columns and contracted elements of products that BLAS, which packs operands, computes faster."""
 MIN_ROWS_OF_REORDER = 256
 """With at least so many rows, oneDNN may bring the right-hand matrix into blocks first."""
 MIN_MULTIPLICATIONS = 4097
@@ -46,8 +46,8 @@ def suits_blas(dot: HloInstruction) -> bool:
     """Check whether BLAS is likely to compute a dot as fast as oneDNN.
 
     Measured on two cores with AVX-512 (results/kernels/libraries.md): oneDNN is faster for large products, for batches
-    of products with a transposed right-hand side, and where BLAS needs a transposed copy of an operand. With AVX2 alone
-    it is not where it reads operands that compete for places in caches.
+    of products with a transposed right-hand side, and where BLAS needs a transposed copy of an operand. With AVX2
+    alone, BLAS is faster where oneDNN reads operands in place whose rows compete for the same sets of a cache.
     """
     form = canonical_form(dot)
     if form is None or dot.shape.element_type is not T.F32:
@@ -65,9 +65,9 @@ def suits_blas(dot: HloInstruction) -> bool:
 
 
 def _conflicts(form: GemmForm) -> bool:
-    """Check for a product whose operands oneDNN reads where they are, without AVX-512, at addresses that conflict.
+    """Check for a product that oneDNN without AVX-512 computes slowly, because it does not pack the operands.
 
-    It does so where there are few uses of each element, but with AVX-512 only for rows that begin at other places.
+    Their rows then compete for the same sets of a cache, or lie on more pages than the TLB holds.
     """
     if 1 / form.m + 1 / form.n < FEW_USES:
         return False
