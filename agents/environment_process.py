@@ -7,6 +7,7 @@ import math
 import multiprocessing
 import os
 import signal
+import time
 from collections.abc import Callable, Sequence
 from multiprocessing import forkserver
 from multiprocessing.process import BaseProcess
@@ -25,6 +26,8 @@ _SHARED = ("agents.environment_process", "env.environments")
 """Modules that the processes of environments share: importing them takes seconds, and 160 MiB for each process."""
 START_SECONDS = 120.0
 """Seconds after which the fork server is replaced if it has not started all processes of a vector."""
+END_SECONDS = 1.0
+"""Wait after a fork server was lost: while a killed one still ends, it would be asked again."""
 MOST_LOSSES = 3
 """Losses in a row without an answer after which a process is not replaced."""
 _ORDERS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
@@ -84,8 +87,13 @@ class StartedVector(SubprocVecEnv):
             return {**dict.fromkeys(servers, limit), **{process.pid: math.inf for process in self.processes}}
 
         variables = dict(os.environ)
-        with lost_are_killed(watched):
-            super().__init__([_with_variables(make, variables) for make in makers], START_METHOD)
+        try:
+            with lost_are_killed(watched):
+                super().__init__([_with_variables(make, variables) for make in makers], START_METHOD)
+        except (EOFError, OSError):
+            if len(self.processes) < len(makers):
+                time.sleep(END_SECONDS)
+            raise
 
 
 def _with_variables(
